@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.pci import Link
-from gdsdeploy.host.facts.storage import Device, StorageFacts
 from gdsdeploy.host.facts.topology import DISK, GPU, PORT, ROOT, Node, Topology, degraded, link_words
 from gdsdeploy.report.svg import element
 
@@ -50,20 +49,6 @@ def distance(topology: Topology, one: str, other: str) -> str:
         return "X"
     pair = topology.pair(one, other)
     return "?" if pair is None or isinstance(pair.distance, Unknown) else pair.distance
-
-
-def disks_of(storage: StorageFacts) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """(mount point, PCI addresses of the disks under it), of mounts that have any."""
-    if isinstance(storage.mounts, Unknown):
-        return ()
-    devices = {point: mount.device for point, mount in storage.mounts.items()}
-    disks = ((point, _under(device)) for point, device in devices.items() if isinstance(device, Device))
-    return tuple((point, addresses) for point, addresses in disks if addresses)
-
-
-def _under(device: Device) -> tuple[str, ...]:
-    below = [address for part in device.below for address in _under(part)]
-    return tuple(dict.fromkeys([device.pci_address, *below] if device.pci_address else below))
 
 
 def _depth(node: Node) -> int:

@@ -10,9 +10,9 @@ from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
-from gdsdeploy.host.checks import report
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, facts_from
+from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.ssh import evidence_file, hostdata
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 
@@ -51,6 +51,6 @@ def of_file(file: Path, host: str, mount: str) -> Explanation:
 def explained(facts: HostFacts, mount: str) -> Explanation:
     """Explain ``mount``, else every mount, from ``facts``; raises GdsError where nothing is mounted."""
     try:
-        return explain(facts, report.stack(facts), mount)
+        return explain(facts, stack(facts), mount)
     except NoSuchMountError as reason:
         raise GdsError(str(reason), hint="Without MOUNT, every mount that may hold data is explained") from None

@@ -17,9 +17,10 @@ from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.fleetfile.selection import did_you_mean
 from gdsdeploy.host import checks
-from gdsdeploy.host.checks.report import stack
 from gdsdeploy.host.evidence import longest, wanted_by
 from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.host.facts.storage import disks_of
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.expectation import Expectation
@@ -27,7 +28,6 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report.drawing import disks_of
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
 from gdsdeploy.ssh import hostdata
 from gdsdeploy.ssh.ask import TIMEOUT, ask

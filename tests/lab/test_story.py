@@ -232,7 +232,7 @@ def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[st
     # The lab gives its virtual machines an adapter in software.
     assert rdma_findings() == {
         "rdma.link": "pass: rxe0 active",
-        "rdma.addresses": "pass: no list has an address: libcufile chooses by itself",
+        "rdma.addresses": "pass: no list has an address: libcufile chooses the adapters",
     }
     host.ssh(["sudo", "rdma", "link", "delete", "rxe0"])
     try:

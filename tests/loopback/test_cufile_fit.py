@@ -198,7 +198,7 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
 @pytest.mark.parametrize("evil", ["{{ 1/0 }}", "ens1\n", "a b", "\x1b[2J", "x" * 33, "é", "../x", "²"])
 def test_a_device_and_an_interface_have_names(evil: str, place: int) -> None:
     card = (*CARDS[0][:place], evil, *CARDS[0][place + 1 :])
-    with pytest.raises(HostUnfit, match="is no name of a device or interface") as caught:
+    with pytest.raises(HostUnfit, match="isn't a name of a device or interface") as caught:
         rendered("gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", facts_from(host([card]))))
     assert caught.value.message.isprintable()
 

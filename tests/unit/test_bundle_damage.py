@@ -103,7 +103,7 @@ def test_archives_that_are_refused(tmp_path: Path, content: bytes, words: str) -
     file.write_bytes(content)
     with pytest.raises(EvidenceFileError) as caught:
         evidence_file.bundle(str(file))
-    assert caught.value.message.startswith(f"{file}: is no support bundle, or a damaged one ({words}")
+    assert caught.value.message.startswith(f"{file}: isn't a support bundle, or is a damaged one ({words}")
     assert caught.value.hint
 
 
@@ -172,6 +172,6 @@ def test_files_of_another_kind_are_refused(tmp_path: Path, file: str, keys: list
         inner[keys[-1]] = value
 
     assert judge(bundle.read(packed(tmp_path / "good.tar", lambda _: None)), progress=lambda _: None).hosts
-    with pytest.raises(GdsError, match="is no support bundle, or a damaged one") as caught:
+    with pytest.raises(GdsError, match="isn't a support bundle, or is a damaged one") as caught:
         bundle.read(packed(tmp_path / "case.tar", change))
     assert len(caught.value.message) < 400

@@ -112,7 +112,7 @@ def test_validate_reads_bundles_packed_or_not(tmp_path: Path, capsys: pytest.Cap
     assert found[0] == found[1] == found[2]
     assert run("validate", "--evidence", H100) == 1
     err = plain(capsys.readouterr().err)
-    assert f"{H100}: is no support bundle" in err
+    assert f"{H100}: isn't a support bundle" in err
     assert "--expectation FILE" in err
 
 
@@ -136,7 +136,7 @@ def test_a_host_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_bundle_in_which_no_host_gave_evidence(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceFileError, match="no host of this support bundle gave evidence"):
+    with pytest.raises(EvidenceFileError, match="this support bundle has no host's evidence"):
         read(str(packed(tmp_path / "case.tar.gz")))
 
 
@@ -150,7 +150,7 @@ USELESS = {
     "too deep": (DEEP.encode(), "not evidence: it is nested more than 64 deep"),
     "too deep inside": (f'{{"files": {{}}, "x": {DEEP}}}'.encode(), "not evidence: it is nested more than 64 deep"),
     "bytes": (b"\xff\xfe", "not evidence: neither text nor a support bundle"),
-    "damaged": (b"\x1f\x8b\x08garbage", "is no support bundle, or a damaged one"),
+    "damaged": (b"\x1f\x8b\x08garbage", "isn't a support bundle, or is a damaged one"),
 }
 
 
@@ -187,5 +187,5 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
     file = folder / evidence_file.FOLDER / "hosts/gpu1/evidence.json"
     file.unlink()
     file.symlink_to(H100)
-    with pytest.raises(EvidenceFileError, match="no host of this support bundle gave evidence"):
+    with pytest.raises(EvidenceFileError, match="this support bundle has no host's evidence"):
         read(str(folder))

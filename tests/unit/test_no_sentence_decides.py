@@ -141,7 +141,7 @@ def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: boo
     ending = proofs._Try(Ran(status, "", "no such thing"))._end("where")
     assert ending.tried is tried
     reworded = proofs._Pair({}, ending._replace(why="libcufile or CUDA gives up"))
-    assert proofs._untried(reworded) is not tried
+    assert proofs._is_untried(reworded) is not tried
 
 
 def test_lines_that_only_point_at_a_reason_are_marked() -> None:

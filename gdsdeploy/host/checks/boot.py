@@ -1,6 +1,8 @@
-"""What the next boot loads."""
+"""The modules that the next boot loads."""
 
 from __future__ import annotations
+
+from typing import Mapping
 
 from ..facts import HostFacts, UndecidedError, known
 from ..model.expectation import Expectation
@@ -19,7 +21,7 @@ PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"
     prevents="a host that works until its first reboot because nothing loads nvidia-fs",
 )
 def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
-    # It comes after the RDMA core, so a unit loads it.
+    # nvidia-peermem needs the RDMA core first, so a unit loads it.
     names = [name for name in expectation.modules() if name != PEERMEM]
     expected = " before ".join(names) + " in modules-load.d"
     expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
@@ -33,22 +35,22 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("the order is {}".format(", ".join(order)), hint, expected=expected)
     denied = [name for name in names if name in forbidden]
     if denied:
-        what = "modprobe.d or the kernel's command line forbids {}".format(", ".join(denied))
-        return failed(what, f"Take it out: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline", expected=expected)
-    unit = known(facts.boot.units).get(UNIT)
-    if unit is None:
-        raise UndecidedError(f"systemd says nothing about {UNIT}")
+        remove = f"Remove it: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline"
+        where = "modprobe.d or the kernel's command line forbids {}".format(", ".join(denied))
+        return failed(where, remove, expected=expected)
+    unit = _unit(facts, UNIT)
     if expectation.own_kernel and unit.get("ActiveState") == "failed":
-        what = f"{UNIT} failed at this boot"
-        return failed(what, f"Read why: systemctl status {UNIT}", expected=expected)
-    if expectation.rdma == "peermem" and not _peermem(facts):
+        return failed(f"{UNIT} failed at this boot", f"Read why: systemctl status {UNIT}", expected=expected)
+    # In modules-load.d nvidia-peermem comes too early for OFED, but it comes.
+    needs_unit = expectation.rdma == "peermem" and PEERMEM not in listed
+    if needs_unit and _unit(facts, PEERMEM_UNIT).get("UnitFileState") != "enabled":
         return failed(f"nothing loads nvidia-peermem: {PEERMEM_UNIT} is not enabled", hint, expected=expected)
     return passed(", ".join(order), expected=expected)
 
 
-def _peermem(facts: HostFacts) -> bool:
-    """Whether the next boot loads it; one that is in modules-load.d comes too early for OFED, but comes."""
-    unit = known(facts.boot.units).get(PEERMEM_UNIT)
-    if unit is None and PEERMEM not in known(facts.boot.autoloaded):
-        raise UndecidedError(f"systemd says nothing about {PEERMEM_UNIT}")
-    return PEERMEM in known(facts.boot.autoloaded) or (unit or {}).get("UnitFileState") == "enabled"
+def _unit(facts: HostFacts, name: str) -> Mapping[str, str]:
+    """The properties of a unit; raises UndecidedError where systemd doesn't know it."""
+    units = known(facts.boot.units)
+    if name not in units:
+        raise UndecidedError(f"systemd doesn't know {name}")
+    return units[name]

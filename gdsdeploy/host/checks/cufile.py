@@ -18,14 +18,13 @@ subject("cufile", after="boot")
     prevents="a second libcufile, of a CUDA toolkit or a Python package, that reads the configuration by other rules",
 )
 def library(facts: HostFacts, expectation: Expectation) -> Answer:
-    found = known(facts.cufile.library)
-    if found is None:
+    version = known(facts.cufile.library)
+    if version is None:
         return failed("no libcufile is installed", "Provision the host again")
-    if found == expectation.libcufile_version or expectation.libcufile_version.startswith(found + "."):
-        return passed("libcufile " + found)
-    return failed(
-        "libcufile " + found, "Provision again; 'ldconfig -p | grep libcufile' shows which one the loader takes"
-    )
+    if (expectation.libcufile_version + ".").startswith(version + "."):
+        return passed("libcufile " + version)
+    hint = "Provision again; to see which one the loader takes: ldconfig -p | grep libcufile"
+    return failed("libcufile " + version, hint)
 
 
 @check(
@@ -37,13 +36,13 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path
     if not expectation.cufile_sha256:
-        raise UndecidedError("the file is fitted to this host, whose facts do not say what it has to be")
+        raise UndecidedError("the file is fitted to this host, and the host's facts don't decide its content")
     digest = known(facts.cufile.digests.get(path, Unknown(f"{path} was not looked at")))
     if digest is None:
         return failed(f"{path} does not exist", "Provision the host again")
     if digest == expectation.cufile_sha256:
         return passed(f"{path} as rendered")
-    hint = "See what differs and put it into the fleet file: gdsdeploy provision --check --diff; then provision"
+    hint = "See the difference and put it into the fleet file: gdsdeploy provision --check --diff; then provision"
     return failed(f"{path} with sha256 {digest}", hint)
 
 
@@ -51,7 +50,7 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     "cufile.accepted",
     "the installed libcufile accepts its configuration",
     expects="{cufile_path} accepted by libcufile {libcufile_version}",
-    prevents="a configuration that was valid for the release before and now makes every program that opens cuFile fail",
+    prevents="a configuration that was valid for the previous release and now fails every program that opens cuFile",
 )
 def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     acceptance, opened = known(facts.cufile.acceptance), known(facts.cufile.opened)
@@ -62,41 +61,37 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
             words = f"accepted (cuFileDriverOpen then returned {opened.error}: see the path of each mount)"
             return passed(words, opened.lines[:3])
         return passed("accepted")
-    lines = refusal(opened)
-    return failed(
-        "refused: {}".format(lines[0] if lines else "no reason given"),
-        "Repair the value in the fleet file (profile, cufile) and provision again",
-        lines,
-    )
+    lines = refusal(opened) or ["no reason given"]
+    hint = "Repair the value in the fleet file (profile, cufile) and provision again"
+    return failed("refused: " + lines[0], hint, refusal(opened))
 
 
 @check(
     "cufile.effective",
-    "libcufile works with the values that its configuration intends",
+    "libcufile uses the values of its configuration",
     expects="every value of {cufile_path} that libcufile {libcufile_version} logs is the one in the file",
-    prevents="a value that the library takes without a word, and then works with another one",
-    unknown_hint="libcufile's words say what it lacks; with allow_compat_mode false that is often nvidia-fs",
+    prevents="a value that the library accepts silently, and then replaces with another one",
+    unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
     config, values = known(facts.cufile.config), known(facts.cufile.effective)
     if config is None or known(facts.cufile.acceptance) != ACCEPTED:
-        return ()  # cufile.rendered and cufile.accepted say so
+        return ()  # cufile.rendered and cufile.accepted report it
     if values is None:
-        return _silent(facts)
-    found, compared = differences(config, values)
-    if not found:
+        return _nothing_logged(facts)
+    differing, compared = differences(config, values)
+    if not differing:
         return passed(f"{compared} values as intended, of {len(values)} that libcufile logs")
-    lines = [f"{item.key}: {item.effective} (the file has {item.intended})" for item in found]
-    hint = "Put into the fleet file (profile, cufile) what the library can work with, and provision again"
+    lines = [f"{value.key}: {value.effective} (the file has {value.intended})" for value in differing]
+    hint = "Set values that the library supports in the fleet file (profile, cufile), and provision again"
     return failed("; ".join(lines), hint, lines)
 
 
-def _silent(facts: HostFacts) -> Answer:
-    """Without a GPU no release comes as far as its values, and no program can use cuFile: nothing is lost by that."""
+def _nothing_logged(facts: HostFacts) -> Answer:
+    """Without a GPU no release logs its values, and no program can use cuFile: the check passes."""
     opened = known(facts.cufile.opened)
     end = "did not return" if opened.error is None else f"returned {opened.error}"
     if known(facts.driver.gpus):
-        said = "; ".join(opened.lines[:2]) or "it gave no reason"
-        raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {said}")
-    words = "none to compare: this host has no GPU, so cuFileDriverOpen {} before libcufile named any"
-    return passed(words.format(end))
+        reason = "; ".join(opened.lines[:2]) or "it gave no reason"
+        raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {reason}")
+    return passed(f"none to compare: this host has no GPU, so cuFileDriverOpen {end} before libcufile logged any")

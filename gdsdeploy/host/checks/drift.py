@@ -1,14 +1,15 @@
-"""Whether anything but provision can move the stack, and who has."""
+"""Whether anything but provision can change the stack's packages, and which command has."""
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
-from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, known
 from ..facts.drift import Choice, Move
 from ..facts.packages import Package
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .packages import locked_packages
+from .registry import Answer, check, failed, passed, shortened
 
 #: Packages named in a finding; the rest is counted.
 NAMED = 3
@@ -16,75 +17,60 @@ NAMED = 3
 
 @check(
     "packages.drift",
-    "nothing but provision moves the stack: it is where the lock has it, pinned and held",
+    "only provision changes the stack: its packages have the locked versions, pinned and held",
     expects="every package of the lock pinned to its version and held",
-    prevents="a driver that 'install cuda', an upgrade or unattended-upgrades drags in; not knowing who did",
+    prevents="a driver that 'install cuda', an upgrade or unattended-upgrades installs, with no trace of the command",
 )
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed = known(facts.packages.installed)
-    if not expectation.packages:
-        raise UndecidedError("the expectation names no packages")
-    wanted = sorted(expectation.packages.items())
+    installed, locked = known(facts.packages.installed), locked_packages(expectation)
+    versions = {name: _version(installed.get(name, ())) for name in locked}
     moved = [
-        _moved(name, version, _version(installed, name), facts.drift.moves)
-        for name, version in wanted
-        if _version(installed, name) != version
+        _describe_move(name, version, versions[name], facts.drift.moves)
+        for name, version in locked.items()
+        if versions[name] != version
     ]
     if moved:
-        hint = "Provision the host again: it brings the locked versions back, and their pins and holds"
-        return failed(_some(moved), hint, moved)
-    if not isinstance(facts.drift.choices, Unknown):
-        loose = [line for name, version in wanted for line in _apt(name, version, facts.drift.choices, installed)]
-    elif not isinstance(facts.drift.locked, Unknown):
-        locked = facts.drift.locked
-        loose = [f"{name} is not locked" for name, _ in wanted if name not in locked]
+        hint = "Provision the host again: it restores the locked versions, and their pins and holds"
+        return failed(shortened(moved, NAMED), hint, moved)
+    choices, versionlocks = facts.drift.choices, facts.drift.locked
+    if not isinstance(choices, Unknown):
+        lines = [_apt(name, version, choices.get(name), installed.get(name, ())) for name, version in locked.items()]
+        loose = list(filter(None, lines))
+    elif not isinstance(versionlocks, Unknown):
+        loose = [f"{name} is not locked" for name in locked if name not in versionlocks]
     else:
-        raise UndecidedError(facts.drift.choices.reason)
+        raise UndecidedError(choices.reason)
     if loose:
-        return failed(_some(loose), "Provision the host again: it writes the pins and sets the holds", loose)
-    return passed(f"nothing would move {len(wanted)} packages")
+        return failed(shortened(loose, NAMED), "Provision the host again: it writes the pins and sets the holds", loose)
+    return passed(f"nothing would move {len(locked)} packages")
 
 
-def _apt(
-    name: str, version: str, choices: Mapping[str, Choice], installed: Mapping[str, Tuple[Package, ...]]
-) -> List[str]:
-    choice = choices.get(name)
+def _apt(name: str, version: str, choice: Optional[Choice], packages: Sequence[Package]) -> str:
+    """What is wrong with apt's choice; empty: nothing."""
     if choice is None or not choice.candidate:
-        return [f"{name}: apt has no candidate"]
+        return f"{name}: apt has no candidate"
     if choice.candidate != version:
         origin = f" from {choice.source}" if choice.source else ""
-        return [f"{name} would become {choice.candidate}{origin}"]
-    if not any(item.version == version and item.status.startswith("h") for item in installed[name]):
-        return [f"{name} is not held"]
-    return []
+        return f"{name} would become {choice.candidate}{origin}"
+    if not any(package.version == version and package.status.startswith("h") for package in packages):
+        return f"{name} is not held"
+    return ""
 
 
-def _version(installed: Mapping[str, Tuple[Package, ...]], name: str) -> str:
-    """What is unpacked; whether it is configured is for packages.locked-versions to say."""
-    there = [item.version for item in installed.get(name, ()) if item.status[1:2] not in ("n", "c", "")]
-    return there[0] if there else ""
+def _version(packages: Sequence[Package]) -> str:
+    """The unpacked version; packages.locked-versions checks whether it is configured."""
+    return next((package.version for package in packages if package.status[1:2] not in ("n", "c", "")), "")
 
 
-def _moved(name: str, locked: str, now: str, moves: object) -> str:
-    text = "{} moved from {} to {}".format(name, locked, now or "nothing")
+def _describe_move(name: str, locked: str, installed: str, moves: Maybe[Tuple[Move, ...]]) -> str:
+    text = "{} moved from {} to {}".format(name, locked, installed or "nothing")
     if isinstance(moves, Unknown):
         return f"{text}; {moves.reason}"
-    last = _last(name, now, moves if isinstance(moves, tuple) else ())
-    if last is None:
-        return text + "; no log tells when"
-    if last.command:
-        by = f" by '{last.command}'" + (f" ({last.user})" if last.user else "")
-    else:
-        by = " by dpkg alone, or by a command that no log tells"
-    return f"{text} on {last.at}{by}"
-
-
-def _last(name: str, now: str, moves: Sequence[Move]) -> Optional[Move]:
-    """The change that brought the version that is there now, or that took the package away."""
-    fit = [item for item in moves if item.package == name and (item.after == now or not now)]
-    return fit[-1] if fit else None
-
-
-def _some(lines: List[str]) -> str:
-    rest = len(lines) - NAMED
-    return "; ".join(lines[:NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    # The change that installed this version, or that removed the package.
+    fitting = [move for move in moves if move.package == name and (move.after == installed or not installed)]
+    if not fitting:
+        return text + "; no log has the change"
+    last = fitting[-1]
+    user = f" ({last.user})" if last.user else ""
+    command = f"by '{last.command}'{user}" if last.command else "by dpkg alone, or by a command that no log has"
+    return f"{text} on {last.at} {command}"

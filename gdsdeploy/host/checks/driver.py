@@ -1,8 +1,8 @@
-"""The NVIDIA driver, and nouveau in its place."""
+"""The NVIDIA driver, nouveau in its place, and the checks that every loaded module shares."""
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Callable, Optional, Tuple
 
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFacts, ModuleFile
@@ -15,25 +15,60 @@ subject("nouveau", after="driver")
 
 def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:
     """The last kernel messages with one of ``words``, as evidence only."""
-    found = facts.kernel.messages if isinstance(facts.kernel.messages, tuple) else ()
-    return tuple(line for line in found if any(word in line for word in words))[-6:]
+    lines = facts.kernel.messages if isinstance(facts.kernel.messages, tuple) else ()
+    return tuple(line for line in lines if any(word in line for word in words))[-6:]
 
 
 def its_file(module: ModuleFacts) -> ModuleFile:
-    """The file of a module, once it is known to be what is loaded; raises UndecidedError otherwise."""
+    """The file of a module, if it is known to be the loaded one; raises UndecidedError otherwise."""
     file = known(module.file)
     if file is None:
         raise UndecidedError(f"modprobe finds no file for {module.name}")
     if known(module.loaded) and not known(module.is_its_file()):
-        raise UndecidedError(f"the loaded {module.name} is not the file {file.path}, which is all that can be read")
+        raise UndecidedError(f"the loaded {module.name} is not the file {file.path}, the only one that can be read")
     return file
 
 
-def judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
+def check_module_file(
+    word: str,
+    name: str,
+    module_of: Callable[[HostFacts], ModuleFacts],
+    not_needed: Callable[[Expectation], Optional[Answer]],
+    *,
+    replaced: str,
+    not_built: str,
+) -> None:
+    """Register ``word``.loaded-file and ``word``.built-for-kernel for one module.
+
+    not_needed: the answer for hosts without the module, else None.  replaced, not_built: what the two checks prevent.
+    """
+
+    @check(
+        word + ".loaded-file",
+        f"the loaded {name} is the file that modprobe would load",
+        expects="the same build in memory and on disk",
+        prevents=replaced,
+        of_running=True,
+    )
+    def loaded_file(facts: HostFacts, expectation: Expectation) -> Answer:
+        return not_needed(expectation) or _judge_file(facts, module_of(facts))
+
+    @check(
+        word + ".built-for-kernel",
+        f"{name} was built for the running kernel",
+        expects="vermagic {kernel_release}",
+        prevents=not_built,
+        of_running=True,
+    )
+    def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
+        return not_needed(expectation) or _judge_kernel(facts, module_of(facts))
+
+
+def _judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
     """Whether a reboot would load the same module again."""
     file = known(module.file)
     if not known(module.loaded):
-        where = "no file of it either" if file is None else f"its file is {file.path}"
+        where = "it has no file either" if file is None else f"its file is {file.path}"
         return failed(f"{module.name} is not loaded; {where}", "See the check for its loaded version")
     if file is None:
         hint = "Install the module for this kernel: provision the host again"
@@ -41,31 +76,29 @@ def judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
     if known(module.is_its_file()):
         return passed(file.path)
     return failed(
-        f"{file.path} is another build than the one that is loaded",
-        "Reboot the host; if it stays so, an old copy sits in the initramfs: rebuild it for this kernel",
+        f"{file.path} is another build than the loaded one",
+        "Reboot the host; if that doesn't help, the initramfs has an old copy: rebuild it for this kernel",
         [f"loaded: version {module.version} build id {module.build_id}",
          f"file:   version {file.version} build id {file.build_id}"],
     )  # fmt: skip
 
 
-def judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
-    """Whether the module's file was built for the running kernel."""
-    file = known(module.file)
-    release = known(facts.kernel.release)
-    expected = f"vermagic {release}"
-    hint = "Build it for this kernel: provision the host again"
+def _judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
+    file, release = known(module.file), known(facts.kernel.release)
+    expected, hint = f"vermagic {release}", "Build it for this kernel: provision the host again"
     if file is None:
         return failed(f"modprobe finds no {module.name} for {release}", hint, expected=expected)
+    vermagic = f"vermagic {file.kernel} in {file.path}"
     if file.kernel == release:
-        return passed(f"vermagic {file.kernel} in {file.path}", expected=expected)
-    return failed(f"vermagic {file.kernel} in {file.path}", hint, expected=expected)
+        return passed(vermagic, expected=expected)
+    return failed(vermagic, hint, expected=expected)
 
 
 @check(
     "driver.loaded-version",
     "the loaded nvidia module is the locked version",
     expects="nvidia {driver_version}",
-    prevents="a driver that was upgraded or downgraded under the stack, and no longer fits what was built for it",
+    prevents="a driver that was upgraded or downgraded under the stack, and no longer fits the modules built for it",
     of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -73,7 +106,7 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     if version is None:
         return failed(
             "the nvidia module is not loaded",
-            "Load it and read what the kernel says: modprobe nvidia; dmesg | grep -e NVRM -e nvidia",
+            "Load it and read the kernel's messages: modprobe nvidia; dmesg | grep -e NVRM -e nvidia",
             messages(facts, "NVRM", "nvidia"),
         )
     if version == expectation.driver_version:
@@ -83,47 +116,34 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
 
 @check(
     "driver.flavour",
-    "the loaded nvidia module is of the locked flavour",
+    "the loaded nvidia module has the locked flavour",
     expects="{driver_flavour}",
     prevents="the proprietary module under an nvidia-fs that links against GPL-only symbols of the open one",
     of_running=True,
 )
 def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
-    found = known(facts.driver.flavour)
-    if found is None:
+    loaded = known(facts.driver.flavour)
+    if loaded is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
-    if found == expectation.driver_flavour:
-        return passed(found)
-    hint = f"Remove the packages of the {found} flavour, provision again and reboot"
-    return failed(found, hint)
+    if loaded == expectation.driver_flavour:
+        return passed(loaded)
+    return failed(loaded, f"Remove the packages of the {loaded} flavour, provision again and reboot")
 
 
-@check(
-    "driver.loaded-file",
-    "the loaded nvidia module is the file that modprobe would load",
-    expects="the same build in memory and on disk",
-    prevents="a module that was replaced on disk, or in the initramfs, and differs after the next reboot",
-    of_running=True,
+check_module_file(
+    "driver",
+    "nvidia module",
+    lambda facts: facts.driver.module,
+    lambda _expectation: None,
+    replaced="a module that was replaced on disk, or in the initramfs, and differs after the next reboot",
+    not_built="a host that comes up without its driver after a kernel upgrade",
 )
-def loaded_file(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return judge_file(facts, facts.driver.module)
-
-
-@check(
-    "driver.built-for-kernel",
-    "the nvidia module was built for the running kernel",
-    expects="vermagic {kernel_release}",
-    prevents="a host that comes up without its driver after a kernel upgrade",
-    of_running=True,
-)
-def built_for_kernel(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return judge_kernel(facts, facts.driver.module)
 
 
 @check(
     "nouveau.absent",
     "nouveau is not loaded and cannot be loaded at boot",
-    expects="not loaded, and kept out",
+    expects="not loaded, and forbidden",
     prevents="nouveau taking the GPUs before nvidia can",
 )
 def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:

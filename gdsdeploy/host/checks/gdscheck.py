@@ -1,4 +1,4 @@
-"""NVIDIA's gdscheck beside our own findings: a second witness, never the only one."""
+"""NVIDIA's gdscheck compared with gdsdeploy's findings: a second witness, never the only one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ subject("gdscheck", after="cufile")
 TOOL = "gds-tools"
 #: gdscheck's words for the running driver (cufio-plat), since 1.9.
 DRIVER_ROW = "Nvidia Driver Info Status"
-#: Why it gives up, in its own words.
+#: Its reasons for giving up.
 NO_GPU = re.compile(r"cuInit Failed|No cuda devices")
 NO_NVIDIA_FS = re.compile(r"nvidia-fs driver is not loaded")
 #: Lines that follow every reason.
@@ -31,15 +31,15 @@ BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
 
 @check(
     "gdscheck.agrees",
-    "gdscheck says nothing that contradicts the other checks",
+    "gdscheck's report doesn't contradict the other checks",
     expects="the same driver, nvidia-fs and storage as found here",
-    prevents="trusting either side alone: gdscheck ends well with everything in compat mode, and we may be wrong",
+    prevents="trust in one side alone: gdscheck also succeeds in compat mode, and gdsdeploy may be wrong",
     unknown_hint="Run it by hand and compare: gdscheck -p",
 )
 def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
     if not known(facts.gdscheck.installed):
         if TOOL in expectation.packages:
-            return failed("gdscheck is not there", f"Install {TOOL}: provision the host again")
+            return failed("gdscheck is not installed", f"Install {TOOL}: provision the host again")
         logged = known(facts.gdscheck.logged)
         if logged is None:
             return passed("not installed, and the lock has no " + TOOL)
@@ -56,36 +56,35 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
 
 
 def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
-    ruled_out = ["it claims a direct path that cannot be: " + why for why in report.contradictions]
-    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *ruled_out]
+    impossible = ["it claims an impossible direct path: " + why for why in report.contradictions]
+    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *impossible]
     if wrong:
         return failed("; ".join(wrong), BY_HAND, wrong)
     return passed(f"{report.verdict}: the same driver, nvidia-fs and storage")
 
 
 def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
-    """It gave up: does it for a reason that is known here?"""
-    shown = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
-    for words, same in (
+    """It gave up: passes if the other checks found the same reason."""
+    reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
+    causes = (
         (REFUSAL, test(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
         (NO_GPU, test(facts.pci.gpus, lambda gpus: not gpus)),
         (NO_NVIDIA_FS, test(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
-    ):
-        if any(words.search(line) for line in report.errors):
-            if known(same):
-                return passed(
-                    "it gives up for a reason that is known here, and proves nothing: " + shown, report.errors
-                )
-            return failed("it gives up, which nothing found here explains: " + shown, BY_HAND, report.errors)
-    return failed("it gives up: " + shown, BY_HAND, report.errors)
+    )
+    same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
+    if not same:
+        return failed("it gives up: " + reason, BY_HAND, report.errors)
+    if known(same[0]):
+        return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
+    return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
 
 
 def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
-    said = report.platform.get(DRIVER_ROW, "")
+    row = report.platform.get(DRIVER_ROW, "")
     flavour = known(facts.driver.flavour)
-    if said.startswith("Supported(") and flavour != OPEN:
+    if row.startswith("Supported(") and flavour != OPEN:
         return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
-    if said.startswith("Supported only on") and flavour == OPEN:
+    if row.startswith("Supported only on") and flavour == OPEN:
         return ["it sees the proprietary driver; found here: open"]
     return []
 
@@ -95,7 +94,7 @@ def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     version = known(facts.nvidia_fs.module.version) if loaded else ""
     if report.nvidia_fs and not loaded:
         return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
-    # Where the configuration forces compat mode, the library does not look for it.
+    # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
     forced = report.config.get("properties.force_compat_mode") == "true"
     if not report.nvidia_fs and loaded and not forced:
         return ["it does not see nvidia-fs, which is loaded here"]
@@ -105,7 +104,7 @@ def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
 
 
 def _storage(facts: HostFacts, report: gdscheck.Report) -> List[str]:
-    """Only what can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver."""
+    """The one row that can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver."""
     row = report.storage.get("NVMe")
     if row is None or not row.supported or "p2pdma" in row.paths:
         return []

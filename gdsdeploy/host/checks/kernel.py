@@ -1,4 +1,4 @@
-"""The kernel that runs and the one that the next boot starts."""
+"""The running kernel and the one that the next boot starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ subject("kernel", after="container")
     "kernel.running",
     "the running kernel is the locked one",
     expects="{kernel_release}",
-    prevents="modules that are missing or of another version because the host booted some other installed kernel",
+    prevents="modules that are missing or have another version because the host booted another installed kernel",
     of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -34,10 +34,8 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     default = known(facts.boot.default_kernel)
-    if default is None:
-        # Without a boot loader that we know, e.g. a guest whose kernel comes from outside, there is nothing to check.
-        return
     if default == expectation.kernel_release:
         yield passed(default)
-    else:
+    # Without a supported boot loader, e.g. in a guest whose kernel comes from outside, there is nothing to check.
+    elif default is not None:
         yield failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")

@@ -1,9 +1,9 @@
-"""The module files of the running kernel and of the one that boots next, by the audit that every build passes."""
+"""The audit of the module files of the running kernel and of the one that boots next."""
 
 from __future__ import annotations
 
 from ..facts import HostFacts, UndecidedError, known
-from ..facts.audits import AuditFinding, KernelAudit, ModuleAudit
+from ..facts.audits import KernelAudit
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
@@ -15,7 +15,7 @@ HINT = "Provision the host again: it builds or brings the modules of the lock fo
 
 @check(
     "modules.running",
-    "the running kernel's module files would load, and are those of the lock",
+    "the running kernel's module files can be loaded, and are those of the lock",
     expects="modules that pass the audit on the running kernel",
     prevents="files that the kernel refuses when they are loaded again: silent compat mode after a reload",
     of_running=True,
@@ -35,27 +35,23 @@ def next_boot(facts: HostFacts, expectation: Expectation) -> Answer:
 
 
 def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
-    there = {item.module: item for item in audit.modules}
-    wanted = expectation.modules()
-    chosen = [there[name] for name in wanted if name in there]
-    evidence = [_line(item, found) for item in chosen for found in item.findings if found.severity != NOTE]
-    missing = [name for name in wanted if name not in there]
+    names, by_name = expectation.modules(), {module.module: module for module in audit.modules}
+    modules = [by_name[name] for name in names if name in by_name]
+    findings = [(module.module, finding) for module in modules for finding in module.findings]
+    evidence = [
+        f"{name}: {finding.severity} [{finding.id}] {finding.message}"
+        for name, finding in findings
+        if finding.severity != NOTE
+    ]
+    missing = [name for name in names if name not in by_name]
     if missing:
         return failed("kernel {} has no module {}".format(audit.release, ", ".join(missing)), HINT, evidence)
-    for item in chosen:
-        for found in item.findings:
-            if found.outcome == ERROR:
-                what = f"{item.module} on kernel {audit.release}: {found.message}"
-                return failed(what, found.hint or HINT, evidence)
-    for item in chosen:
-        if item.ok is not True:
-            raise UndecidedError(f"{item.module} on kernel {audit.release}: {_why(item)}")
-    return passed("{} on kernel {}".format(", ".join(wanted), audit.release), evidence)
-
-
-def _why(item: ModuleAudit) -> str:
-    return next((found.message for found in item.findings if found.outcome == UNKNOWN), "the audit does not say")
-
-
-def _line(item: ModuleAudit, found: AuditFinding) -> str:
-    return f"{item.module}: {found.severity} [{found.id}] {found.message}"
+    for name, finding in findings:
+        if finding.outcome == ERROR:
+            return failed(f"{name} on kernel {audit.release}: {finding.message}", finding.hint or HINT, evidence)
+    for module in modules:
+        if module.ok is not True:
+            reasons = [finding.message for finding in module.findings if finding.outcome == UNKNOWN]
+            reason = reasons[0] if reasons else "the audit has no result"
+            raise UndecidedError(f"{module.module} on kernel {audit.release}: {reason}")
+    return passed("{} on kernel {}".format(", ".join(names), audit.release), evidence)

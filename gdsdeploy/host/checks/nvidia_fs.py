@@ -1,4 +1,4 @@
-"""nvidia-fs: loaded, of the locked version, and built against the driver that runs."""
+"""nvidia-fs: loaded, in the locked version, and built against the running driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import List, Optional, Tuple
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFile
 from ..model.expectation import Expectation
-from .driver import its_file, judge_file, judge_kernel, messages
+from .driver import check_module_file, its_file, messages
 from .registry import Answer, check, failed, passed, subject
 
 subject("nvidia-fs", after="nouveau")
@@ -19,19 +19,20 @@ P2P = "nvidia_p2p_"
 REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
 
 
-def not_wanted(expectation: Expectation) -> Optional[Answer]:
-    """The answer for hosts whose mode does without nvidia-fs."""
+def _not_needed(expectation: Expectation) -> Optional[Answer]:
+    """The answer for hosts whose mode doesn't use nvidia-fs."""
     if expectation.nvidia_fs_version:
         return None
     return passed(f"not needed: the mode is {expectation.mode}", expected="no nvidia-fs")
 
 
-def not_loaded(facts: HostFacts) -> Optional[Answer]:
-    if known(facts.nvidia_fs.module.loaded):
-        return None
+def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
+    """The answer for hosts that don't need nvidia-fs, or haven't loaded it."""
+    if not expectation.nvidia_fs_version or known(facts.nvidia_fs.module.loaded):
+        return _not_needed(expectation)
     return failed(
         "nvidia-fs is not loaded",
-        "Load it and read what the kernel says: modprobe nvidia-fs; dmesg | grep -i nvidia",
+        "Load it and read the kernel's messages: modprobe nvidia-fs; dmesg | grep -i nvidia",
         messages(facts, "nvidia_fs", "nvidia-fs"),
     )
 
@@ -40,12 +41,11 @@ def not_loaded(facts: HostFacts) -> Optional[Answer]:
     "nvidia-fs.loaded-version",
     "the loaded nvidia-fs is the locked version",
     expects="nvidia-fs {nvidia_fs_version}",
-    prevents="silent fall-back to compat mode because nvidia-fs is missing, or was moved by an unpinned upgrade",
+    prevents="silent fall-back to compat mode because nvidia-fs is missing, or an unpinned upgrade replaced it",
     of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = not_wanted(expectation) or not_loaded(facts)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     version = known(facts.nvidia_fs.module.version)
     if version == expectation.nvidia_fs_version:
@@ -53,26 +53,14 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     return failed("nvidia-fs " + (version or "of no known version"), "Provision the host again and let it reboot")
 
 
-@check(
-    "nvidia-fs.loaded-file",
-    "the loaded nvidia-fs is the file that modprobe would load",
-    expects="the same build in memory and on disk",
-    prevents="a module that was rebuilt on disk by a package upgrade, and differs after the next reboot",
-    of_running=True,
+check_module_file(
+    "nvidia-fs",
+    "nvidia-fs",
+    lambda facts: facts.nvidia_fs.module,
+    _not_needed,
+    replaced="a module that a package upgrade rebuilt on disk, and that differs after the next reboot",
+    not_built="nvidia-fs that was not rebuilt for a new kernel",
 )
-def loaded_file(facts: HostFacts, expectation: Expectation) -> Answer:
-    return not_wanted(expectation) or judge_file(facts, facts.nvidia_fs.module)
-
-
-@check(
-    "nvidia-fs.built-for-kernel",
-    "nvidia-fs was built for the running kernel",
-    expects="vermagic {kernel_release}",
-    prevents="nvidia-fs that was not rebuilt for a new kernel",
-    of_running=True,
-)
-def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
-    return not_wanted(expectation) or judge_kernel(facts, facts.nvidia_fs.module)
 
 
 @check(
@@ -83,8 +71,7 @@ def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = not_wanted(expectation)
-    if early:
+    if early := _not_needed(expectation):
         return early
     module, driver = its_file(facts.nvidia_fs.module), its_file(facts.driver.module)
     imports = {name: crc for name, crc in sorted(module.imports.items()) if name.startswith(P2P)}
@@ -92,11 +79,7 @@ def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
         return _no_imports(module)
     if all(crc is None for crc in module.imports.values()) and all(crc is None for crc in driver.exports.values()):
         raise UndecidedError(f"neither {module.path} nor {driver.path} has symbol versions: this kernel checks none")
-    wrong = [
-        (name, crc)
-        for name, crc in imports.items()
-        if name not in driver.exports or driver.exports[name] != crc or crc is None
-    ]
+    wrong = [(name, crc) for name, crc in imports.items() if crc is None or driver.exports.get(name) != crc]
     if not wrong:
         return passed(f"{len(imports)} of {len(imports)} equal")
     return failed(
@@ -107,19 +90,18 @@ def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
 
 
 def _no_imports(module: ModuleFile) -> Answer:
-    version = tuple(int(item) for item in re.findall(r"\d{1,18}", module.version)[:3])
+    version = tuple(map(int, re.findall(r"\d{1,18}", module.version)[:3]))
     if version and version <= LAST_WITH_SYMBOL_GET:
-        words = "imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed"
-        return passed(words)
+        return passed("imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed")
     return failed(f"it imports no {P2P}* symbol at all", "Rebuild nvidia-fs: provision the host again")
 
 
 def _differences(wrong: List[Tuple[str, Optional[int]]], driver: ModuleFile) -> List[str]:
-    lines = []
-    for name, crc in wrong:
-        theirs = f"exports {_crc(driver.exports[name])}" if name in driver.exports else "does not export it"
-        lines.append(f"{name}: nvidia-fs wants {_crc(crc)}, the driver {theirs}")
-    return lines
+    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
+    return [
+        f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
+        for name, crc in wrong
+    ]
 
 
 def _crc(value: Optional[int]) -> str:
@@ -134,14 +116,13 @@ def _crc(value: Optional[int]) -> str:
     of_running=True,
 )
 def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = not_wanted(expectation) or not_loaded(facts)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     file = its_file(facts.nvidia_fs.module)
     record = file.provenance
     if not record.get("driver") or not record.get("tree"):
-        what = "{} has no record of the driver it was built against: gdsdeploy did not build it"
-        return failed(what.format(file.path), REBUILD)
+        missing = f"{file.path} has no record of the driver it was built against: gdsdeploy did not build it"
+        return failed(missing, REBUILD)
     running, flavour = known(facts.driver.version), known(facts.driver.flavour)
     built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
     evidence = [f"gdsdeploy_{key}={value}" for key, value in sorted(record.items())]
@@ -153,8 +134,8 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     if digest is None:
         return passed(f"{built}, elsewhere: {tree} is not on this host", evidence)
     if digest != record["tree"]:
-        what = f"{built} in another tree than {tree}, or that one has changed since"
-        return failed(what, REBUILD, [*evidence, f"{tree} now: {digest}"])
+        other = f"{built} in another tree than {tree}, or that one has changed since"
+        return failed(other, REBUILD, [*evidence, f"{tree} now: {digest}"])
     return passed(f"{built} in {tree}", evidence)
 
 
@@ -166,8 +147,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = not_wanted(expectation) or not_loaded(facts)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     present, count = known(facts.nvidia_fs.devices), known(facts.nvidia_fs.device_count)
     hint = "Let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs; modprobe nvidia-fs"
@@ -176,6 +156,4 @@ def devices(facts: HostFacts, expectation: Expectation) -> Answer:
     missing = [number for number in range(count) if number not in present]
     if not missing:
         return passed(f"/dev/nvidia-fs0 to {count - 1}")
-    return failed(
-        "{} of {} are there; {} lacks".format(count - len(missing), count, f"/dev/nvidia-fs{missing[0]}"), hint
-    )
+    return failed(f"{count - len(missing)} of {count} exist; /dev/nvidia-fs{missing[0]} is missing", hint)

@@ -1,17 +1,17 @@
-"""Installed packages against the lock."""
+"""Installed packages compared with the lock."""
 
 from __future__ import annotations
 
-from typing import List, Mapping, Tuple
+from typing import Dict, Sequence
 
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.packages import Package
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, passed, shortened, subject
 
 subject("packages", after="secure-boot")
 
-#: Completely installed, and wanted so: as it is, or held.
+#: dpkg's states of a completely installed package: selected for installation, or held.
 COMPLETE = ("ii", "hi")
 #: Packages named in a finding; the rest is counted.
 NAMED = 5
@@ -24,23 +24,25 @@ NAMED = 5
     prevents="drift: an upgrade by hand or by unattended-upgrades; a package that dpkg left half-configured",
 )
 def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed = known(facts.packages.installed)
+    installed, locked = known(facts.packages.installed), locked_packages(expectation)
+    wrong = list(filter(None, (_problem(name, locked[name], installed.get(name, ())) for name in locked)))
+    if not wrong:
+        return passed(f"{len(locked)} packages")
+    hint = "Provision the host again; if apt refuses, read why: dpkg --audit; apt-get check"
+    return failed(shortened(wrong, NAMED), hint, wrong)
+
+
+def locked_packages(expectation: Expectation) -> Dict[str, str]:
+    """Package → version of the lock, sorted; raises UndecidedError for an expectation without packages."""
     if not expectation.packages:
         raise UndecidedError("the expectation names no packages")
-    wrong = [
-        line for name, version in sorted(expectation.packages.items()) for line in _wrong(installed, name, version)
-    ]
-    if not wrong:
-        return passed(f"{len(expectation.packages)} packages")
-    shown = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-    return failed(shown, "Provision the host again; if apt refuses, 'dpkg --audit' and 'apt-get check' say why", wrong)
+    return dict(sorted(expectation.packages.items()))
 
 
-def _wrong(installed: Mapping[str, Tuple[Package, ...]], name: str, version: str) -> List[str]:
-    found = installed.get(name, ())
-    if any(item.version == version and item.status in COMPLETE for item in found):
-        return []
-    if not found or all(item.status.startswith(("un", "rc", "pn")) for item in found):
-        return [f"{name} is not installed (locked: {version})"]
-    shown = ", ".join(f"{item.version} [{item.status}]" for item in found)
-    return [f"{name} is {shown} (locked: {version})"]
+def _problem(name: str, version: str, packages: Sequence[Package]) -> str:
+    if any(package.version == version and package.status in COMPLETE for package in packages):
+        return ""
+    if all(package.status.startswith(("un", "rc", "pn")) for package in packages):
+        return f"{name} is not installed (locked: {version})"
+    shown = ", ".join(f"{package.version} [{package.status}]" for package in packages)
+    return f"{name} is {shown} (locked: {version})"

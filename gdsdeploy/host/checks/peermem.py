@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from ..explain import mechanisms
 from ..explain.cause import Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..model.expectation import Expectation
 from .driver import messages
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, capitalized, check, failed, passed, subject
 
 subject("peermem", after="nvidia-fs")
 
@@ -32,12 +30,12 @@ def usable(facts: HostFacts, expectation: Expectation) -> Answer:
         return _registered(mechanisms.registered(facts))
     if known(facts.peermem.stub):
         words = "the installed nvidia-peermem is a stub: it was built without OFED's peer memory symbols"
-        return failed(words, OFED[0].upper() + OFED[1:], messages(facts, "peermem", "peer_mem"))
+        return failed(words, capitalized(OFED), messages(facts, "peermem", "peer_mem"))
     if known(facts.peermem.module.file) is None:
         return failed("there is no nvidia-peermem for this kernel", "Provision the host again")
     return failed(
         "nvidia-peermem is not loaded",
-        "Start its unit and read what it says: systemctl start gds-peermem; journalctl -u gds-peermem",
+        "Start its unit and read its messages: systemctl start gds-peermem; journalctl -u gds-peermem",
         messages(facts, "peermem"),
     )
 
@@ -64,14 +62,13 @@ def _state(facts: HostFacts) -> str:
 
 
 def _dmabuf(facts: HostFacts) -> Answer:
-    """Driver and kernel decide; adapters are judged where there are any."""
-    found = weigh(mechanisms.dmabuf_of_host(facts))
-    if found.causes:
-        cause = found.causes[0]
-        return failed(cause.what, cause.fix[0].upper() + cause.fix[1:], cause.evidence)
-    known(found.holds)
-    release = known(facts.kernel.release)
-    words = f"the open driver and kernel {release} offer DMA-BUF; peermem is not needed"
+    """Driver and kernel decide; the answer names the adapters' drivers, if any."""
+    result = weigh(mechanisms.dmabuf_of_host(facts))
+    if result.causes:
+        cause = result.causes[0]
+        return failed(cause.what, capitalized(cause.fix), cause.evidence)
+    known(result.holds)
+    words = f"the open driver and kernel {known(facts.kernel.release)} offer DMA-BUF; peermem is not needed"
     if known(facts.peermem.module.loaded):
         words += ", but nvidia-peermem is loaded"
     if isinstance(facts.p2p.adapters_dmabuf, tuple) and facts.p2p.adapters_dmabuf:
@@ -81,7 +78,7 @@ def _dmabuf(facts: HostFacts) -> Answer:
 
 @check(
     "peermem.legacy",
-    "nv_peer_mem, which nvidia-peermem has replaced, is neither loaded nor about to be",
+    "nv_peer_mem, which nvidia-peermem replaced, is not loaded",
     expects="no nv_peer_mem",
     prevents="an old module that registers in place of nvidia-peermem, or that no longer fits after a driver upgrade",
     of_running=True,
@@ -92,18 +89,18 @@ def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
     if known(facts.p2p.legacy_loaded):
         hint = "Unload it: systemctl stop nv_peer_mem; then provision the host again, which keeps it out"
         return failed("nv_peer_mem is loaded", hint, ["/proc/modules: nv_peer_mem"])
-    services: List[str] = list(known(facts.p2p.legacy_services))
+    services = known(facts.p2p.legacy_services)
     if services:
-        # Provision keeps it from starting by a condition, and its module from loading.
+        # A condition that provision sets keeps it from starting, and its module from loading.
         return passed("it is not loaded; its service is still installed: {}".format(", ".join(services)))
-    return passed("there is none")
+    return passed("not installed")
 
 
 @check(
     "peermem.mechanism",
-    "the host's mechanisms between GPUs and adapters are those that the fleet is built for",
-    expects="RDMA by {rdma}, usable by the adapters that are here",
-    prevents="RDMA through CPU memory because core, adapter or driver lack their part of the mechanism",
+    "the host has the mechanism between GPUs and adapters that the fleet uses",
+    expects="RDMA by {rdma}, usable by this host's adapters",
+    prevents="RDMA through CPU memory because core, adapter or driver don't support the mechanism",
     of_running=True,
 )
 def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -111,13 +108,13 @@ def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed("not needed: the fleet asks for no RDMA", expected="nothing")
     if not known(facts.pci.gpus):
         return passed("not proven: this host has no GPU")
-    wanted = mechanisms.DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
-    found = next(item for item in mechanisms.mechanisms(facts) if item.name == wanted)
-    lines = [*found.evidence, *found.why]
-    if known(found.usable):
-        return passed(f"{found.title} is usable", lines)
-    hint = "; ".join(found.fixes) or "Read the reasons above"
+    name = mechanisms.DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
+    expected = next(candidate for candidate in mechanisms.mechanisms(facts) if candidate.name == name)
+    lines = [*expected.evidence, *expected.why]
+    if known(expected.usable):
+        return passed(f"{expected.title} is usable", lines)
+    hint = "; ".join(expected.fixes) or "Read the reasons above"
     choice = mechanisms.choose(facts)
     if isinstance(choice.rdma, str) and choice.rdma not in (expectation.rdma, mechanisms.NONE):
         hint += f"; or set rdma: {choice.rdma} in the profile, which this host offers"
-    return failed("{}: {}".format(found.title, "; ".join(found.why)), hint[0].upper() + hint[1:], lines)
+    return failed("{}: {}".format(expected.title, "; ".join(expected.why)), capitalized(hint), lines)

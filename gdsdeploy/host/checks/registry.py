@@ -1,7 +1,7 @@
-"""The register of checks: one decorator puts a check in, one function runs them all.
+"""The register of checks: one decorator adds a check, one function runs them all.
 
-A check is a pure function of facts and expectation.  It returns what it found; where a fact is not known, asking for it
-with :func:`~gdsdeploy.host.facts.known` ends the check with "could not tell" and the reason.
+A check is a pure function of facts and expectation that returns its answer.  Where a fact is unknown,
+:func:`~gdsdeploy.host.facts.known` ends the check with "could not tell" and the reason.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ EVIDENCE_WIDTH = 240
 
 @dataclass(frozen=True)
 class Answer:
-    """What a check found.  ``expected`` replaces the check's own words where they depend on the facts."""
+    """A check's answer.  ``expected`` replaces the check's own words where they depend on the facts."""
 
     verdict: str
     found: str
     hint: str = ""
     evidence: Sequence[str] = ()
     expected: str = ""
-    #: what the answer is about, where a check runs per subject
+    #: the mount point or the like, for a check that runs once for each
     subject: str = ""
     #: the path of a mount, as in finding.PATHS
     path: str = ""
@@ -49,7 +49,7 @@ class Check:
     prevents: str
     #: what to do when it could not tell
     unknown_hint: str
-    #: whether it is about what runs, which is not for a host to answer whose kernel is chosen elsewhere
+    #: whether it is about the running kernel, which some hosts don't choose themselves
     of_running: bool
     judge: Judge
 
@@ -57,16 +57,16 @@ class Check:
 CHECKS: Dict[str, Check] = {}
 #: First word of check ids → the subject that it follows in every report; empty for the first.
 _SUBJECTS: Dict[str, str] = {}
-#: Found by checks of what runs on a host that has no say in that.
+#: The answer of checks of the running kernel on a host that doesn't choose it.
 ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
-#: What to do when the evidence does not decide; better than nothing, and true for most reasons.
+#: What to do when the evidence doesn't decide; it fits most reasons.
 UNKNOWN_HINT = "Read the reason above; if it is about permission, run this as root"
 
 
 def subject(name: str, *, after: str = "") -> None:
     """Declare the first word of check ids and its place in reports: right after another one.
 
-    Raises ValueError for a name that is taken.
+    Raises ValueError for a name that exists already.
     """
     if name in _SUBJECTS:
         raise ValueError(f"two subjects have the name {name}")
@@ -83,7 +83,7 @@ def subjects() -> Tuple[str, ...]:
 
 
 def _followers(name: str) -> List[str]:
-    """What comes after ``name``: of several, the one that fewer others follow comes first."""
+    """The subjects after ``name``: of several, the one that fewer others follow comes first."""
     chains = [[follower, *_followers(follower)] for follower, after in _SUBJECTS.items() if after == name]
     return [follower for chain in sorted(chains, key=lambda chain: (len(chain), chain)) for follower in chain]
 
@@ -120,31 +120,42 @@ def unknown(found: str, hint: str, subject: str = "", expected: str = "") -> Ans
     return Answer(UNKNOWN, found, hint, (), expected, subject)
 
 
+def capitalized(text: str) -> str:
+    """``text`` with a capital first letter, and no other change."""
+    return text[:1].upper() + text[1:]
+
+
+def shortened(lines: Sequence[str], most: int) -> str:
+    """The first ``most`` lines as one, and the number of the others."""
+    rest = len(lines) - most
+    return "; ".join(lines[:most]) + (f"; and {rest} more" if rest > 0 else "")
+
+
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
-    """Every check, from the ground up; those that do not apply leave nothing."""
-    return [finding for item in listed() for finding in _run(item, facts, expectation)]
+    """Every check, from the ground up; those that don't apply have no finding."""
+    return [finding for check in listed() for finding in _run(check, facts, expectation)]
 
 
-def _run(item: Check, facts: HostFacts, expectation: Expectation) -> List[Finding]:
-    expected = item.expects.format(**{field.name: getattr(expectation, field.name) for field in fields(expectation)})
+def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Finding]:
+    expected = check.expects.format(**{field.name: getattr(expectation, field.name) for field in fields(expectation)})
     try:
-        elsewhere = item.of_running and not expectation.own_kernel
-        answers = passed(ELSEWHERE, expected="nothing") if elsewhere else item.judge(facts, expectation)
-        found = [answers] if isinstance(answers, Answer) else list(answers)
+        elsewhere = check.of_running and not expectation.own_kernel
+        answer_or_answers = passed(ELSEWHERE, expected="nothing") if elsewhere else check.judge(facts, expectation)
+        answers = [answer_or_answers] if isinstance(answer_or_answers, Answer) else list(answer_or_answers)
     except UndecidedError as reason:
-        found = [unknown(str(reason), item.unknown_hint)]
+        answers = [unknown(str(reason), check.unknown_hint)]
     return [
         Finding(
-            check=item.id + (":" + answer.subject if answer.subject else ""),
+            check=check.id + (":" + answer.subject if answer.subject else ""),
             verdict=answer.verdict,
-            title=item.title,
+            title=check.title,
             expected=answer.expected or expected,
             found=answer.found,
             hint=answer.hint,
             evidence=[line[:EVIDENCE_WIDTH] for line in list(answer.evidence)[:EVIDENCE_LINES]],
             path=answer.path,
         )
-        for answer in found
+        for answer in answers
     ]
 
 
@@ -154,4 +165,4 @@ def listed() -> Tuple[Check, ...]:
     lost = [ident for ident in CHECKS if ident.partition(".")[0] not in places]
     if lost:
         raise ValueError(f"the check {lost[0]} has a subject that isn't declared")
-    return tuple(sorted(CHECKS.values(), key=lambda item: places[item.id.partition(".")[0]]))
+    return tuple(sorted(CHECKS.values(), key=lambda check: places[check.id.partition(".")[0]]))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 from ..facts import HostFacts, Unknown
+from ..facts.stack import stack
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived"}
-
-#: Parts of the stack, from the kernel's surroundings up.
-STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:
@@ -25,44 +23,33 @@ def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Find
         "collected_at": facts.collected_at,
         "seconds": facts.seconds,
         "verdict": worst(list(findings)),
-        "stack": [list(item) for item in stack(facts)],
-        "findings": [item.as_dict() for item in findings],
+        "stack": [list(part) for part in stack(facts)],
+        "findings": [finding.as_dict() for finding in findings],
         "gaps": list(facts.gaps),
     }
 
 
-def stack(facts: HostFacts) -> List[Tuple[str, str]]:
-    """(part, what runs), from the kernel up; parts that are not there or not known are left out."""
-    module = facts.nvidia_fs.module
-    driver = [item for item in (facts.driver.version, facts.driver.flavour) if isinstance(item, str)]
-    nvidia_fs = module.version if module.loaded is True else ""
-    found = (facts.os.name, facts.kernel.release, " ".join(driver), nvidia_fs, facts.cufile.library)
-    return [(name, value) for name, value in zip(STACK, found) if isinstance(value, str) and value]
-
-
 def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> str:
-    """What failed first, with what to do; then what could not be told; then one line for each check that passed."""
-    runs = ", ".join("{} {}".format(*item) for item in stack(facts))
-    lines = ["{} (profile {}): {}".format(expectation.host, expectation.profile, runs or "nothing is known"), ""]
+    """The failures with their hints, then the undecided and the waived checks, then a line for each passed check."""
+    versions = ", ".join("{} {}".format(*part) for part in stack(facts))
+    lines = ["{} (profile {}): {}".format(expectation.host, expectation.profile, versions or "nothing is known"), ""]
+    by_verdict = {verdict: [finding for finding in findings if finding.verdict == verdict] for verdict in WORDS}
     for verdict in (FAIL, UNKNOWN, WAIVED):
-        for item in findings:
-            if item.verdict == verdict:
-                lines += _block(item)
-    width = max([len(item.check) for item in findings if item.verdict == PASS] or [0])
-    lines += [f"{WORDS[PASS]}  {item.check.ljust(width)}  {item.found}" for item in findings if item.verdict == PASS]
-    number = {verdict: sum(item.verdict == verdict for item in findings) for verdict in WORDS}
-    shown = [verdict for verdict in WORDS if verdict != WAIVED or number[WAIVED]]
-    counts = [f"{number[verdict]} {WORDS[verdict]}" for verdict in shown]
+        for finding in by_verdict[verdict]:
+            lines += _block(finding)
+    width = max((len(finding.check) for finding in by_verdict[PASS]), default=0)
+    lines += [f"{WORDS[PASS]}  {finding.check.ljust(width)}  {finding.found}" for finding in by_verdict[PASS]]
+    counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key != WAIVED or by_verdict[WAIVED]]
     return "\n".join([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
 
 
-def _block(item: Finding) -> List[str]:
+def _block(finding: Finding) -> List[str]:
     lines = [
-        f"{WORDS[item.verdict]}  {item.check}: {item.title}",
-        "  expected  " + item.expected,
-        "  found     " + item.found,
+        f"{WORDS[finding.verdict]}  {finding.check}: {finding.title}",
+        "  expected  " + finding.expected,
+        "  found     " + finding.found,
+        *("            | " + line for line in finding.evidence),
     ]
-    lines += ["            | " + line for line in item.evidence]
-    if item.verdict == WAIVED and item.waiver:
-        lines.append("  waived    until {until}: {reason}".format(**item.waiver))
-    return [*lines, "  to do     " + item.hint, ""] if item.hint else [*lines, ""]
+    if finding.verdict == WAIVED and finding.waiver:
+        lines.append("  waived    until {until}: {reason}".format(**finding.waiver))
+    return [*lines, "  to do     " + finding.hint, ""] if finding.hint else [*lines, ""]

@@ -1,18 +1,19 @@
-"""The path that I/O on each mount of the fleet takes."""
+"""The path of I/O on each mount of the fleet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Iterator, List, Sequence
 
-from ..explain import COMPAT, Cause, MountPath, Path, described, proof_of, storage_paths
+from ..explain import COMPAT, Cause, MountPath, described, proof_of, storage_paths
 from ..facts import HostFacts, Unknown
+from ..facts.proof import Proof
 from ..model.expectation import Expectation
-from .registry import UNKNOWN_HINT, Answer, check, failed, passed, subject, unknown
+from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, passed, subject, unknown
 
 subject("storage", after="gdscheck")
 
-UNPROVEN_HINT = "Validate again while nothing else reads or writes; see docs/proof.md for what a proof needs"
+UNPROVEN_HINT = "Validate again while no other program reads or writes; docs/proof.md lists what a proof needs"
 #: Lines of evidence of one proof.
 PROOF_LINES = 2
 #: Steps named in one hint; the evidence has them all.
@@ -29,59 +30,50 @@ WORDS = {
     "storage.path",
     "I/O on this mount takes the path that the fleet asks for",
     expects="the path of the fleet file",
-    prevents="everything else green and the data still going through CPU memory",
-    unknown_hint="The reason above says what could not be read; run it as root",
+    prevents="I/O through CPU memory on a host where every other check passes",
+    unknown_hint="The reason above names what could not be read; run it as root",
 )
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    wanted = [(item.get("mount", ""), item.get("path", "direct")) for item in expectation.storage]
-    for item in storage_paths(facts, wanted):
-        yield replace(_answer(item), path=item.taken if isinstance(item.taken, str) else "")
+    requests = [(mount.get("mount", ""), mount.get("path", "direct")) for mount in expectation.storage]
+    for result in storage_paths(facts, requests):
+        yield replace(_answer(result), path=result.taken if isinstance(result.taken, str) else "")
 
 
-def _answer(item: MountPath) -> Answer:
-    expected = WORDS.get(item.wanted, item.wanted)
-    if item.path is None or item.mounted is None:
-        if isinstance(item.taken, Unknown):
-            return unknown(described(item), UNKNOWN_HINT, item.mount, expected)
+def _answer(result: MountPath) -> Answer:
+    expected, found = WORDS.get(result.wanted, result.wanted), described(result)
+    if result.path is None or result.mounted is None:
+        if isinstance(result.taken, Unknown):
+            return unknown(found, UNKNOWN_HINT, result.mount, expected)
         hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
-        return failed(described(item), hint, subject=item.mount, expected=expected)
-    if isinstance(item.taken, Unknown):
-        return unknown(described(item), _doubts(item.path), item.mount, expected)
-    if isinstance(item.satisfies, Unknown):
-        return unknown(described(item), UNPROVEN_HINT, item.mount, expected)
-    mounted, causes = item.mounted, item.path.causes
+        return failed(found, hint, subject=result.mount, expected=expected)
+    if isinstance(result.taken, Unknown):
+        fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.path.suspects)) or UNKNOWN_HINT
+        hint = f"{capitalized(fixes)}; or see all of it: gdsdeploy explain"
+        return unknown(found, hint, result.mount, expected)
+    if isinstance(result.satisfies, Unknown):
+        return unknown(found, UNPROVEN_HINT, result.mount, expected)
+    mounted, causes = result.mounted, result.path.causes
+    options = ",".join(mounted.options)
     evidence = [
-        "{} on {} type {} ({})".format(
-            mounted.source, mounted.mount_point, mounted.filesystem, ",".join(mounted.options)
-        ),
-        *_proven(item.path),
+        f"{mounted.source} on {mounted.mount_point} type {mounted.filesystem} ({options})",
+        *(line for proof in result.path.proofs for line in _proof_lines(proof)),
         *(f"{cause.what}: {cause.fix}" for cause in causes),
         *(line for cause in causes[:1] for line in cause.evidence),
     ]
-    if item.satisfies:
-        return passed(f"{described(item)} {proof_of(item)}", evidence, item.mount, expected)
-    words = f"{described(item)} {proof_of(item)}" if item.path.proofs else described(item)
-    return failed(words, _hint(item, causes), evidence, item.mount, expected)
+    if result.satisfies:
+        return passed(f"{found} {proof_of(result)}", evidence, result.mount, expected)
+    words = f"{found} {proof_of(result)}" if result.path.proofs else found
+    return failed(words, _hint(result, causes), evidence, result.mount, expected)
 
 
-def _hint(item: MountPath, causes: Sequence[Cause]) -> str:
+def _hint(result: MountPath, causes: Sequence[Cause]) -> str:
     fixes = list(dict.fromkeys(cause.fix for cause in causes if cause.fix))
     hint = "; ".join(fixes[:FIXES]) or "ask for another path in the fleet file"
-    if item.taken == COMPAT and item.wanted != COMPAT:
+    if result.taken == COMPAT and result.wanted != COMPAT:
         hint += "; or, if CPU memory is good enough for this mount, set its path to compat in the fleet file"
-    return hint[0].upper() + hint[1:]
+    return capitalized(hint)
 
 
-def _doubts(result: Path) -> str:
-    """What to do about a path that is not known: about what makes it doubtful, if something does."""
-    fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.suspects)) or UNKNOWN_HINT
-    return f"{fixes[0].upper()}{fixes[1:]}; or see all of it: gdsdeploy explain"
-
-
-def _proven(result: Path) -> List[str]:
-    """What each try showed, and the lines behind it."""
-    found = []
-    for item in result.proofs:
-        said = item.path.reason if isinstance(item.path, Unknown) else f"{item.path}: {item.how}"
-        found += ["GPU {}: {}".format(item.gpu or "(none)", said), *item.evidence[:PROOF_LINES]]
-    return found
+def _proof_lines(proof: Proof) -> List[str]:
+    result = proof.path.reason if isinstance(proof.path, Unknown) else f"{proof.path}: {proof.how}"
+    return ["GPU {}: {}".format(proof.gpu or "(none)", result), *proof.evidence[:PROOF_LINES]]

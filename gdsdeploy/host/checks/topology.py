@@ -1,8 +1,8 @@
-"""The PCIe tree: links, access control, IOMMU, BAR1, distances, and what has moved since it was right."""
+"""The PCIe tree: links, access control, IOMMU, BAR1, distances, and differences from the golden tree."""
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.pci import Link
@@ -15,7 +15,6 @@ from ..facts.topology import (
     PASSTHROUGH,
     TRANSLATING,
     Node,
-    Pair,
     Topology,
     degraded,
     link_words,
@@ -23,15 +22,17 @@ from ..facts.topology import (
 )
 from ..model.expectation import Expectation
 from ..topology import golden
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, passed, shortened, subject
 
 subject("topology", after="kernel")
 
-#: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
+#: KiB of bounce buffers that libcufile maps through BAR1 by default.
 CACHE_KIB = 131072
 #: With static BAR1 it maps the whole memory, and no GPU that has the mode has less than this.
 STATIC_BYTES = 16 << 30
 NO_GPU = "not proven: this host has no GPU"
+#: Differences named in a finding; the rest is counted.
+NAMED = 3
 #: Keys of the fleet's topology → kind of device.
 KINDS = {"nvme": DISK, "nic": NIC}
 
@@ -47,22 +48,19 @@ def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optio
 
 @check(
     "topology.link",
-    "every PCIe link of a GPU, NVMe disk or network adapter is as fast and as wide as both of its ends can be",
+    "every PCIe link of a GPU, NVMe disk or network adapter has the highest speed and width that both ends support",
     expects="no degraded link; a GPU at rest may lower its speed, never its width",
-    prevents="half of the bandwidth after a card was not seated well, or a riser or cable went bad",
+    prevents="half of the bandwidth because a card is not seated well, or a riser or cable is damaged",
 )
 def link(facts: HostFacts, _expectation: Expectation) -> Answer:
-    topology = known(facts.topology)
-    bad: List[str] = []
-    linked = [node for node in topology.nodes() if node.link is not None]
-    for node in linked:
-        short = known(degraded(node))
-        if short:
-            bad.append(f"{_name(node)} runs at {short}")
-    if bad:
-        hint = "Seat the card, riser or cable again; ask the firmware's settings for a limit of that slot"
-        return failed("; ".join(bad), hint, [_link_line(node) for node in linked if degraded(node)])
-    words = f"{_links(len(linked))} at what both ends can do" if linked else "no device has a PCIe link of its own"
+    linked = [node for node in known(facts.topology).nodes() if node.link is not None]
+    slow = [(node, words) for node, words in ((node, known(degraded(node))) for node in linked) if words]
+    if slow:
+        hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
+        words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
+        return failed(words, hint, [_link_line(node) for node, _ in slow])
+    count = f"{len(linked)} link{'' if len(linked) == 1 else 's'}"
+    words = f"{count} at what both ends can do" if linked else "no device has a PCIe link of its own"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
 
@@ -81,25 +79,25 @@ def _link_line(node: Node) -> str:
     "topology.acs",
     "no PCIe switch sends traffic between a GPU and its peers up to the host bridge (ACS redirect)",
     expects="Access Control Services do not redirect between a GPU and the disks and adapters below its switch",
-    prevents="direct I/O at a fraction of its speed, because ACS was switched on in the firmware or by the kernel",
+    prevents="direct I/O at a fraction of its speed, because the firmware or the kernel enabled ACS",
 )
 def acs(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "no ACS redirect")
-    if early:
+    if early := _not_asked(facts, expectation, "no ACS redirect"):
         return early
     topology = known(facts.topology)
-    pairs = [pair for pair in _of_gpus(topology) if pair.bridge]
+    gpus = {gpu.label for gpu in topology.of_kind(GPU)}
+    pairs = [pair for pair in topology.pairs if pair.bridge and pair.one in gpus and pair.other not in gpus]
     hint = (
-        "Switch ACS off in the firmware, or boot with pci=disable_acs_redir=…, and the IOMMU off, which needs it; on a"
-        " virtual machine's host, let ATS do it"
+        "Disable ACS in the firmware, or boot with pci=disable_acs_redir=…, and with the IOMMU off, which needs ACS; on"
+        " a virtual machine's host, use ATS"
     )
-    named = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
-    lines = [f"/proc/driver/nvidia-fs/bridges: {name}" for name in named]
+    bridges = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
+    lines = [f"/proc/driver/nvidia-fs/bridges: {name}" for name in bridges]
     bad = [pair for pair in pairs if isinstance(pair.redirecting, tuple) and pair.redirecting]
     lines += ["{} to {}: {} redirects".format(pair.one, pair.other, ", ".join(known(pair.redirecting))) for pair in bad]
     if lines:
-        what = "{} of {} pairs of a GPU and a peer below one switch are redirected"
-        return failed(what.format(len(bad), len(pairs)) if bad else "nvidia-fs names bridges with ACS", hint, lines)
+        words = f"{len(bad)} of {len(pairs)} pairs of a GPU and a peer below one switch are redirected"
+        return failed(words if bad else "nvidia-fs names bridges with ACS", hint, lines)
     for pair in pairs:
         known(pair.redirecting)
     if not pairs:
@@ -107,144 +105,116 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     return passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
 
 
-def _of_gpus(topology: Topology) -> List[Pair]:
-    """Pairs of a GPU and a disk or adapter."""
-    gpus = {item.label for item in topology.of_kind(GPU)}
-    return [pair for pair in topology.pairs if pair.one in gpus and pair.other not in gpus]
-
-
 @check(
     "topology.iommu",
-    "the IOMMU does not slow down or break peer traffic of GPUs, as the mode needs",
+    "the IOMMU does not slow down or break peer traffic of GPUs in this mode",
     expects="on x86: off, or passing addresses through where the mode is not p2pdma",
-    prevents="direct I/O that is slow or corrupt because an IOMMU came on with a firmware update",
+    prevents="direct I/O that is slow or corrupt because a firmware update enabled an IOMMU",
 )
 def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "off or pt")
-    if early:
+    if early := _not_asked(facts, expectation, "off or pt"):
         return early
     topology = known(facts.topology)
-    words = known(topology.iommu_words)
-    found = known(topology.iommu)
+    words, mode = known(topology.iommu_words), known(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
     if known(facts.os.machine) == "aarch64":
-        return passed(f"{found}; this machine's GPUs expect it on", [line], expected="whatever it is: aarch64")
+        return passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
     groups = [
-        f"/sys/bus/pci/devices/{item.address}/iommu_group: {item.iommu_group} ({item.iommu})"
-        for item in topology.devices
-        if isinstance(item.iommu_group, str)
+        f"/sys/bus/pci/devices/{device.address}/iommu_group: {device.iommu_group} ({device.iommu})"
+        for device in topology.devices
+        if isinstance(device.iommu_group, str)
     ]
-    if found == OFF:
+    if mode == OFF:
         return passed("off", [line])
-    if found == PASSTHROUGH and expectation.mode != "p2pdma":
+    if mode == PASSTHROUGH and expectation.mode != "p2pdma":
         return passed("pt: it passes addresses through", [line, *groups])
     hint = "Boot with intel_iommu=off or amd_iommu=off"
-    if found == TRANSLATING and expectation.mode != "p2pdma":
+    if mode == TRANSLATING and expectation.mode != "p2pdma":
         hint += "; where it has to stay, with iommu=pt"
-    return failed("the IOMMU is {}".format("on" if found == TRANSLATING else "in passthrough"), hint, [line, *groups])
+    return failed("the IOMMU is {}".format("on" if mode == TRANSLATING else "in passthrough"), hint, [line, *groups])
 
 
 @check(
     "topology.bar1",
-    "BAR1 of every GPU is large enough for what goes through it",
+    "BAR1 of every GPU is large enough for this mode",
     expects="at least the bounce buffers of cufile.json; in mode p2pdma the whole memory of the GPU",
-    prevents="bounce buffers that cannot be mapped, after Resizable BAR or Above 4G Decoding was lost in the firmware",
+    prevents="bounce buffers that cannot be mapped, after Resizable BAR or Above 4G Decoding was reset in the firmware",
 )
 def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "a BAR1")
-    if early:
+    if early := _not_asked(facts, expectation, "a BAR1"):
         return early
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = STATIC_BYTES if expectation.mode == "p2pdma" else (cache if isinstance(cache, int) else CACHE_KIB) * 1024
-    bad: List[Node] = []
-    good: List[Node] = []
-    lines: List[str] = []
-    for gpu in known(facts.topology).of_kind(GPU):
-        lines.append(f"{gpu.label} ({gpu.address}): {gpu.bar1} bytes")
-        (bad if gpu.bar1 is None or gpu.bar1 < needed else good).append(gpu)
+    gpus = known(facts.topology).of_kind(GPU)
+    lines = [f"{gpu.label} ({gpu.address}): {gpu.bar1} bytes" for gpu in gpus]
+    small = [gpu for gpu in gpus if gpu.bar1 is None or gpu.bar1 < needed]
+    shown = [gpu.label + (" has none" if gpu.bar1 is None else f" {gpu.bar1 >> 20} MiB") for gpu in small or gpus]
     expected = f"{needed >> 20} MiB or more"
-    if bad:
-        words = ", ".join(f"{gpu.label} {_mib(gpu)}" for gpu in bad)
-        hint = "Enable Above 4G Decoding and Resizable BAR in the firmware; of a virtual machine, map the whole GPU"
-        return failed(words, hint, lines, expected=expected)
-    return passed(", ".join(f"{gpu.label} {_mib(gpu)}" for gpu in good), lines, expected=expected)
-
-
-def _mib(gpu: Node) -> str:
-    return "has none" if gpu.bar1 is None else f"{gpu.bar1 >> 20} MiB"
+    if small:
+        hint = "Enable Above 4G Decoding and Resizable BAR in the firmware; for a virtual machine, map the whole GPU"
+        return failed(", ".join(shown), hint, lines, expected=expected)
+    return passed(", ".join(shown), lines, expected=expected)
 
 
 @check(
     "topology.distance",
-    "every GPU has a disk and an adapter as near as the fleet asks for",
+    "every GPU has a disk and an adapter within the fleet's distance",
     expects="topology.nvme and topology.nic of the profile",
     prevents="I/O across CPU sockets after cards changed their slots",
 )
 def distance(facts: HostFacts, expectation: Expectation) -> Answer:
-    asked = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
-    if not asked:
+    limits = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
+    if not limits:
         return passed("not asked: the fleet sets no distance", expected="nothing")
     topology = known(facts.topology)
     gpus = topology.of_kind(GPU)
-    expected = ", ".join(f"{key} at most {most}" for key, most in asked.items())
+    expected = ", ".join(f"{key} at most {most}" for key, most in limits.items())
     if not gpus:
         return passed(NO_GPU, expected=expected)
     far: List[str] = []
     near: Dict[str, List[str]] = {}
-    for key, most in asked.items():
+    for key, most in limits.items():
         for gpu in gpus:
             name, found = _nearest(topology, gpu, KINDS[key])
-            near.setdefault(gpu.label, []).append("{} {}".format(name or "no " + key, found).strip())
+            near.setdefault(gpu.label, []).append(f"{name} {found}" if found else f"no {key}")
             if not found or DISTANCES.index(found) > DISTANCES.index(most):
-                far.append("{}: {}".format(gpu.label, f"no {key}" if not found else name + " at " + found))
+                far.append("{}: {}".format(gpu.label, f"{name} at {found}" if found else f"no {key}"))
     lines = ["{}: {}".format(label, ", ".join(words)) for label, words in near.items()]
     if far:
         hint = (
-            "Move the cards so that each GPU shares a switch or socket with its own: gdsdeploy topology shows the tree"
+            "Move the cards so that each GPU shares a switch or socket with them; to see the tree: gdsdeploy topology"
         )
         return failed("; ".join(far), hint, lines, expected=expected)
     return passed("; ".join(lines), expected=expected)
 
 
 def _nearest(topology: Topology, gpu: Node, kind: str) -> Tuple[str, str]:
-    """Label and distance of the nearest device of a kind; raises UndecidedError where one is not known."""
-    found: List[Tuple[int, str]] = []
-    unread: Optional[Unknown] = None
-    for item in topology.of_kind(kind):
-        pair = topology.pair(gpu.label, item.label)
-        if pair is None or isinstance(pair.distance, Unknown):
-            unread = pair.distance if pair is not None and isinstance(pair.distance, Unknown) else unread
-        else:
-            found.append((DISTANCES.index(pair.distance), item.label))
-    if not found and unread is not None:
-        raise UndecidedError(unread.reason)
-    return (min(found)[1], DISTANCES[min(found)[0]]) if found else ("", "")
+    """Label and distance of the nearest device of a kind; raises UndecidedError where no distance is known."""
+    pairs = [(topology.pair(gpu.label, device.label), device.label) for device in topology.of_kind(kind)]
+    distances = [(pair.distance, label) for pair, label in pairs if pair is not None]
+    places = [(DISTANCES.index(found), label) for found, label in distances if isinstance(found, str)]
+    unread = [found for found, _ in distances if isinstance(found, Unknown)]
+    if unread and not places:
+        raise UndecidedError(unread[-1].reason)
+    return (min(places)[1], DISTANCES[min(places)[0]]) if places else ("", "")
 
 
 @check(
     "topology.golden",
     "the PCIe tree is the golden one of this kind of machine",
     expects="every slot, part, link, bridge and distance as in the profile's golden topology",
-    prevents="a part that was swapped for another, put into another slot, or not found any more",
+    prevents="a part that was replaced by another, moved to another slot, or disappeared",
 )
 def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
-    wanted = expectation.topology.get("golden")
-    if wanted is None:
+    tree = expectation.topology.get("golden")
+    if tree is None:
         return passed("not asked: the profile names no golden topology", expected="nothing")
     try:
-        differ = golden.differences(golden.checked(wanted), known(facts.topology))
+        differences = golden.differences(golden.checked(tree), known(facts.topology))
     except golden.GoldenError as error:
         raise UndecidedError(f"the expectation's golden topology: {error}") from None
-    expected = "the tree of {}".format(wanted.get("label") or "the profile")
-    if not differ:
-        return passed("it is", expected=expected)
-    hint = "Put back what moved; if it is right as it is: gdsdeploy topology FLEET --limit HOST --golden write"
-    return failed("; ".join(_first(differ)), hint, differ, expected=expected)
-
-
-def _first(lines: Sequence[str], most: int = 3) -> Iterable[str]:
-    return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
-
-
-def _links(number: int) -> str:
-    return "{} link{}".format(number, "" if number == 1 else "s")
+    expected = "the tree of {}".format(tree.get("label") or "the profile")
+    if not differences:
+        return passed("the same tree", expected=expected)
+    hint = "Put the parts back; if this tree is right: gdsdeploy topology FLEET --limit {} --golden write"
+    return failed(shortened(differences, NAMED), hint.format(expectation.host), differences, expected=expected)

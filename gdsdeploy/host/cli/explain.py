@@ -45,14 +45,14 @@ def collected(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
 
 def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> None:
     """Print the explanation.  Raises NothingToExplainError."""
-    from ..checks import report
     from ..explain import NoSuchMountError, as_document, explain
     from ..explain.text import render
     from ..facts import facts_from
+    from ..facts.stack import stack
 
     facts = facts_from(evidence)
     try:
-        answer = explain(facts, report.stack(facts), mount or "")
+        answer = explain(facts, stack(facts), mount or "")
     except NoSuchMountError as reason:
         raise NothingToExplainError(str(reason)) from None
     print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))

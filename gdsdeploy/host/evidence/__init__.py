@@ -1,8 +1,8 @@
-"""One pass over a host → one JSON document of what its files and programs say, raw and verbatim.
+"""Collects one JSON document about a host: its files and the output of its programs, raw and verbatim.
 
-Nothing is changed and no module is loaded; only on mounts of the expectation that allow it, a scratch file comes and
-goes.  Root sees everything; without root, what could not be read is recorded as such.  Everything is bounded: bytes per
-file, seconds per program, seconds in all.
+It changes nothing and loads no module.  Only on mounts of the expectation that allow it, it makes a scratch file and
+removes it.  What this user can't read is recorded as unread.  Bytes per file, seconds per program and the total time
+are limited.
 
 The document (version 1)::
 
@@ -20,20 +20,21 @@ The document (version 1)::
     inodes    path → inode flags as in linux/fs.h | {"error"}
     features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
     opens     path → "ok" | {"error"}: whether this program may open it
-    odirect   mount point → what came of direct I/O there, tried on it: see host/odirect/audit.py
-    load      mount point → what was read there under load, where that was asked for: see host/odirect/load.py
+    odirect   mount point → the audit of direct I/O there: see host/odirect/audit.py
+    load      mount point → the reading there under load, if requested: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
-    environment  variable → value: those of libcufile that this program was given
+    environment  variable → value: libcufile's variables in this program's environment
     space     path → {total, free: bytes for unprivileged users, inodes_free} | {"error"}
-    gaps      [{"collector", "reason"}]: collectors that did not come to their end
+    gaps      [{"collector", "reason"}]: collectors that didn't finish
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Dict
 
 from ..odirect.load_limits import longest
 from .recorder import VERSION, Recorder
@@ -41,62 +42,27 @@ from .wanted import NOTHING, Wanted, wanted_by
 
 __all__ = ["NOTHING", "VERSION", "Wanted", "collect", "longest", "wanted_by"]
 
-#: Seconds that one collector may wait outside of programs (see recorder.time_limit), and that the pass may take in all.
+#: Seconds that one collector may wait outside of programs (see recorder.time_limit), and seconds for all of them.
 COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
+#: Modules with a function ``collect``, in their order: programs that can hang come last.
+COLLECTORS = (
+    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "pci", "fit", "modules",
+    "audits", "userland", "programs", "proof",
+)  # fmt: skip
 
 
-def collect(wanted: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
-    """Collect the evidence of this host; never raises for what a host lacks.
+def collect(request: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
+    """Collect the evidence of this host; whatever the host doesn't have, this never raises.
 
-    total: seconds for all but the reading under load, which comes on top.
+    total: seconds for everything except the reading under load, which takes its own time.
     """
-    loaded = sum(longest(seconds) for _, seconds in wanted.load)
-    recorder = Recorder(total + loaded)
+    load_seconds = sum(longest(seconds) for _, seconds in request.load)
+    recorder = Recorder(total + load_seconds)
     recorder.document["host"]["uid"] = os.geteuid()
-    for collector in _collectors():
-        name = collector.__module__.rpartition(".")[2]
-        seconds = loaded if name == "load" else COLLECTOR_SECONDS
-        recorder.attempt(name, functools.partial(collector, recorder, wanted), seconds)
+    for name in COLLECTORS:
+        # Imported one by one: other commands need few of them.
+        collector = importlib.import_module(f"{__name__}.{name}").collect
+        seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
+        recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()
-
-
-def _collectors() -> Tuple[Callable[[Recorder, Wanted], None], ...]:
-    """In this order; programs that can hang come last.  Imported here: other commands need few of them."""
-    from . import (
-        audits,
-        boot,
-        drift,
-        environment,
-        fit,
-        gpu,
-        kernel,
-        load,
-        modules,
-        odirect,
-        packages,
-        pci,
-        programs,
-        proof,
-        storage,
-        userland,
-    )
-
-    return (
-        kernel.collect,
-        gpu.collect,
-        boot.collect,
-        packages.collect,
-        drift.collect,
-        storage.collect,
-        odirect.collect,
-        load.collect,
-        environment.collect,
-        pci.collect,
-        fit.collect,
-        modules.collect,
-        audits.collect,
-        userland.collect,
-        programs.collect,
-        proof.collect,
-    )

@@ -1,4 +1,4 @@
-"""What the audit says of the modules of the running kernel, and of those that the next boot would load."""
+"""The audit of the running kernel's modules, and of those that the next boot would load."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .recorder import Recorder
 from .wanted import Wanted
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     section = recorder.document["audits"]
-    if wanted.expectation is not None and not wanted.expectation.own_kernel:
-        # The kernel is chosen elsewhere, and there it is the lock's.
+    if request.expectation is not None and not request.expectation.own_kernel:
+        # The host's machine chooses the kernel, and there it is the lock's.
         section["running"] = {"error": "the kernel that runs is not this host's to choose"}
-        section["next"] = _audit(wanted.expectation.kernel_release, wanted)
+        section["next"] = _audit(request.expectation.kernel_release, request)
         return
     running = recorder.document["host"]["uname"]["release"]
-    section["running"] = _audit(running, wanted)
+    section["running"] = _audit(running, request)
     try:
         following = grub.default_kernel()["next"]
     except HostError as error:
@@ -29,11 +29,11 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     if not following:
         section["next"] = {"error": "the boot loader does not say which kernel is next"}
     else:
-        section["next"] = section["running"] if following == running else _audit(following, wanted)
+        section["next"] = section["running"] if following == running else _audit(following, request)
 
 
-def _audit(release: str, wanted: Wanted) -> Dict[str, Any]:
+def _audit(release: str, request: Wanted) -> Dict[str, Any]:
     try:
-        return {"release": release, "results": audited(Kernel(release), wanted.expectation)}
+        return {"release": release, "results": audited(Kernel(release), request.expectation)}
     except HostError as error:
         return {"error": error.message}

@@ -6,7 +6,7 @@ from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
 from .wanted import Wanted
 
-#: Only what says which entry is the default, and what kernel an entry starts.
+#: Only the lines that decide which entry is the default, and which kernel an entry starts.
 GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
 UNITS = (
     "systemd-modules-load.service",
@@ -21,24 +21,20 @@ UNITS = (
 PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for folder in LOAD_FOLDERS + PROBE_FOLDERS:
-        names = [name for name in recorder.names(folder) if name.endswith(".conf")]
-        recorder.texts(folder, names)
+        recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
     recorder.text("/etc/modules")
     for path in GRUB_FILES:
         recorder.excerpt(path, GRUB)
-    for path in GRUB_ENVIRONMENTS:
+    for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
         recorder.text(path)
-    recorder.text("/etc/default/grub")
-    for name in recorder.names("/etc/default/grub.d"):
-        recorder.text("/etc/default/grub.d/" + name)
+    recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
     recorder.names("/boot", "vmlinuz-*")
     recorder.names("/boot", "initrd.img-*")
     recorder.link("/vmlinuz")
     if recorder.exists("/run/systemd/system"):
         recorder.command("systemctl-state", ["systemctl", "is-system-running"])
         recorder.command("systemctl-units", ["systemctl", "show", "--property", PROPERTIES, *UNITS])
-        recorder.command(
-            "systemctl-failed", ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
-        )
+        failed_units = ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
+        recorder.command("systemctl-failed", failed_units)

@@ -1,4 +1,4 @@
-"""What could move the stack, and what has: the package manager's choices and locks, and its logs."""
+"""The package manager's choices and locks, which could move the stack, and its logs, which tell what did."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ ROTATIONS = 13
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
-    """Only for packages that are expected: without them, there is nothing that could have moved."""
-    if not wanted.packages:
+def collect(recorder: Recorder, request: Wanted) -> None:
+    """Only for expected packages: without them, nothing could have moved."""
+    if not request.packages:
         return
-    names = "(?:{})".format("|".join(re.escape(name) for name in wanted.packages))
+    names = "(?:{})".format("|".join(re.escape(name) for name in request.packages))
     if recorder.exists("/var/lib/dpkg/status"):
-        recorder.command("apt-policy", ["apt-cache", "policy", *wanted.packages], timeout=60)
+        recorder.command("apt-policy", ["apt-cache", "policy", *request.packages], timeout=60)
         _logs(recorder, "/var/log", DPKG_LOG, rf"^\S+ \S+ (?:install|upgrade|remove|purge) {names}[: ]")
         # One block a run: who began it when and how, and what it did.
-        kept = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
-        _logs(recorder, "/var/log/apt", APT_HISTORY, kept)
+        pattern = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
+        _logs(recorder, "/var/log/apt", APT_HISTORY, pattern)
         return
     for path in VERSIONLOCKS:
         recorder.text(path)

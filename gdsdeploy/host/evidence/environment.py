@@ -1,4 +1,4 @@
-"""Where programs run here: in a container or not, and with which variables of libcufile."""
+"""The environment of programs: in a container or not, and libcufile's variables."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
 VARIABLES = r"CUFILE_[A-Z]"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
     recorder.excerpt(CGROUP, MANAGERS)
-    kept = [name for name in os.environ if name.startswith(("CUFILE_", ENROOT)) or name in VARIABLE_NAMES]
-    recorder.document["environment"] = {name: os.environ[name] for name in sorted(kept)}
+    names = [name for name in os.environ if name.startswith(("CUFILE_", ENROOT)) or name in VARIABLE_NAMES]
+    recorder.document["environment"] = {name: os.environ[name] for name in sorted(names)}
     for path in VARIABLE_FILES:
         recorder.excerpt(path, VARIABLES)
     for folder in VARIABLE_FOLDERS:
         for name in recorder.names(folder):
             if name.endswith((".sh", ".conf")):
                 recorder.excerpt(folder + "/" + name, VARIABLES)
-    # What a container may lack of the host it runs on.
+    # A container may not have these of its host.
     recorder.names("/run/udev")
     recorder.names("/dev/infiniband")

@@ -1,4 +1,4 @@
-"""What a cufile.json is fitted to: RDMA interfaces with their addresses, and memory."""
+"""The parts of a host to which a cufile.json is fitted: RDMA interfaces with their addresses, and memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from .recorder import Recorder
 from .wanted import Wanted
 
 #: Entries of a port's table that name its network interface; the first one has it.
-NDEV = "/gid_attrs/ndevs/0"
+NDEV = "gid_attrs/ndevs/0"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
     for name in recorder.names(INFINIBAND):
         device = INFINIBAND + "/" + name
         recorder.link(device + "/device")
         recorder.names(device + "/device/net")
         for port in recorder.names(device + "/ports"):
-            recorder.texts(device + "/ports/" + port, ("state", "link_layer"))
-            recorder.text(device + "/ports/" + port + NDEV)
+            recorder.texts(device + "/ports/" + port, ("state", "link_layer", NDEV))
     recorder.command("ip-address", ["ip", "-json", "address", "show"])

@@ -1,7 +1,8 @@
-"""What the loaded NVIDIA modules and the RDMA core say of themselves, in /proc/driver, /sys and /dev."""
+"""The loaded NVIDIA modules and the RDMA core, as /proc/driver, /sys and /dev show them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ..io.inspect import opened
@@ -10,36 +11,22 @@ from .recorder import Recorder
 from .wanted import Wanted
 
 MODULES = (
-    "nvidia",
-    "nvidia_fs",
-    "nvidia_peermem",
-    "nv_peer_mem",
-    "nvidia_uvm",
-    "nouveau",
-    "nvme",
-    "nvme_core",
-    "rpcrdma",
-)
+    "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",
+)  # fmt: skip
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in MODULES:
         folder = "/sys/module/" + name
-        for item in ("version", "srcversion", "taint", "initstate", "refcnt"):
-            recorder.text(folder + "/" + item)
+        recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))
         recorder.binary(folder + BUILD_ID)
-    for item in ("version", "params"):
-        recorder.text(NVIDIA + "/" + item)
-    for name in recorder.names(NVIDIA + "/gpus"):
-        recorder.text(NVIDIA + "/gpus/" + name + "/information")
+    recorder.texts(NVIDIA, ("version", "params"))
+    recorder.texts(NVIDIA + "/gpus", [name + "/information" for name in recorder.names(NVIDIA + "/gpus")])
     recorder.names("/dev", "nvidia*")
-    for item in ("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"):
-        recorder.text(NVFS + "/" + item)
-    _registered(recorder)
+    recorder.texts(NVFS, ("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"))
+    _collect_registrations(recorder)
     recorder.names("/sys/class/infiniband")
-    for name in recorder.names(PEERS):
-        recorder.text(PEERS + "/" + name + "/version")
-
+    recorder.texts(PEERS, [name + "/version" for name in recorder.names(PEERS)])
     recorder.text(UVM_NO_HMM)
     for folder in HOLDERS:
         recorder.names(folder)
@@ -47,15 +34,10 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
         recorder.names(folder, LEGACY_SERVICE)
 
 
-def _registered(recorder: Recorder) -> None:
+def _collect_registrations(recorder: Recorder) -> None:
     """nvidia-fs looks for storage drivers at its first open and forgets them at its last close (nvfs_open)."""
     recorder.value("opens", NVFS_DEVICE, opened)
-    try:
-        held = os.open(NVFS_DEVICE, os.O_RDONLY)
-    except OSError:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
         recorder.text(NVFS + "/modules")
-        return
-    try:
-        recorder.text(NVFS + "/modules")
-    finally:
-        os.close(held)

@@ -20,7 +20,7 @@ FILES = (
     "/sys/module/nvme_core/parameters/multipath",
 )
 
-#: What decides whether a path exists, or whether modules fit.
+#: Options that decide whether a path exists, or whether modules fit.
 CONFIG = (
     r"^(# )?CONFIG_(PCI_P2PDMA|ZONE_DEVICE|MODVERSIONS|ASM_MODVERSIONS|MODULE_SIG|MODULE_SIG_FORCE|MODULE_COMPRESS_\w+"
     r"|DMABUF_MOVE_NOTIFY|NVME_MULTIPATH|BLK_DEV_NVME|NVME_RDMA|INFINIBAND|IKCONFIG_PROC|PREEMPT_RT|MODULES"
@@ -35,7 +35,7 @@ SYMBOLS = (
     r"|ib_umem_dmabuf_get\b|reg_user_mr_dmabuf\b"
 )
 
-#: Whose processor it is: the kernel lets peers through the host bridges of some only.
+#: The processor's vendor and family: the kernel lets peers through the host bridges of some only.
 CPU = r"^(vendor_id|cpu family)[ \t]*:"
 
 MESSAGES = (
@@ -45,7 +45,7 @@ MESSAGES = (
 )
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for path in FILES:
         recorder.text(path)
     release = recorder.document["host"]["uname"]["release"]

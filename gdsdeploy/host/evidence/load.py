@@ -1,4 +1,4 @@
-"""How much the mounts of the fleet deliver while they are busy; only where that was asked for."""
+"""The read rate of the fleet's mounts under load, where the caller requested it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .storage import mount_of
 from .wanted import Wanted
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if wanted.load else ""
-    tried = recorder.document["odirect"]
-    # Where the time runs out, what was asked for is not left unsaid.
-    recorder.document["load"].update({path: {"error": "no time was left to read from it"} for path, _ in wanted.load})
-    for path, seconds in wanted.load:
+def collect(recorder: Recorder, request: Wanted) -> None:
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
+    audits, section = recorder.document["odirect"], recorder.document["load"]
+    # These stay where the time runs out.
+    section.update({path: {"error": "no time was left to read from it"} for path, _ in request.load})
+    for path, seconds in request.load:
         if mount_of(path, text) != path:
-            # The file would come to lie on what is below.
-            recorder.document["load"][path] = {"error": "nothing is mounted there"}
-        elif "error" in tried.get(path, {}):
-            # It may be a server that is gone: nobody is sent there again.
-            recorder.document["load"][path] = {"error": tried[path]["error"]}
+            # The scratch file would lie on the filesystem below.
+            section[path] = {"error": "nothing is mounted there"}
+        elif "error" in audits.get(path, {}):
+            # The server may be gone: don't wait for it twice.
+            section[path] = {"error": audits[path]["error"]}
         else:
-            recorder.document["load"][path] = measured(path, seconds)
+            section[path] = measured(path, seconds)

@@ -1,4 +1,4 @@
-"""The module files that modprobe would load on the running kernel, and what is written in them."""
+"""The module files that modprobe would load on the running kernel, with their content."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_prin
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in WANTED:
-        shown = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
-        behind = modprobe.replacement(shown)
-        if behind:
-            argv = ["modprobe", "--show-depends", "--ignore-install", behind]
-            shown = recorder.command(MODPROBE + behind, argv).stdout
-        for path in modprobe.files_of(shown):
+        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
+        replacement_name = modprobe.replacement(output)
+        if replacement_name:
+            argv = ["modprobe", "--show-depends", "--ignore-install", replacement_name]
+            output = recorder.command(MODPROBE + replacement_name, argv).stdout
+        for path in modprobe.files_of(output):
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.document["modules"][path] = digest(path)
         recorder.command("modinfo:" + name, ["modinfo", "-n", name])
@@ -35,7 +35,7 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
 
 
 def _trees(recorder: Recorder) -> None:
-    """The driver sources on this host, by what is in them; hosts that get their modules from a builder have none."""
+    """The driver sources on this host, with their digests; hosts that receive modules from a builder have none."""
     recorder.names(SOURCES, "nvidia*")
     for tree in find_trees(SOURCES):
         try:
@@ -45,7 +45,7 @@ def _trees(recorder: Recorder) -> None:
 
 
 def digest(path: str) -> Dict[str, Any]:
-    """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
+    """The relevant parts of a module file, as JSON; ``{"error"}`` if it can't be read."""
     try:
         module = read_once(path)
     except HostError as error:
@@ -53,7 +53,7 @@ def digest(path: str) -> Dict[str, Any]:
     value = asdict(module)
     value["imports"] = _some(module.imports, IMPORTS)
     value["imports_total"] = len(module.imports)
-    value["exports"] = {name: list(item) for name, item in _some(module.exports, EXPORTS).items()}
+    value["exports"] = {name: list(symbol) for name, symbol in _some(module.exports, EXPORTS).items()}
     value["exports_total"] = len(module.exports)
     value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
     value["parms"] = {}

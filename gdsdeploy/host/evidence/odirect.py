@@ -1,4 +1,4 @@
-"""Direct I/O, tried on the mounts that the fleet names; and what their filesystems say of themselves beside it."""
+"""Trials of direct I/O on the mounts that the fleet names, and what their filesystems report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BTRFS_FS_INFO = 0x8400941F
 _XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    for path in wanted.mounts:
+    for path in request.mounts:
         inside(recorder, path, text)
-    for path in wanted.scratch:
-        # Where nothing is mounted yet, the trial would be of what lies below.
+    for path in request.scratch:
+        # Where nothing is mounted yet, the trial would test the filesystem below.
         if mount_of(path, text) == path:
             recorder.document["odirect"][path] = audit(path, SECONDS)
 
@@ -36,10 +36,15 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
 def inside(recorder: Recorder, path: str, mountinfo: str) -> None:
     """Ask the filesystem that ``path`` lies on, if it is of a kind that answers at once."""
     kind = _kind(mount_of(path, mountinfo), mountinfo)
-    if kind in _READERS:
-        recorder.value("insides", path, _READERS[kind])
-        recorder.value("inodes", path, inode_flags)
-        _btrfs(recorder, path)
+    if kind not in _READERS:
+        return
+    record = recorder.value("insides", path, _READERS[kind])
+    recorder.value("inodes", path, inode_flags)
+    if "fsid" in record:
+        folder = "{}/{}".format(BTRFS, record["fsid"])
+        recorder.text(folder + "/checksum")
+        recorder.names(folder + "/allocation/data")
+        recorder.names(folder + "/devices")
 
 
 def _kind(point: str, mountinfo: str) -> str:
@@ -47,16 +52,6 @@ def _kind(point: str, mountinfo: str) -> str:
     lines = [line.partition(" - ") for line in mountinfo.splitlines()]
     kinds = [right.split()[0] for left, _, right in lines if right and plain(left.split()[4]) == point]
     return kinds[-1] if kinds else ""
-
-
-def _btrfs(recorder: Recorder, path: str) -> None:
-    found = recorder.document["insides"].get(path)
-    if not isinstance(found, dict) or "fsid" not in found:
-        return
-    folder = "{}/{}".format(BTRFS, found["fsid"])
-    recorder.text(folder + "/checksum")
-    recorder.names(folder + "/allocation/data")
-    recorder.names(folder + "/devices")
 
 
 def btrfs_inside(path: str) -> Dict[str, Any]:
@@ -72,11 +67,11 @@ def xfs_inside(path: str) -> Dict[str, Any]:
 
 
 def _ask(path: str, request: int, size: int) -> bytes:
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return fcntl.ioctl(opened, request, bytes(size))
+        return fcntl.ioctl(descriptor, request, bytes(size))
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 _READERS = {"btrfs": btrfs_inside, "xfs": xfs_inside}

@@ -1,4 +1,4 @@
-"""Installed packages of interest, DKMS, and our own pins."""
+"""Installed packages of interest, DKMS, and gdsdeploy's pins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ DPKG_FORMAT = "${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\
 RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
-    installed(recorder, wanted)
+def collect(recorder: Recorder, request: Wanted) -> None:
+    installed(recorder, request)
     if recorder.exists("/var/lib/dkms"):
         recorder.command("dkms", ["dkms", "status"], timeout=30)
     recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
 
 
-def installed(recorder: Recorder, wanted: Wanted) -> None:
+def installed(recorder: Recorder, request: Wanted) -> None:
     """The package manager's own list, of packages of interest."""
-    exact = "|".join(re.escape(name) for name in wanted.packages)
+    exact = "|".join(re.escape(name) for name in request.packages)
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
     if recorder.exists("/var/lib/dpkg/status"):
         recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)

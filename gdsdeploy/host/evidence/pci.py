@@ -10,21 +10,20 @@ from .wanted import Wanted
 #: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
 CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")
 FILES = ("numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "enable")
-#: What tells one part from another of the same kind.
+#: Files that tell one part from another of the same kind.
 PART = ("revision", "subsystem_vendor", "subsystem_device")
-#: Class → folder in which the kernel names what a function is to users.
-NAMED = {"0x0108": ("nvme",), "0x02": ("infiniband",), "0x0c06": ("infiniband",)}
+#: Class → folder in which the kernel names the function's devices.
+NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
 #: More functions than this are listed, but not described.
 LIMIT = 2048
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in recorder.names(PCI)[:LIMIT]:
         folder = PCI + "/" + name
         recorder.link(folder)
         kind = recorder.text(folder + "/class") or ""
-        for item in ("vendor", "device"):
-            recorder.text(folder + "/" + item)
+        recorder.texts(folder, ("vendor", "device"))
         if not kind.startswith(CLASSES):
             continue
         recorder.texts(folder, FILES)
@@ -38,11 +37,11 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
         if not kind.startswith("0x06"):
             recorder.texts(folder, PART)
             recorder.link(folder + "/physfn")
-        for beginning, folders in NAMED.items():
-            for item in folders if kind.startswith(beginning) else ():
-                recorder.names(folder + "/" + item)
+        for beginning, device_folder in NAMED.items():
+            if kind.startswith(beginning):
+                recorder.names(folder + "/" + device_folder)
     recorder.names(NODES, "node*")
-    # An interface may lie deeper than its function: of virtio, below a device of that bus.
+    # An interface may lie deeper than its function: with virtio, below a device of that bus.
     for name in recorder.names(INTERFACES)[:LIMIT]:
         recorder.link(INTERFACES + "/" + name)
     recorder.names("/sys/class/iommu")

@@ -1,4 +1,4 @@
-"""The GDS userland: whether libcufile takes its configuration, what gdscheck says."""
+"""The GDS userland: whether libcufile accepts its configuration, and gdscheck's report."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdsc
 GDSCHECK_SECONDS = 30.0
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     recorder.text(CUFILE, limit=256 * 1024)
-    if wanted.cufile_path != CUFILE:
-        recorder.text(wanted.cufile_path, limit=256 * 1024)
+    if request.cufile_path != CUFILE:
+        recorder.text(request.cufile_path, limit=256 * 1024)
     for folder in LIBRARY_FOLDERS:
         for name in recorder.names(folder, LIBRARY_PATTERN):
             recorder.link(folder + "/" + name)
-    found = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
-    recorder.document["listings"][GDSCHECK] = found
-    ours = [path for path in found if is_roots(path)]
-    if ours:
-        _gdscheck(recorder, ours[0])
-    elif found:
-        recorder.gap(GDSCHECK, f"{found[0]}: users other than root can replace it, so root doesn't run it")
+    paths = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
+    recorder.document["listings"][GDSCHECK] = paths
+    safe_paths = [path for path in paths if is_roots(path)]
+    if safe_paths:
+        _gdscheck(recorder, safe_paths[0])
+    elif paths:
+        recorder.gap(GDSCHECK, f"{paths[0]}: users other than root can replace it, so root doesn't run it")
     for path in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
-    probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
+    probe.probe(recorder.command, recorder.document["commands"], request.cufile_path)
 
 
 def _gdscheck(recorder: Recorder, path: str) -> None:
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
         log = os.path.join(folder, "cufile.log")
-        # Only the log is redirected: its configured folder is none of ours to write to.
+        # Only the log is redirected: this program doesn't write to its configured folder.
         argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, path, "-p"]
         recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
         recorder.document["commands"][GDSCHECK]["log"] = probe.tail(log, FILE_LIMIT)

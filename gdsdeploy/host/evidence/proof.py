@@ -9,13 +9,13 @@ from .storage import mount_of
 from .wanted import Wanted
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
-    if not wanted.scratch:
+def collect(recorder: Recorder, request: Wanted) -> None:
+    if not request.scratch:
         return
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    # Where direct I/O could not even be tried, nobody is sent again: it may have been a server that is gone.
-    tried = recorder.document["odirect"]
-    folders = [path for path in wanted.scratch if mount_of(path, text) == path and "trials" in tried.get(path, {})]
+    # Where direct I/O couldn't even be tried, the server may be gone: don't wait for it twice.
+    audits = recorder.document["odirect"]
+    folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
     if folders and recorder.names(NVIDIA + "/gpus"):
-        config = recorder.text(wanted.cufile_path, limit=256 * 1024) or ""
-        proof.prove(recorder.command, folders, proof.configuration(config, wanted.cufile_path))
+        config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
+        proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))

@@ -1,4 +1,4 @@
-"""Write down what a file, folder, link or program says, or why it could not be read.  The only reader of the host."""
+"""Records the content of a file, folder or link and the output of a program, or why it couldn't be read."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ EXCERPT_LIMIT = 256 * 1024 * 1024
 #: Lines kept of an excerpt, and names of a listing.
 LINES_LIMIT = 2000
 NAMES_LIMIT = 5000
+#: Sections of the document that map keys to records; the package's docstring describes them.
+SECTIONS = (
+    "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "audits", "inodes",
+    "features", "opens", "odirect", "load", "insides", "acs", "space",
+)  # fmt: skip
 
 
 class TimeLimitError(Exception):
@@ -57,23 +62,7 @@ class Recorder:
                     "machine": uname.machine,
                 },
             },
-            "files": {},
-            "binaries": {},
-            "links": {},
-            "listings": {},
-            "excerpts": {},
-            "commands": {},
-            "modules": {},
-            "trees": {},
-            "audits": {},
-            "inodes": {},
-            "features": {},
-            "opens": {},
-            "odirect": {},
-            "load": {},
-            "insides": {},
-            "acs": {},
-            "space": {},
+            **{section: {} for section in SECTIONS},
             "gaps": [],
         }
 
@@ -82,7 +71,7 @@ class Recorder:
         return self.document
 
     def attempt(self, name: str, collector: Callable[[], None], seconds: float) -> None:
-        """Run ``collector``; if it fails or takes longer, the rest of the document goes on without it."""
+        """Run ``collector``; if it fails or takes longer, the document records a gap and continues."""
         left = self._end - time.monotonic()
         if left <= 0:
             self.gap(name, "no time left")
@@ -99,90 +88,58 @@ class Recorder:
         self.document["gaps"].append({"collector": collector, "reason": reason})
 
     def text(self, path: str, limit: int = FILE_LIMIT) -> Optional[str]:
-        """Record the file ``path``; also returns its text, or None where there is none."""
-        known = self.document["files"].get(path)
-        if known is None:
-            known = self.document["files"][path] = self._text(path, limit)
-        return known if isinstance(known, str) else None
-
-    def _text(self, path: str, limit: int) -> Any:
-        try:
-            with open(self._at(path), "rb") as file:
-                data = read_all(file, limit + 1)
-        except OSError as error:
-            return failure(error)
-        text = data[:limit].decode("utf-8", "replace")
-        return text if len(data) <= limit else {"error": f"longer than {limit} bytes", "text": text}
+        """Record the file ``path`` once; also returns its text, or None where there is none."""
+        if path not in self.document["files"]:
+            self.value("files", path, lambda place: _text(place, limit))
+        text = self.document["files"][path]
+        return text if isinstance(text, str) else None
 
     def texts(self, folder: str, names: Sequence[str]) -> None:
         for name in names:
             self.text(folder + "/" + name)
 
     def binary(self, path: str, limit: int = 4096) -> None:
-        try:
-            with open(self._at(path), "rb") as file:
-                value: Any = read_all(file, limit).hex()
-        except OSError as error:
-            value = failure(error)
-        self.document["binaries"][path] = value
+        self.value("binaries", path, lambda place: _bytes(place, limit).hex())
 
     def link(self, path: str) -> Optional[str]:
-        try:
-            value: Any = os.readlink(self._at(path))
-        except OSError as error:
-            value = failure(error)
-        self.document["links"][path] = value
-        return value if isinstance(value, str) else None
+        target = self.value("links", path, os.readlink)
+        return target if isinstance(target, str) else None
 
-    def value(self, section: str, key: str, read: Callable[[str], Any], path: str = "") -> None:
-        """Record as ``key`` what ``read`` finds at ``path`` (default: ``key``)."""
+    def value(self, section: str, key: str, read: Callable[[str], Any], path: str = "") -> Any:
+        """Record as ``key`` what ``read`` returns for ``path`` (default: ``key``), or its error; returns the record."""
         try:
-            found: Any = read(self._at(path or key))
-        except (OSError, ValueError) as error:
-            found = failure(error)
-        self.document[section][key] = found
+            record = read(self._at(path or key))
+        except (OSError, ValueError, EOFError) as error:
+            record = failure(error)
+        self.document[section][key] = record
+        return record
 
     def names(self, folder: str, pattern: str = "") -> List[str]:
         """Record the names in ``folder`` (those that match a shell ``pattern``); returns them."""
         key = folder + "/" + pattern if pattern else folder
-        try:
-            found = sorted(os.listdir(self._at(folder)))
-        except OSError as error:
-            self.document["listings"][key] = failure(error)
+        names = self.value("listings", key, os.listdir, folder)
+        if not isinstance(names, list):
             return []
-        if pattern:
-            found = [name for name in found if fnmatch.fnmatchcase(name, pattern)]
-        if len(found) > NAMES_LIMIT:
-            self.document["listings"][key] = {"error": f"more than {NAMES_LIMIT} names"}
-        else:
-            self.document["listings"][key] = found
-        return found[:NAMES_LIMIT]
+        names = sorted(name for name in names if not pattern or fnmatch.fnmatchcase(name, pattern))
+        too_many = {"error": f"more than {NAMES_LIMIT} names"}
+        self.document["listings"][key] = too_many if len(names) > NAMES_LIMIT else names
+        return names[:NAMES_LIMIT]
 
     def excerpt(self, path: str, pattern: str) -> None:
         """Record the lines of ``path`` (plain or .gz) in which the regular expression ``pattern`` is found."""
-        try:
+
+        def read(place: str) -> Dict[str, Any]:
             opener: Any = gzip.open if path.endswith(".gz") else open
-            with opener(self._at(path), "rb") as file:
+            with opener(place, "rb") as file:
                 lines = matching_lines(file.read(EXCERPT_LIMIT), pattern)
-        except (OSError, EOFError) as error:
-            self.document["excerpts"][path] = failure(error)
-            return
-        if len(lines) > LINES_LIMIT:
-            self.document["excerpts"][path] = {"error": f"more than {LINES_LIMIT} lines match"}
-        else:
-            self.document["excerpts"][path] = {"pattern": pattern, "lines": lines}
+            if len(lines) > LINES_LIMIT:
+                return {"error": f"more than {LINES_LIMIT} lines match"}
+            return {"pattern": pattern, "lines": lines}
+
+        self.value("excerpts", path, read)
 
     def space(self, path: str) -> None:
-        try:
-            found = os.statvfs(self._at(path))
-            value: Any = {
-                "total": found.f_frsize * found.f_blocks,
-                "free": found.f_frsize * found.f_bavail,
-                "inodes_free": found.f_favail,
-            }
-        except OSError as error:
-            value = failure(error)
-        self.document["space"][path] = value
+        self.value("space", path, _space)
 
     def command(
         self,
@@ -193,10 +150,10 @@ class Recorder:
         cwd: Optional[str] = None,
         pattern: str = "",
     ) -> process.Output:
-        """Run ``argv`` and record what it left as ``name``; with ``pattern``, only the lines of stdout that match."""
+        """Run ``argv`` and record its output as ``name``; with ``pattern``, only the lines of stdout that match."""
         begin = time.monotonic()
-        left = max(1.0, min(timeout, self._end - begin))
-        output = process.run(list(argv), timeout=left, env=env, cwd=cwd)
+        seconds_left = max(1.0, min(timeout, self._end - begin))
+        output = process.run(list(argv), timeout=seconds_left, env=env, cwd=cwd)
         value: Dict[str, Any] = {
             "argv": list(argv),
             "status": output.status,
@@ -206,8 +163,7 @@ class Recorder:
         }
         if pattern:
             matcher = re.compile(pattern)
-            kept = [line for line in output.stdout.splitlines() if matcher.search(line)]
-            value["stdout"] = "".join(line + "\n" for line in kept)
+            value["stdout"] = "".join(line + "\n" for line in output.stdout.splitlines() if matcher.search(line))
             value["pattern"] = pattern
         if output.truncated or len(value["stdout"]) > OUTPUT_LIMIT:
             value["error"] = f"longer than {OUTPUT_LIMIT} bytes"
@@ -220,27 +176,42 @@ class Recorder:
 
     def real(self, path: str) -> str:
         """The path behind all links, as seen from the root."""
-        found = os.path.realpath(self._at(path))
-        if self._root == "/":
-            return found
-        return "/" + os.path.relpath(found, self._root)
+        target = os.path.realpath(self._at(path))
+        return target if self._root == "/" else "/" + os.path.relpath(target, self._root)
 
     def _at(self, path: str) -> str:
         return path if self._root == "/" else os.path.join(self._root, path.lstrip("/"))
 
 
+def _bytes(path: str, limit: int) -> bytes:
+    with open(path, "rb") as file:
+        return read_all(file, limit)
+
+
+def _text(path: str, limit: int) -> Any:
+    data = _bytes(path, limit + 1)
+    text = data[:limit].decode("utf-8", "replace")
+    return text if len(data) <= limit else {"error": f"longer than {limit} bytes", "text": text}
+
+
+def _space(path: str) -> Dict[str, int]:
+    space = os.statvfs(path)
+    size = space.f_frsize
+    return {"total": size * space.f_blocks, "free": size * space.f_bavail, "inodes_free": space.f_favail}
+
+
 def matching_lines(data: bytes, pattern: str) -> List[str]:
     """The lines in which ``pattern`` is found; it must not match across lines.
 
-    Over all lines at once: one by one, the 200,000 of /proc/kallsyms take seconds on a slow machine.
+    It searches all lines at once: one by one, the 200,000 of /proc/kallsyms take seconds on a slow machine.
     """
     lines: List[str] = []
     end = 0
-    for found in re.compile(pattern.encode("utf-8"), re.MULTILINE).finditer(data):
-        if found.start() < end:
+    for match in re.compile(pattern.encode("utf-8"), re.MULTILINE).finditer(data):
+        if match.start() < end:
             continue
-        start = data.rfind(b"\n", 0, found.start()) + 1
-        end = data.find(b"\n", found.end())
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        end = data.find(b"\n", match.end())
         end = len(data) if end < 0 else end
         lines.append(data[start:end].decode("utf-8", "replace"))
     return lines
@@ -252,24 +223,22 @@ def failure(error: BaseException) -> Dict[str, str]:
 
 
 def read_all(file: IO[bytes], limit: int) -> bytes:
-    """At most ``limit`` bytes; files in /proc and /sys may hand out less per read than they have."""
-    chunks: List[bytes] = []
-    left = limit
-    while left > 0:
-        chunk = file.read(left)
+    """At most ``limit`` bytes; one read of a file in /proc and /sys may return less than the file has."""
+    data = b""
+    while len(data) < limit:
+        chunk = file.read(limit - len(data))
         if not chunk:
             break
-        chunks.append(chunk)
-        left -= len(chunk)
-    return b"".join(chunks)
+        data += chunk
+    return data
 
 
 @contextmanager
 def time_limit(idle: float, total: float) -> Iterator[None]:
-    """Raise TimeLimitError in the body once it waited ``idle`` seconds, or after ``total``.
+    """Raise TimeLimitError in the body once it has waited ``idle`` seconds, or after ``total``.
 
-    A limit is for what hangs.  Time on the processor, its own or that of programs it ran to their end, is no waiting:
-    an audit on a slow machine is slow, not stuck.  Elsewhere than in the main thread no limit holds.
+    Processor time of this process and of its ended children isn't waiting: an audit on a slow machine is slow, not
+    stuck.  Outside the main thread there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The driver's other halves: which libraries the loader finds, and the firmware of the GPU's system processor."""
+"""The driver's libraries that the loader finds, and the firmware of the GPU's system processor."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ FOUND = r"^\s*({})\s.*=>\s*(/\S+)$"
 NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
-    shown = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
+def collect(recorder: Recorder, _request: Wanted) -> None:
+    output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     for name in NAMES:
-        found = re.search(FOUND.format(re.escape(name)), shown.stdout, re.MULTILINE)
-        if found:
-            # Debian's alternatives make a chain; where it ends says the version.
-            recorder.value("links", found.group(2), os.path.realpath)
-    own = recorder.text(FIRMWARE_PATH)
-    for folder in (own.strip() if own else "", FIRMWARE):
-        if folder:
-            for version in recorder.names(folder + "/nvidia", "[0-9]*"):
-                recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
+        match = re.search(FOUND.format(re.escape(name)), output.stdout, re.MULTILINE)
+        if match:
+            # Debian's alternatives make a chain; the name at its end has the version.
+            recorder.value("links", match.group(2), os.path.realpath)
+    firmware_path = recorder.text(FIRMWARE_PATH)
+    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
+        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
+            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")

@@ -1,9 +1,9 @@
-"""What an expectation adds to the evidence: things that are looked at only because they are expected."""
+"""What an expectation adds to the evidence: packages, mounts and files that are collected only if expected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator, Optional, Tuple
+from typing import Optional, Tuple
 
 from ..model.expectation import Expectation
 from ..odirect.load_limits import LONGEST, SECONDS
@@ -12,7 +12,7 @@ from ..paths import CUFILE
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked at beyond what always is: ``mounts`` are mount points, or paths on them."""
+    """What is collected in addition to the rest: ``mounts`` are mount points, or paths on them."""
 
     packages: Tuple[str, ...] = ()
     cufile_path: str = CUFILE
@@ -29,19 +29,19 @@ NOTHING = Wanted()
 
 
 def wanted_by(expectation: Expectation, load: bool = False) -> Wanted:
-    """What is looked at for ``expectation``; ``load``: also how much its mounts deliver, where it has thresholds."""
+    """What is collected for ``expectation``; ``load``: also the rate of its mounts, where it has thresholds."""
+    points = {mount["mount"]: mount for mount in expectation.storage if "mount" in mount}
+    scratch = tuple(point for point, mount in points.items() if mount.get("scratch") != "no")
+    limits = {point: points[point].get("load") for point in scratch if load}
     return Wanted(
-        load=tuple(_loads(expectation)) if load else (),
+        load=tuple(
+            (point, min(LONGEST, float(limit.get("seconds", SECONDS))))
+            for point, limit in limits.items()
+            if isinstance(limit, dict)
+        ),
         expectation=expectation,
         packages=tuple(sorted(expectation.packages)),
         cufile_path=expectation.cufile_path or CUFILE,
-        mounts=tuple(item["mount"] for item in expectation.storage if "mount" in item),
-        scratch=tuple(item["mount"] for item in expectation.storage if "mount" in item and item.get("scratch") != "no"),
+        mounts=tuple(points),
+        scratch=scratch,
     )
-
-
-def _loads(expectation: Expectation) -> Iterator[Tuple[str, float]]:
-    for item in expectation.storage:
-        limits = item.get("load")
-        if "mount" in item and isinstance(limits, dict) and item.get("scratch") != "no":
-            yield item["mount"], min(LONGEST, float(limits.get("seconds", SECONDS)))

@@ -1,6 +1,6 @@
-"""What a host is, read out of its evidence.  Everything here is pure: a document in, frozen values out.
+"""The facts of a host, read from its evidence.  Everything here is pure: a document in, frozen values out.
 
-What the evidence does not say is Unknown, with the reason, and never a guess.
+A fact that the evidence doesn't decide is Unknown, with the reason, and never a guess.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HostFacts:
     collected_at: str
     #: how long the collection took
     seconds: float
-    #: collectors that did not come to their end
+    #: collectors that didn't finish
     gaps: Tuple[str, ...]
     os: OsFacts
     kernel: KernelFacts
@@ -66,7 +66,7 @@ class HostFacts:
 
 
 def facts_from(evidence: Any) -> HostFacts:
-    """Read every fact; never raises, whatever the document looks like."""
+    """Read every fact; never raises, however malformed the document is."""
     document = Document(evidence)
     driver, pci = driver_facts(document), pci_facts(document)
     return HostFacts(
@@ -102,11 +102,11 @@ def as_dict(value: Any) -> Any:
     if isinstance(value, Unknown):
         return {"unknown": value.reason}
     if is_dataclass(value):
-        return {item.name: as_dict(getattr(value, item.name)) for item in fields(value) if item.repr}
+        return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
     if isinstance(value, Mapping):
-        return {str(key): as_dict(item) for key, item in value.items()}
+        return {str(key): as_dict(entry) for key, entry in value.items()}
     if isinstance(value, (tuple, list)):
-        return [as_dict(item) for item in value]
+        return [as_dict(entry) for entry in value]
     if isinstance(value, (set, frozenset)):
-        return sorted(as_dict(item) for item in value)
+        return sorted(as_dict(entry) for entry in value)
     return value

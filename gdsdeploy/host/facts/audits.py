@@ -1,4 +1,4 @@
-"""What the audit of kernel modules said on the host: of the running kernel, and of the one that boots next."""
+"""The host's audit of kernel modules: for the running kernel, and for the one that boots next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AuditFinding:
 
 @dataclass(frozen=True)
 class ModuleAudit:
-    """One module; ``ok`` is None where nothing is wrong but something could not be told."""
+    """One module; ``ok`` is None where no finding is an error, but one is undecided."""
 
     #: in-kernel name
     module: str
@@ -57,19 +57,18 @@ def _kernel(document: Document, which: str) -> Maybe[KernelAudit]:
     release, results = record.get("release"), record.get("results")
     if not isinstance(release, str) or not isinstance(results, list):
         return Unknown(f"the record of the audit of the {which} kernel is no such record")
-    return KernelAudit(release, tuple(_module(item) for item in results))
+    return KernelAudit(release, tuple(_module(result) for result in results))
 
 
 def _module(value: Any) -> ModuleAudit:
-    item = value if isinstance(value, dict) else {}
-    ok = item.get("ok")
-    found = item.get("findings")
-    listed = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    record = value if isinstance(value, dict) else {}
+    ok, findings = record.get("ok"), record.get("findings")
+    entries = findings if isinstance(findings, list) else []
     return ModuleAudit(
-        module=str(item.get("module", "")),
-        file=str(item.get("file", "")),
-        ok=ok if isinstance(ok, bool) and isinstance(found, list) else None,
-        findings=tuple(_finding(entry) for entry in listed),
+        module=str(record.get("module", "")),
+        file=str(record.get("file", "")),
+        ok=ok if isinstance(ok, bool) and isinstance(findings, list) else None,
+        findings=tuple(_finding(entry) for entry in entries if isinstance(entry, dict)),
     )
 
 

@@ -1,23 +1,23 @@
-"""What the next boot will do: the kernel it starts and the modules it loads, as far as files on the host decide it."""
+"""The next boot: the kernel it starts and the modules it loads, as far as files on the host decide it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
-from .document import Document
-from .unknown import Maybe, Unknown
+from .document import Document, Ran
+from .unknown import Maybe, Unknown, test
 
 
 @dataclass(frozen=True)
 class BootFacts:
     """The next boot."""
 
-    #: kernel release of the boot loader's default entry; None: no boot loader that we know is installed
+    #: kernel release of the boot loader's default entry; None: no supported boot loader is installed
     default_kernel: Maybe[Optional[str]]
     #: in-kernel names in the order in which systemd-modules-load takes them
     autoloaded: Maybe[Tuple[str, ...]]
@@ -29,17 +29,22 @@ class BootFacts:
     options: Maybe[Mapping[str, Tuple[Tuple[str, str], ...]]]
 
 
+#: (path, text) of configuration fragments
+Fragments = List[Tuple[str, str]]
+
+
 def boot_facts(document: Document) -> BootFacts:
+    probes = _fragments(document, PROBE_FOLDERS)
     return BootFacts(
         default_kernel=_default_kernel(document),
-        autoloaded=_autoloaded(document),
-        forbidden=_forbidden(document),
-        units=_units(document),
-        options=_options(document),
+        autoloaded=test(_fragments(document, LOAD_FOLDERS), _autoloaded),
+        forbidden=test(probes, lambda fragments: _forbidden(fragments, document.text("/proc/cmdline"))),
+        units=test(document.ran("systemctl-units"), _units),
+        options=test(probes, _options),
     )
 
 
-def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[List[Tuple[str, str]]]:
+def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[Fragments]:
     """(path, text) of configuration fragments in their order; a name in an earlier folder hides later ones."""
     chosen: Dict[str, str] = {}
     for folder in folders:
@@ -49,19 +54,16 @@ def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[List[Tuple
         for name in names or ():
             if name.endswith(".conf"):
                 chosen.setdefault(name, folder + "/" + name)
-    found: List[Tuple[str, str]] = []
+    fragments: Fragments = []
     for name in sorted(chosen):
         text = document.text(chosen[name])
         if isinstance(text, Unknown):
             return text
-        found.append((chosen[name], text or ""))
-    return found
+        fragments.append((chosen[name], text or ""))
+    return fragments
 
 
-def _autoloaded(document: Document) -> Maybe[Tuple[str, ...]]:
-    fragments = _fragments(document, LOAD_FOLDERS)
-    if isinstance(fragments, Unknown):
-        return fragments
+def _autoloaded(fragments: Fragments) -> Tuple[str, ...]:
     names: List[str] = []
     for _, text in fragments:
         lines = (line.strip() for line in text.splitlines())
@@ -69,53 +71,36 @@ def _autoloaded(document: Document) -> Maybe[Tuple[str, ...]]:
     return tuple(dict.fromkeys(names))
 
 
-def _forbidden(document: Document) -> Maybe[Tuple[str, ...]]:
-    fragments = _fragments(document, PROBE_FOLDERS)
-    if isinstance(fragments, Unknown):
-        return fragments
-    names: List[str] = []
-    for _, text in fragments:
-        for line in text.splitlines():
-            words = line.split()
-            none = len(words) > 2 and words[0] == "install" and re.match(r"(/usr)?/bin/(false|true)$", words[2])
-            if len(words) > 1 and (words[0] == "blacklist" or none):
-                names.append(words[1].replace("-", "_"))
-    command_line = document.text("/proc/cmdline")
+def _forbidden(fragments: Fragments, command_line: Union[str, Unknown, None]) -> Maybe[Tuple[str, ...]]:
     if isinstance(command_line, Unknown):
         return command_line
+    names: List[str] = []
+    for words in (line.split() for _, text in fragments for line in text.splitlines()):
+        disabled = len(words) > 2 and words[0] == "install" and re.match(r"(/usr)?/bin/(false|true)$", words[2])
+        if len(words) > 1 and (words[0] == "blacklist" or disabled):
+            names.append(words[1])
     for word in (command_line or "").split():
         key, _, value = word.partition("=")
         if key in ("modprobe.blacklist", "module_blacklist", "rd.driver.blacklist"):
-            names += [item.replace("-", "_") for item in value.split(",") if item]
-    return tuple(dict.fromkeys(names))
+            names += filter(None, value.split(","))
+    return tuple(dict.fromkeys(name.replace("-", "_") for name in names))
 
 
-def _options(document: Document) -> Maybe[Mapping[str, Tuple[Tuple[str, str], ...]]]:
-    fragments = _fragments(document, PROBE_FOLDERS)
-    if isinstance(fragments, Unknown):
-        return fragments
-    found: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+def _options(fragments: Fragments) -> Mapping[str, Tuple[Tuple[str, str], ...]]:
+    options: Dict[str, Tuple[Tuple[str, str], ...]] = {}
     for path, text in fragments:
         for line in text.replace("\\\n", " ").splitlines():
             words = line.split(None, 2)
             if len(words) == 3 and words[0] == "options":
                 name = words[1].replace("-", "_")
-                found[name] = (*found.get(name, ()), (words[2], path))
-    return found
+                options[name] = (*options.get(name, ()), (words[2], path))
+    return options
 
 
-def _units(document: Document) -> Maybe[Mapping[str, Mapping[str, str]]]:
-    shown = document.ran("systemctl-units")
-    if isinstance(shown, Unknown):
-        return shown
-    units: Dict[str, Mapping[str, str]] = {}
-    for block in shown.stdout.split("\n\n"):
-        pairs = {
-            key: value for key, separator, value in (line.partition("=") for line in block.splitlines()) if separator
-        }
-        if "Id" in pairs:
-            units[pairs["Id"]] = pairs
-    return units
+def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
+    rows = [[line.partition("=") for line in block.splitlines()] for block in run.stdout.split("\n\n")]
+    units = [{key: value for key, separator, value in row if separator} for row in rows]
+    return {unit["Id"]: unit for unit in units if "Id" in unit}
 
 
 def _default_kernel(document: Document) -> Maybe[Optional[str]]:
@@ -135,10 +120,8 @@ def _default_kernel(document: Document) -> Maybe[Optional[str]]:
 def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[str]]:
     """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
     variables = variables_of(environment)
-    defaults = [
-        found.group(1) for found in (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines) if found
-    ]
-    defaults = [item for item in defaults if item != "${next_entry}"]
+    matches = (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines)
+    defaults = [match.group(1) for match in matches if match and match.group(1) != "${next_entry}"]
     if not defaults:
         return Unknown("grub.cfg sets no default")
     chosen = variables.get("next_entry") or defaults[-1]
@@ -146,10 +129,10 @@ def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[st
         chosen = variables.get("saved_entry") or "0"
     if "$" in chosen:
         return Unknown(f"grub.cfg has the default {chosen!r}, which is decided while booting")
-    found = entries("\n".join(lines))
-    if not found:
+    menu = entries("\n".join(lines))
+    if not menu:
         return Unknown("grub.cfg has no menu entries of its own")
-    entry = resolve(found, chosen)
+    entry = resolve(menu, chosen)
     if entry is None:
         return Unknown(f"grub.cfg has no entry {chosen!r}")
     return entry.release or Unknown("the default entry of grub.cfg names no kernel")

@@ -1,17 +1,17 @@
-"""What stands between a file's bytes and the disk, or the server, each from the filesystem's or the device's own words.
+"""Conditions between a file's bytes and the disk or server, as the filesystem or the device reports them.
 
-A condition is ``on`` (new files have it), ``possible`` (some files may), ``off``, or unknown: a server does not tell.
+A condition is ``on`` (new files have it), ``possible`` (some files may), ``off``, or unknown: servers don't report it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from ..paths import BTRFS
 from .document import Document
 from .storage import DM, MD, MULTIPATH, Device, Mount, StorageFacts
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, why_not
 
 ON, POSSIBLE, OFF = "on", "possible", "off"
 JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, RAID, LVM, MULTI, TRANSPORT = (
@@ -36,17 +36,15 @@ SERVED = {
     "cifs": ("cifs",),
     "9p": ("9p",),
 }
-#: What XFS says of its geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
+#: A flag of XFS's geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
 _XFS_REFLINK = 1 << 20
 #: First part of a device-mapper name → the condition that it makes.
 _LAYERS = {"CRYPT": ENCRYPTION, "LVM": LVM, "mpath": MULTI, "RAID": RAID, "INTEGRITY": CHECKSUMS}
-#: Profiles of Btrfs that keep data once.
-_PLAIN = ("single",)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """``said``: where it was seen, a colon, and the words that stand there."""
+    """``said``: lines of evidence, each with its place, a colon, and the words there."""
 
     name: str
     state: Maybe[str]
@@ -55,14 +53,14 @@ class Condition:
 
 def conditions(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Tuple[Condition, ...]:
     """Every condition of the mount that ``path`` lies on."""
-    found = {item.name: item for item in _of_filesystem(document, storage, mount, path)}
-    for item in _of_devices(mount):
-        before = found.get(item.name)
+    by_name = {condition.name: condition for condition in _of_filesystem(document, storage, mount, path)}
+    for condition in _of_devices(mount):
+        previous = by_name.get(condition.name)
         # An encrypted disk under a filesystem that does not encrypt: what is on counts.
-        if before is None or before.state != ON:
-            found[item.name] = item
+        if previous is None or previous.state != ON:
+            by_name[condition.name] = condition
     names = (*FILESYSTEM, *BLOCK, TRANSPORT)
-    return tuple(found[name] for name in names if name in found)
+    return tuple(by_name[name] for name in names if name in by_name)
 
 
 def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Iterator[Condition]:
@@ -88,25 +86,27 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
 
 
 def _line(mount: Mount) -> str:
-    shown = ",".join(mount.options)
-    return f"{mount.source} on {mount.mount_point} type {mount.filesystem} ({shown})"
+    return f"{mount.source} on {mount.mount_point} type {mount.filesystem} ({','.join(mount.options)})"
 
 
 def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     reason = Unknown(f"the servers of {mount.filesystem} decide it, and do not say")
     yield from (Condition(name, reason) for name in (*FILESYSTEM, RAID))
-    options = [item for item in mount.options if item.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")]
+    options = [
+        option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
+    ]
     modules = document.text("/proc/modules")
     loaded = {line.split()[0] for line in modules.splitlines() if line.strip()} if isinstance(modules, str) else set()
-    seen = [name for name in SERVED[mount.filesystem] if name in loaded]
-    said = (_line(mount), "/proc/modules: " + (", ".join(seen) or "none of " + ", ".join(SERVED[mount.filesystem])))
-    protocol = mount.option("proto")
-    rdma = protocol == "rdma" if protocol is not None else None
-    words = "RDMA" if rdma else " ".join(options) or Unknown(f"{mount.filesystem} does not say it here")
-    yield Condition(TRANSPORT, words, said)
+    clients = SERVED[mount.filesystem]
+    modules_line = ", ".join(name for name in clients if name in loaded) or "none of " + ", ".join(clients)
+    rdma = mount.option("proto") == "rdma"
+    words = "RDMA" if rdma else " ".join(options) or Unknown(f"{mount.filesystem} does not show it here")
+    yield Condition(TRANSPORT, words, (_line(mount), "/proc/modules: " + modules_line))
 
 
-def _flag(name: str, flags: Maybe[Optional[Tuple[str, ...]]], flag: str, feature: Maybe[bool], said: str) -> Condition:
+def _flag(
+    name: str, flags: Maybe[Optional[Tuple[str, ...]]], flag: str, feature: Maybe[bool], evidence: str
+) -> Condition:
     """On where the folder's flag is set, which its new files inherit; possible where the filesystem has the feature."""
     if isinstance(flags, tuple) and flag in flags:
         return Condition(name, ON, ("inode flags: " + ", ".join(flags),))
@@ -114,33 +114,30 @@ def _flag(name: str, flags: Maybe[Optional[Tuple[str, ...]]], flag: str, feature
         return Condition(name, feature)
     if isinstance(flags, Unknown):
         return Condition(name, flags)
-    return Condition(name, POSSIBLE if feature else OFF, (said,))
+    return Condition(name, POSSIBLE if feature else OFF, (evidence,))
 
 
 def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
     device = mount.device if isinstance(mount.device, Device) else None
-    shown = device.ext4_options if device else Unknown("its device is not known")
-    options = shown if isinstance(shown, tuple) else ()
-    mode = mount.option("data") or next((item[5:] for item in options if item.startswith("data=")), None)
-    if mode is None and not isinstance(shown, tuple):
-        yield Condition(JOURNALLING, shown if isinstance(shown, Unknown) else Unknown("ext4 shows no options"))
+    effective = device.ext4_options if device else Unknown("its device is not known")
+    options = effective if isinstance(effective, tuple) else ()
+    mode = mount.option("data") or next((option[5:] for option in options if option.startswith("data=")), None)
+    if mode is None and not isinstance(effective, tuple):
+        yield Condition(JOURNALLING, why_not(effective, "ext4 shows no options"))
     elif mode == "journal":
         yield Condition(JOURNALLING, ON, (_line(mount),))
     elif "delalloc" in options and isinstance(flags, tuple) and "journalled" in flags:
-        # Seen on 6.12: ext4_inode_journal_mode leaves the flag alone beside delayed allocation, which is the default.
+        # Seen on 6.12: ext4_inode_journal_mode ignores the flag with delayed allocation, which is the default.
         yield Condition(JOURNALLING, OFF, ("inode flags: journalled, without effect beside delalloc",))
     else:
-        words = f"data={mode}" if mode else "no journal"
-        yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + words)
+        evidence = f"data={mode}" if mode else "no journal"
+        yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + evidence)
     features = device.ext4_features if device else Unknown("its device is not known")
     for name, flag, feature in ((INLINE, "inline", "inline_data"), (ENCRYPTION, "encrypted", "encrypt")):
-        has = features if isinstance(features, Unknown) else feature in (features or ())
-        words = (
-            "superblock: {}".format(", ".join(features or ()) or "neither inline_data nor encrypt")
-            if (not isinstance(features, Unknown))
-            else ""
-        )
-        yield _flag(name, flags, flag, has, words)
+        has_feature = features if isinstance(features, Unknown) else feature in (features or ())
+        shown_features = () if isinstance(features, Unknown) else features or ()
+        evidence = "superblock: " + (", ".join(shown_features) or "neither inline_data nor encrypt")
+        yield _flag(name, flags, flag, has_feature, evidence)
     yield from (Condition(name, OFF, ("ext4 has none for data",)) for name in (CHECKSUMS, DEDUPLICATION, COW))
     yield _flag(COMPRESSION, flags, "compressed", False, "ext4 has none")
 
@@ -150,66 +147,65 @@ def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Condition]:
         Condition(name, OFF, ("XFS has none for data",))
         for name in (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, ENCRYPTION)
     )
-    inside = document.record("insides", path)
-    flags = inside.get("geometry") if isinstance(inside, dict) else None
+    record = document.record("insides", path)
+    flags = record.get("geometry") if isinstance(record, dict) else None
     if not isinstance(flags, int):
-        reason = inside if isinstance(inside, Unknown) else Unknown(f"XFS on {mount.mount_point} was not asked")
+        reason = why_not(record, f"XFS on {mount.mount_point} was not asked")
         yield from (Condition(name, reason) for name in (DEDUPLICATION, COW))
         return
     reflink = bool(flags & _XFS_REFLINK)
-    said = f"XFS geometry: reflink={int(reflink)}"
+    evidence = f"XFS geometry: reflink={int(reflink)}"
     # Extents are shared when a program asks for it, and copied when one of their files is written to.
-    yield from (Condition(name, POSSIBLE if reflink else OFF, (said,)) for name in (DEDUPLICATION, COW))
+    yield from (Condition(name, POSSIBLE if reflink else OFF, (evidence,)) for name in (DEDUPLICATION, COW))
 
 
 def _btrfs(document: Document, mount: Mount, path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
-    line, set_ = _line(mount), {item.split("=")[0] for item in mount.options}
-    nocow = "nodatacow" in set_ or (isinstance(flags, tuple) and "nocow" in flags)
-    inside = document.record("insides", path)
-    fsid = inside.get("fsid") if isinstance(inside, dict) else None
+    line, options = _line(mount), {option.split("=")[0] for option in mount.options}
+    nocow = "nodatacow" in options or (isinstance(flags, tuple) and "nocow" in flags)
+    record = document.record("insides", path)
+    fsid = record.get("fsid") if isinstance(record, dict) else None
     folder = f"{BTRFS}/{fsid}"
     checksum = document.line(folder + "/checksum") if fsid else None
-    words = (line, *([f"{folder}/checksum: {checksum}"] if isinstance(checksum, str) else []))
+    evidence = (line, *([f"{folder}/checksum: {checksum}"] if isinstance(checksum, str) else []))
     yield Condition(JOURNALLING, OFF, ("Btrfs has none",))
     yield Condition(INLINE, OFF if mount.option("max_inline") == "0" else POSSIBLE, (line,))
-    yield Condition(CHECKSUMS, OFF if nocow or "nodatasum" in set_ else ON, words)
-    compressed = bool(set_ & {"compress", "compress-force"}) or (isinstance(flags, tuple) and "compressed" in flags)
+    yield Condition(CHECKSUMS, OFF if nocow or "nodatasum" in options else ON, evidence)
+    compressed = bool(options & {"compress", "compress-force"}) or (isinstance(flags, tuple) and "compressed" in flags)
     yield Condition(COMPRESSION, ON if compressed else OFF, (line,))
     yield Condition(DEDUPLICATION, POSSIBLE, ("Btrfs shares extents when a program asks for it",))
     yield Condition(ENCRYPTION, OFF, ("Btrfs has none",))
     yield Condition(COW, OFF if nocow else ON, (line,))
     names = document.names(folder + "/allocation/data") if fsid else Unknown("Btrfs was not asked")
     if isinstance(names, tuple):
-        profiles = [item for item in names if item == "single" or item == "dup" or item.startswith("raid")]
-        state = ON if any(item not in _PLAIN for item in profiles) else OFF
+        profiles = [option for option in names if option == "single" or option == "dup" or option.startswith("raid")]
+        state = ON if set(profiles) - {"single"} else OFF
         yield Condition(RAID, state, ("{}/allocation/data: {}".format(folder, ", ".join(profiles)),))
     else:
-        yield Condition(RAID, names if isinstance(names, Unknown) else Unknown("Btrfs does not show its profiles"))
+        yield Condition(RAID, why_not(names, "Btrfs does not show its profiles"))
 
 
 def _of_devices(mount: Mount) -> Iterator[Condition]:
     if not isinstance(mount.device, Device):
         return
-    found: Mapping[str, List[str]] = {}
-    found = {name: [] for name in (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION)}
+    evidence: Dict[str, List[str]] = {name: [] for name in (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION)}
     unknown: Optional[Unknown] = None
-    for item in _stack(mount.device):
-        place = "/sys/dev/block/" + item.number
-        if item.kind == MD:
-            found[RAID].append(f"{place}/md/level: {_shown(item.md_level)}")
-        elif item.kind == MULTIPATH:
-            found[MULTI].append(f"{place}: {item.name}")
-        elif item.kind == DM:
-            uuid = item.dm_uuid
+    for device in _stack(mount.device):
+        place = "/sys/dev/block/" + device.number
+        if device.kind == MD:
+            evidence[RAID].append(f"{place}/md/level: {_shown(device.md_level)}")
+        elif device.kind == MULTIPATH:
+            evidence[MULTI].append(f"{place}: {device.name}")
+        elif device.kind == DM:
+            uuid = device.dm_uuid
             unknown = uuid if isinstance(uuid, Unknown) else unknown
-            words = f"{place}/dm/uuid: {_shown(uuid)}"
+            line = f"{place}/dm/uuid: {_shown(uuid)}"
             first = uuid.split("-")[0] if isinstance(uuid, str) else ""
             for name in (COMPRESSION, DEDUPLICATION) if first == "VDO" else (_LAYERS.get(first),):
                 if name is not None:
-                    found[name].append(words)
-    for name, said in found.items():
-        if said:
-            yield Condition(name, ON, tuple(said))
+                    evidence[name].append(line)
+    for name, lines in evidence.items():
+        if lines:
+            yield Condition(name, ON, tuple(lines))
         elif unknown is not None:
             yield Condition(name, unknown)
         elif name in BLOCK:
@@ -217,7 +213,7 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
 
 
 def _stack(device: Device) -> List[Device]:
-    return [device, *(item for lower in device.below for item in _stack(lower))]
+    return [device, *(device for lower in device.below for device in _stack(lower))]
 
 
 def _shown(value: Maybe[str]) -> str:

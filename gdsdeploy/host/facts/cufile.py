@@ -7,19 +7,19 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
 from .effective import effective_values
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, if_present, test
 
 ACCEPTED, REJECTED = "accepted", "rejected"
-#: How libcufile says that it does not take a configuration (the same words in 1.4.0 to 1.20.0).
+#: libcufile's words for a configuration that it refuses (the same in 1.4.0 to 1.20.0).
 REFUSAL = re.compile(r"failed to load (user )?config|cuFile configuration load error|error reading config")
-#: What cuFileDriverOpen returns for it: -EINVAL up to 1.15, CU_FILE_DRIVER_INVALID_PROPS in 1.20.
+#: cuFileDriverOpen's result for it: -EINVAL up to 1.15, CU_FILE_DRIVER_INVALID_PROPS in 1.20.
 INVALID = (-22, 5002)
-#: Lines before a refusal that say what is wrong.
+#: Lines before a refusal with its reason.
 _REASON = re.compile(
     r"json|config|invalid|specified:|aligned|multiple of|slab|parsing error|LargestUInt|initialization failed"
 )
@@ -27,12 +27,12 @@ _REASON = re.compile(
 
 @dataclass(frozen=True)
 class Opened:
-    """What ``cuFileDriverOpen`` did: its CUfileOpError and CUresult, None where it did not return."""
+    """The result of ``cuFileDriverOpen``: its CUfileOpError and CUresult, None where it didn't return."""
 
     error: Optional[int]
     cuda_error: Optional[int]
     hung: bool
-    #: what the library said, its log after its output
+    #: the library's messages: its output, then its log
     lines: Tuple[str, ...]
 
 
@@ -47,7 +47,7 @@ class CufileFacts:
     #: ``accepted`` or ``rejected``
     acceptance: Maybe[str]
     opened: Maybe[Opened]
-    #: what the library said that it works with, by its own names; None: it stopped before it said so
+    #: the values in effect, by the library's names; None: it stopped before it logged them
     effective: Maybe[Optional[Mapping[str, str]]]
     #: file name version of the library that the loader takes, e.g. ``1.9.1``
     library: Maybe[Optional[str]]
@@ -56,38 +56,36 @@ class CufileFacts:
         """A value of the configuration, ``default`` where it or the file is not there."""
         if isinstance(self.config, Unknown):
             return self.config
-        inside = (self.config or {}).get(section)
-        return inside.get(key, default) if isinstance(inside, dict) else default
+        values = (self.config or {}).get(section)
+        return values.get(key, default) if isinstance(values, dict) else default
 
 
 def cufile_facts(document: Document) -> CufileFacts:
     text = document.text(CUFILE)
-    digests = {path: _digest(document.text(path)) for path in document.paths("files") if path.endswith(".json")}
+    paths = [path for path in document.paths("files") if path.endswith(".json")]
     opened = _opened(document)
     return CufileFacts(
-        digests={CUFILE: _digest(text), **digests},
-        config=_config(text),
-        acceptance=_acceptance(document, opened),
+        digests={path: if_present(document.text(path), _digest) for path in (CUFILE, *paths)},
+        config=if_present(text, _config),
+        acceptance=test(opened, lambda result: _acceptance(document, result)),
         opened=opened,
-        effective=_effective(document),
+        effective=test(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
         library=_library(document),
     )
 
 
-def _digest(text: Maybe[Optional[str]]) -> Maybe[Optional[str]]:
-    if not isinstance(text, str):
-        return text
-    if "\ufffd" in text:
-        return Unknown("the file is not UTF-8")
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+def _digest(text: str) -> Maybe[str]:
+    return Unknown("the file is not UTF-8") if "\ufffd" in text else hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _config(text: Maybe[Optional[str]]) -> Maybe[Optional[Mapping[str, Any]]]:
-    if not isinstance(text, str):
-        return text
+def parse_config(text: str) -> Any:
+    """A configuration's first value, without comments: as libcufile reads it.  Raises ValueError and RecursionError."""
+    return json.JSONDecoder().raw_decode(without_comments(text).lstrip())[0]
+
+
+def _config(text: str) -> Maybe[Mapping[str, Any]]:
     try:
-        # The library's parser stops at the end of the first value; text after it is ignored.
-        value, _ = json.JSONDecoder().raw_decode(without_comments(text).lstrip())
+        value = parse_config(text)
     except (ValueError, RecursionError) as error:
         return Unknown(f"{CUFILE} is not JSON: {error}")
     return value if isinstance(value, dict) else Unknown(f"{CUFILE} is not a JSON object")
@@ -96,7 +94,7 @@ def _config(text: Maybe[Optional[str]]) -> Maybe[Optional[Mapping[str, Any]]]:
 def without_comments(text: str) -> str:
     """JSON without // and /* */ comments, which the library's parser takes."""
     return re.sub(
-        r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found.group(1) or " ", text, flags=re.DOTALL
+        r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda match: match.group(1) or " ", text, flags=re.DOTALL
     )
 
 
@@ -108,45 +106,36 @@ def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
     if not_loaded:
         return Unknown("libcufile was " + not_loaded.group(1))
     if "gdsdeploy: loaded" not in run.stdout:
-        return Unknown(
-            "no program could ask libcufile: " + (run.stderr.strip() or run.stdout.strip() or "it said nothing")
-        )
-    found = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})", run.stdout)
-    error, cuda = (int(found.group(1)), int(found.group(2))) if found else (None, None)
-    return Opened(error, cuda, run.status == TIMED_OUT, _said(run))
+        output = run.stderr.strip() or run.stdout.strip() or "it printed nothing"
+        return Unknown("no program could ask libcufile: " + output)
+    match = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})", run.stdout)
+    error, cuda = (int(match.group(1)), int(match.group(2))) if match else (None, None)
+    return Opened(error, cuda, run.status == TIMED_OUT, _messages(run))
 
 
-def _effective(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
-    run = document.attempted(CUFILE_OPEN)
-    return run if isinstance(run, Unknown) else effective_values(run.log) or None
-
-
-def _said(run: Ran) -> Tuple[str, ...]:
-    # At level INFO the log holds every effective value; what went wrong stands at the other levels.
+def _messages(run: Ran) -> Tuple[str, ...]:
+    # At level INFO the log has every effective value; errors have the other levels.
     logged = [line for line in run.log.splitlines() if re.search(r"\] (ERROR|WARN|NOTICE) ", line)]
     lines = (run.stdout + "\n" + run.stderr).splitlines() + logged
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("gdsdeploy:"))
 
 
-def _acceptance(document: Document, opened: Maybe[Opened]) -> Maybe[str]:
-    """See ``cufile_probe.py``: acceptance is shown by a control that is refused."""
-    if isinstance(opened, Unknown):
-        return opened
+def _acceptance(document: Document, opened: Opened) -> Maybe[str]:
+    """See ``libcufile/probe.py``: a refused control shows that a configuration is accepted."""
     if opened.error in INVALID or any(REFUSAL.search(line) for line in opened.lines):
         return REJECTED
     if opened.error is None and not opened.hung:
-        # Numbers beyond 32 bits end in an exception that nothing catches (seen in 1.4.0 to 1.20.0).
-        thrown = any("LargestUInt" in line or "Json" in line for line in opened.lines)
-        return (
-            REJECTED if thrown else Unknown("libcufile died: {}".format("; ".join(opened.lines[-2:]) or "no message"))
-        )
+        # Numbers beyond 32 bits raise an exception that libcufile doesn't catch (seen in 1.4.0 to 1.20.0).
+        if any("LargestUInt" in line or "Json" in line for line in opened.lines):
+            return REJECTED
+        return Unknown("libcufile died: {}".format("; ".join(opened.lines[-2:]) or "no message"))
     control = _opened(document, CUFILE_CONTROL)
     if isinstance(control, Unknown):
         return control
     if any(REFUSAL.search(line) for line in control.lines):
         return ACCEPTED
-    what = "; ".join(control.lines[:2]) or "no message"
-    return Unknown(f"libcufile stops before it reads its configuration: {what}")
+    reason = "; ".join(control.lines[:2]) or "no message"
+    return Unknown(f"libcufile stops before it reads its configuration: {reason}")
 
 
 def refusal(opened: Opened) -> List[str]:
@@ -155,14 +144,14 @@ def refusal(opened: Opened) -> List[str]:
 
 
 def _library(document: Document) -> Maybe[Optional[str]]:
-    """The version in the name of the file behind the SONAME, which is how NVIDIA and Debian name it."""
-    loaded = document.attempted(CUFILE_OPEN)
-    if isinstance(loaded, Unknown):
-        return loaded
-    found = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", loaded.stdout)
-    if found:
-        return found.group(1)
-    if "gdsdeploy: not loaded" not in loaded.stdout:
+    """The version in the name of the file behind the SONAME: NVIDIA and Debian name it so."""
+    run = document.attempted(CUFILE_OPEN)
+    if isinstance(run, Unknown):
+        return run
+    match = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", run.stdout)
+    if match:
+        return match.group(1)
+    if "gdsdeploy: not loaded" not in run.stdout:
         return Unknown("the name of the loaded libcufile has no version")
     unknown: Optional[Unknown] = None
     for folder in LIBRARY_FOLDERS:
@@ -175,11 +164,8 @@ def _library(document: Document) -> Maybe[Optional[str]]:
 
 
 def _behind(document: Document, folder: str, names: Tuple[str, ...]) -> Maybe[Optional[str]]:
-    versions: Dict[str, str] = {}
-    for name in names:
-        target = document.link(folder + "/" + name)
-        base = posixpath.basename(target) if isinstance(target, str) else name
-        found = re.match(r"libcufile\.so\.(\d+\.\d+\S*)$", base)
-        if found:
-            versions[name] = found.group(1)
-    return versions.get("libcufile.so.0") or Unknown("no version in the names " + ", ".join(names))
+    soname = "libcufile.so.0"
+    target = document.link(folder + "/" + soname)
+    file = posixpath.basename(target) if isinstance(target, str) else soname
+    match = re.match(r"libcufile\.so\.(\d+\.\d+\S*)$", file) if soname in names else None
+    return match.group(1) if match else Unknown("no version in the names " + ", ".join(names))

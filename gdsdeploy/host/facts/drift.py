@@ -1,4 +1,4 @@
-"""What could move the stack and what has, as the package manager and its logs say."""
+"""The package manager's choices and locks, and the changes in its logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, test
 
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log")
@@ -15,7 +15,7 @@ _DNF_LINE = re.compile(r"(\S+) \S+ (Installed|Upgrade|Downgrade|Erase|Removed): 
 
 
 class Choice(NamedTuple):
-    """What apt would take of one package.  Versions are empty where there is none; ``source`` is the candidate's."""
+    """apt's policy for one package.  Versions are empty where there is none; ``source`` is the candidate's."""
 
     installed: str
     candidate: str
@@ -44,26 +44,25 @@ class DriftFacts:
 
 
 def drift_facts(document: Document) -> DriftFacts:
-    shown = document.ran("apt-policy")
     moves = sorted([*_dpkg(document), *_dnf(document)])
-    logged = [path for path in document.paths("excerpts") if path.startswith(LOGS)]
+    has_logs = any(path.startswith(LOGS) for path in document.paths("excerpts"))
     return DriftFacts(
-        choices=shown if isinstance(shown, Unknown) else _choices(shown.stdout),
+        choices=test(document.ran("apt-policy"), lambda run: _choices(run.stdout)),
         locked=_locked(document),
-        moves=tuple(moves) if logged else Unknown("no log of the package manager was looked at"),
+        moves=tuple(moves) if has_logs else Unknown("no log of the package manager was looked at"),
     )
 
 
 def _choices(text: str) -> Mapping[str, Choice]:
     """``apt-cache policy``: a block a package, its versions with the sources that offer them."""
-    found: Dict[str, Choice] = {}
+    choices: Dict[str, Choice] = {}
     for block in re.split(r"\n(?=\S)", text):
         head = re.match(r"(\S+?)(?::[a-z0-9]+)?:\n\s+Installed: (\S+)\n\s+Candidate: (\S+)", block)
         if head is None:
             continue
-        installed, candidate = ("" if item == "(none)" else item for item in head.groups()[1:])
-        found[head.group(1)] = Choice(installed, candidate, _source(block, candidate))
-    return found
+        installed, candidate = ("" if version == "(none)" else version for version in head.groups()[1:])
+        choices[head.group(1)] = Choice(installed, candidate, _source(block, candidate))
+    return choices
 
 
 def _source(block: str, version: str) -> str:
@@ -77,14 +76,11 @@ def _source(block: str, version: str) -> str:
 
 def _locked(document: Document) -> Maybe[Tuple[str, ...]]:
     texts = [document.text(path) for path in VERSIONLOCKS]
-    if all(isinstance(item, Unknown) for item in texts):
+    if all(isinstance(text, Unknown) for text in texts):
         return Unknown("the locks of dnf were not looked at")
-    names: List[str] = []
-    for text in texts:
-        if isinstance(text, str):
-            # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
-            names += re.findall(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", text, re.MULTILINE)
-    return tuple(sorted(set(names)))
+    # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
+    pattern = re.compile(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", re.MULTILINE)
+    return tuple(sorted({name for text in texts if isinstance(text, str) for name in pattern.findall(text)}))
 
 
 def _logs(document: Document, begin: str) -> Iterator[str]:
@@ -96,34 +92,30 @@ def _logs(document: Document, begin: str) -> Iterator[str]:
 
 def _dpkg(document: Document) -> List[Move]:
     runs = _apt_runs(document)
-    found = []
+    moves = []
     for line in _logs(document, "/var/log/dpkg.log"):
         words = line.split()
         if len(words) != 6 or words[2] not in ("install", "upgrade", "remove", "purge"):
             continue
         at, name = " ".join(words[:2]), words[3].partition(":")[0]
-        before, after = ("" if item == "<none>" else item for item in words[4:])
+        before, after = ("" if version == "<none>" else version for version in words[4:])
         command, user = next(((run[2], run[3]) for run in runs if run[0] <= at <= run[1]), ("", ""))
-        found.append(Move(at, name, words[2], before, after, command, user))
-    return found
+        moves.append(Move(at, name, words[2], before, after, command, user))
+    return moves
 
 
 def _apt_runs(document: Document) -> List[Tuple[str, str, str, str]]:
-    """(begin, end, command line, user) of each run in apt's history; one that never ended has no end that counts."""
-    runs: List[Tuple[str, str, str, str]] = []
+    """(begin, end, command line, user) of each run in apt's history; 9999 is the end of an unfinished run."""
+    runs: List[Dict[str, str]] = []
     for line in _logs(document, "/var/log/apt/history.log"):
         key, _, value = line.partition(": ")
-        value = " ".join(value.split())
-        if key == "Start-Date":
-            runs.append((value, "9999", "", ""))
-        elif runs and key == "Commandline":
-            runs[-1] = (*runs[-1][:2], value, runs[-1][3])
-        elif runs and key == "Requested-By":
-            runs[-1] = (*runs[-1][:3], value)
-        elif runs and key == "End-Date":
-            runs[-1] = (runs[-1][0], value, *runs[-1][2:])
+        runs += [{"End-Date": "9999"}] if key == "Start-Date" else []
+        if runs:
+            runs[-1][key] = " ".join(value.split())
+    keys = ("Start-Date", "End-Date", "Commandline", "Requested-By")
+    rows = ((run.get(key, "") for key in keys) for run in runs)
     # Rotated files come after the current one, so the blocks are put in their order first.
-    return sorted(runs, reverse=True)
+    return sorted(((begin, end, command, user) for begin, end, command, user in rows), reverse=True)
 
 
 def _dnf(document: Document) -> List[Move]:
@@ -132,16 +124,16 @@ def _dnf(document: Document) -> List[Move]:
     for line in _logs(document, "/var/log/dnf.log"):
         stamp, _, command = line.partition(" Command: ")
         commands.append((_stamp(stamp), command.strip()))
-    found = []
+    moves = []
     for line in _logs(document, "/var/log/dnf.rpm.log"):
         match = _DNF_LINE.match(line)
         if match is None:
             continue
         at, action, name, version = _stamp(match.group(1)), match.group(2).lower(), match.group(3), match.group(4)
-        gone = action in ("erase", "removed")
+        is_removal = action in ("erase", "removed")
         command = next((item[1] for item in sorted(commands, reverse=True) if item[0] <= at), "")
-        found.append(Move(at, name, action, version if gone else "", "" if gone else version, command, ""))
-    return found
+        moves.append(Move(at, name, action, version if is_removal else "", "" if is_removal else version, command, ""))
+    return moves
 
 
 def _stamp(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What libcufile says that it works with, and whether that is what a configuration intends.
+"""The values that libcufile uses, and whether they are those that a configuration intends.
 
-At level INFO every release logs a block "CUFILE CONFIGURATION" once it has taken its configuration and found its driver
+At level INFO every release logs a block "CUFILE CONFIGURATION" once it has read its configuration and found its driver
 (seen in 1.4.0 to 1.20.0; tests/evidence/h200 has some).
 """
 
@@ -26,7 +26,7 @@ _TABLE = ".mount_table"
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of cufile.json that the library does not work with as it is written: both as the library would log them."""
+    """A key of cufile.json with another value in effect; both values as the library logs them."""
 
     key: str
     intended: str
@@ -39,24 +39,24 @@ def effective_values(log: str) -> Dict[str, str]:
     A mount table is ``path: address address``, its entries separated by ``; ``.  The names are the library's, which for
     a few keys are not those of cufile.json (see SHOWN).
     """
-    found: Dict[str, str] = {}
-    inside, last = False, ""
+    values: Dict[str, str] = {}
+    in_block, last = False, ""
     for line in log.splitlines():
         entry = _ENTRY.search(line)
         text = entry.group(1).strip() if entry else ""
         if text == "CUFILE CONFIGURATION:":
-            inside = True
+            in_block = True
         elif text == "GPU INFO:":
             break
-        elif inside:
+        elif in_block:
             value, mount = _VALUE.match(text), _MOUNT.match(text)
             if value:
                 last = value.group(1)
-                found[last] = value.group(2).strip()
+                values[last] = value.group(2).strip()
             elif mount and last.endswith(_TABLE):
-                item = f"{mount.group(1)}: {mount.group(2).strip()}"
-                found[last] = "; ".join(filter(None, [found[last], item]))
-    return found
+                row = f"{mount.group(1)}: {mount.group(2).strip()}"
+                values[last] = "; ".join(filter(None, [values[last], row]))
+    return values
 
 
 def given_keys(config: Mapping[str, Any], path: str = "") -> Iterator[Tuple[str, Any]]:
@@ -74,7 +74,7 @@ def as_logged(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return " ".join(as_logged(item) for item in value)
+        return " ".join(as_logged(entry) for entry in value)
     if isinstance(value, Mapping):
         rows = (f"{path}: {as_logged(_addresses(row))}" for path, row in value.items())
         return "; ".join(sorted(rows))
@@ -88,7 +88,7 @@ def _addresses(row: Any) -> Any:
 def same(value: Any, effective: str) -> bool:
     """Whether the logged value is the intended one."""
     if isinstance(value, bool):
-        # One switch is logged as a number; and an unsigned key takes a switch for one.
+        # libcufile logs one switch as a number, and takes a switch as the number of an unsigned key.
         return effective in (("true", "1") if value else ("false", "0"))
     if isinstance(value, Mapping):
         return as_logged(value) == "; ".join(sorted(effective.split("; ")))
@@ -96,18 +96,13 @@ def same(value: Any, effective: str) -> bool:
 
 
 def logged(key: str, values: Mapping[str, str]) -> Optional[str]:
-    """What ``values`` say about a key of cufile.json; None: nothing."""
+    """The logged value of a key of cufile.json; None: not logged."""
     return values.get(SHOWN.get(key, key))
 
 
 def differences(config: Mapping[str, Any], values: Mapping[str, str]) -> Tuple[List[Difference], int]:
-    """Keys whose logged value is not the intended one, and how many keys could be compared."""
-    found: List[Difference] = []
-    compared = 0
-    for key, value in given_keys(config):
-        effective = logged(key, values)
-        if effective is not None:
-            compared += 1
-            if not same(value, effective):
-                found.append(Difference(key, as_logged(value), effective))
-    return found, compared
+    """Keys whose logged value isn't the intended one, and the number of compared keys."""
+    rows = [(key, value, logged(key, values)) for key, value in given_keys(config)]
+    compared = [(key, value, effective) for key, value, effective in rows if effective is not None]
+    differing = [Difference(key, as_logged(value), shown) for key, value, shown in compared if not same(value, shown)]
+    return differing, len(compared)

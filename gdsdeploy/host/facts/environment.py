@@ -1,23 +1,23 @@
-"""Where programs run on this host: in a container or not, and with which of libcufile's variables."""
+"""The environment of programs on this host: in a container or not, and libcufile's variables."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from ..paths import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .document import Document
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, test, why_not, with_default
 
-#: Files in which a container manager leaves a mark → what to call it when the mark does not say.
+#: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "Docker", "Podman")))
 _ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that programs are given; ``place`` says where: a file, or this program's own environment."""
+    """A variable of programs; ``place`` is the file that sets it, or this program's own environment."""
 
     name: str
     value: str
@@ -27,7 +27,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """``container``: what manages the container that the evidence comes from; None: it comes from the host itself."""
+    """``container``: the manager of the container that the evidence comes from; None: it comes from the host itself."""
 
     container: Maybe[Optional[str]]
     #: names in /dev that begin with nvidia, in /dev/infiniband, and in /run/udev; empty where there is no such folder
@@ -49,17 +49,13 @@ class EnvironmentFacts:
 
 
 def environment_facts(document: Document) -> EnvironmentFacts:
-    uid = document.uid()
-    found, complete = _variables(document)
-    return EnvironmentFacts(
-        container=_container(document),
-        devices=_names(document, "/dev/nvidia*"),
-        infiniband=_names(document, "/dev/infiniband"),
-        udev=_names(document, "/run/udev"),
-        root=uid if isinstance(uid, Unknown) else uid == 0,
-        variables={item.name: item for item in found},
-        complete=complete,
+    variables, complete = _variables(document)
+    devices, infiniband, udev = (
+        with_default(document.names(path), ()) for path in ("/dev/nvidia*", "/dev/infiniband", "/run/udev")
     )
+    root = test(document.uid(), lambda uid: uid == 0)
+    by_name = {variable.name: variable for variable in variables}
+    return EnvironmentFacts(_container(document), devices, infiniband, udev, root, by_name, complete)
 
 
 def _container(document: Document) -> Maybe[Optional[str]]:
@@ -71,12 +67,12 @@ def _container(document: Document) -> Maybe[Optional[str]]:
             return (mark.split("\n")[0] if path == CONTAINER_FILES[0] else "") or name
         if isinstance(mark, Unknown) or (isinstance(mark, str) and isinstance(layered, Unknown)):
             unknown = mark if isinstance(mark, Unknown) else why_not(layered, "")
-    own = document.environment()
-    if isinstance(own, Unknown):
-        unknown = own
-    elif VARIABLE_NAMES[0] in own:
+    environment = document.environment()
+    if isinstance(environment, Unknown):
+        unknown = environment
+    elif VARIABLE_NAMES[0] in environment:
         return "Kubernetes"
-    elif any(name.startswith(ENROOT) for name in own):
+    elif any(name.startswith(ENROOT) for name in environment):
         return "Enroot"
     groups = document.lines(CGROUP)
     if isinstance(groups, Unknown):
@@ -84,26 +80,21 @@ def _container(document: Document) -> Maybe[Optional[str]]:
     return "a container" if isinstance(groups, tuple) and groups else unknown
 
 
-def _names(document: Document, path: str) -> Maybe[Tuple[str, ...]]:
-    found = document.names(path)
-    return () if found is None else found
-
-
 def _layered(document: Document) -> Maybe[bool]:
-    """Whether / is something other than a whole filesystem on a block device of this kernel's.
+    """Whether / is something other than a whole filesystem on one of this kernel's block devices.
 
-    A virtual machine that was made from an image has the marks of the image's container, and is none (seen on one with
-    a GPU, whose /run/systemd/container says docker).
+    A virtual machine that was made from a container's image keeps its files, and isn't a container (seen on one with a
+    GPU, whose /run/systemd/container says docker).
     """
     text = document.text(MOUNTINFO)
     if not isinstance(text, str):
         return why_not(text, "there is no " + MOUNTINFO)
-    roots = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
-    return bool(roots) and (roots[-1][2].startswith("0:") or roots[-1][3] != "/")
+    root_mounts = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
+    return bool(root_mounts) and (root_mounts[-1][2].startswith("0:") or root_mounts[-1][3] != "/")
 
 
 def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
-    found: List[Variable] = []
+    variables: List[Variable] = []
     complete: Maybe[bool] = True
     paths = list(VARIABLE_FILES)
     for folder in VARIABLE_FOLDERS:
@@ -117,18 +108,13 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
         if isinstance(lines, Unknown):
             complete = lines
         elif lines:
-            found += [item for line in lines for item in _assigned(path, line)]
+            assignments = ((line, dict(_ASSIGNED.findall(line))) for line in lines if line.lstrip()[:1] != "#")
+            variables += [
+                Variable(name, pairs[name], path, line.strip()) for line, pairs in assignments for name in pairs
+            ]
     own = document.environment()
     if isinstance(own, Unknown):
-        return found, own
+        return variables, own
     place = "the environment of this program"
-    here = {name: value for name, value in own.items() if name.startswith("CUFILE_")}
-    found += [Variable(name, here[name], place, f"{name}={here[name]}") for name in sorted(here)]
-    return found, complete
-
-
-def _assigned(path: str, line: str) -> List[Variable]:
-    if line.lstrip().startswith("#"):
-        return []
-    pairs: Dict[str, str] = dict(_ASSIGNED.findall(line))
-    return [Variable(name, value, path, line.strip()) for name, value in pairs.items()]
+    own_names = sorted(name for name in own if name.startswith("CUFILE_"))
+    return [*variables, *(Variable(name, own[name], place, f"{name}={own[name]}") for name in own_names)], complete

@@ -1,4 +1,4 @@
-"""What NVIDIA's own gdscheck says about the host."""
+"""The report of NVIDIA's gdscheck about the host."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from typing import Optional
 
 from .. import gdscheck
 from ..paths import CUFILE_OPEN, GDSCHECK
-from .document import Document
-from .unknown import Maybe, Unknown
+from .document import Document, Ran
+from .unknown import Maybe, test
 
 
 @dataclass(frozen=True)
 class GdscheckFacts:
-    """``installed``: a gdscheck was found."""
+    """``installed``: the host has a gdscheck."""
 
     installed: Maybe[bool]
-    #: what it printed
+    #: its output
     report: Maybe[gdscheck.Report]
-    #: the same rows as libcufile logged them when its driver was opened; None: it did not come so far
+    #: the same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them
     logged: Maybe[Optional[gdscheck.Report]]
 
 
 def gdscheck_facts(document: Document) -> GdscheckFacts:
-    found = document.names(GDSCHECK)
-    installed: Maybe[bool] = found if isinstance(found, Unknown) else bool(found)
-    run = document.ran(GDSCHECK)
-    report: Maybe[gdscheck.Report] = (
-        run if isinstance(run, Unknown) else gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)
+    return GdscheckFacts(
+        test(document.names(GDSCHECK), bool),
+        test(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
+        test(document.attempted(CUFILE_OPEN), _logged),
     )
-    opened = document.attempted(CUFILE_OPEN)
-    if isinstance(opened, Unknown):
-        return GdscheckFacts(installed, report, opened)
-    logged = gdscheck.parse_log(opened.log)
-    return GdscheckFacts(installed, report, logged if logged.complete else None)
+
+
+def _logged(run: Ran) -> Optional[gdscheck.Report]:
+    report = gdscheck.parse_log(run.log)
+    return report if report.complete else None

@@ -9,7 +9,7 @@ from typing import Mapping, Optional, Tuple
 from ..paths import NVFS, NVFS_DEVICE, NVIDIA, PEERS, SOURCES
 from .document import Document
 from .modules import ModuleFacts, module_facts
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, if_present, test, why_not, with_default
 
 OPEN, PROPRIETARY = "open", "proprietary"
 
@@ -27,7 +27,7 @@ class DriverFacts:
     gpus: Maybe[Tuple[str, ...]]
     #: GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``
     models: Mapping[str, Maybe[str]]
-    #: folders of driver sources on this host → ``sha256:…`` of what modules are compiled against
+    #: folders of driver sources on this host → ``sha256:…`` of the files that modules are compiled against
     trees: Mapping[str, Maybe[str]]
     #: names in /usr/src that begin with nvidia
     sources: Maybe[Tuple[str, ...]]
@@ -46,7 +46,7 @@ class DriverFacts:
 
 @dataclass(frozen=True)
 class NvidiaFsFacts:
-    """nvidia-fs; what it shows is None while it is not loaded."""
+    """nvidia-fs; the facts that it shows are None while it isn't loaded."""
 
     module: ModuleFacts
     #: numbers of the /dev/nvidia-fs* that exist
@@ -77,93 +77,71 @@ class PeermemFacts:
 
 def driver_facts(document: Document) -> DriverFacts:
     text = document.text(NVIDIA + "/version")
-    version: Maybe[Optional[str]] = None
-    flavour: Maybe[Optional[str]] = None
-    if isinstance(text, Unknown):
-        version = flavour = text
-    elif text is not None:
-        found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
-        unread = Unknown(f"{NVIDIA}/version is not understood: {text[:200]!r}")
-        version = found.group(1) if found else unread
-        # libcufile decides by the same words.
-        flavour = (OPEN if "Open Kernel Module" in text else PROPRIETARY) if found else unread
-    gpus = document.names(NVIDIA + "/gpus")
-    sources = document.names(SOURCES + "/nvidia*")
+    version = if_present(text, _version)
+    gpus = with_default(document.names(NVIDIA + "/gpus"), ())
     return DriverFacts(
         version=version,
-        flavour=flavour,
+        # libcufile decides by the same words.
+        flavour=if_present(version, lambda _: OPEN if "Open Kernel Module" in str(text) else PROPRIETARY),
         module=module_facts(document, "nvidia"),
-        params=_params(document),
-        gpus=() if gpus is None else gpus,
+        params=if_present(document.text(NVIDIA + "/params"), _params),
+        gpus=gpus,
         models={name: _model(document, name) for name in gpus} if isinstance(gpus, tuple) else {},
         trees={path: document.tree(path) for path in document.paths("trees")},
-        sources=() if sources is None else sources,
+        sources=with_default(document.names(SOURCES + "/nvidia*"), ()),
     )
+
+
+def _version(text: str) -> Maybe[str]:
+    match = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+    return match.group(1) if match else Unknown(f"{NVIDIA}/version is not understood: {text[:200]!r}")
 
 
 def _model(document: Document, name: str) -> Maybe[str]:
     path = NVIDIA + "/gpus/" + name + "/information"
     text = document.text(path)
-    found = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE) if isinstance(text, str) else None
-    return found.group(1) if found else why_not(text, f"{path} names no model")
+    match = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE) if isinstance(text, str) else None
+    return match.group(1) if match else why_not(text, f"{path} names no model")
 
 
-def _params(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
-    text = document.text(NVIDIA + "/params")
-    if not isinstance(text, str):
-        return text
+def _params(text: str) -> Mapping[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
 
 
 def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:
-    names = document.names("/dev/nvidia*")
-    devices: Maybe[Tuple[int, ...]] = names if isinstance(names, Unknown) else _numbers(names or ())
-    count = document.line(NVFS + "/devcount")
-    device_count: Maybe[Optional[int]] = count if not isinstance(count, str) else _number(count)
     return NvidiaFsFacts(
         module=module_facts(document, "nvidia-fs"),
-        devices=devices,
-        device_count=device_count,
-        registered=_first_words(document, NVFS + "/modules"),
-        bridges=_first_words(document, NVFS + "/bridges"),
+        devices=test(with_default(document.names("/dev/nvidia*"), ()), _numbers),
+        device_count=if_present(document.line(NVFS + "/devcount"), _number),
+        registered=if_present(document.text(NVFS + "/modules"), _first_words),
+        bridges=if_present(document.text(NVFS + "/bridges"), _first_words),
         opens=document.opens(NVFS_DEVICE),
-        mapped=_mapped(document),
+        mapped=if_present(document.text(NVFS + "/stats"), _mapped),
     )
 
 
-def _mapped(document: Document) -> Maybe[Optional[Tuple[int, int]]]:
-    text = document.text(NVFS + "/stats")
-    if not isinstance(text, str):
-        return text
-    found = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text, re.MULTILINE)
+def _mapped(text: str) -> Tuple[int, int]:
+    match = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text, re.MULTILINE)
     # Releases that count nothing have no such line.
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:
-    found = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in names)
-    return tuple(sorted(int(item.group(1)) for item in found if item))
+    matches = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in names)
+    return tuple(sorted(int(match.group(1)) for match in matches if match))
 
 
 def _number(text: str) -> Maybe[Optional[int]]:
     return int(text) if re.match(r"\d{1,9}$", text) else Unknown(f"{NVFS}/devcount says {text!r}")
 
 
-def _first_words(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
-    text = document.text(path)
-    if not isinstance(text, str):
-        return text
+def _first_words(text: str) -> Tuple[str, ...]:
     return tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
 
 
 def peermem_facts(document: Document) -> PeermemFacts:
     module = module_facts(document, "nvidia-peermem")
-    stub: Maybe[Optional[bool]] = None
-    if isinstance(module.file, Unknown):
-        stub = module.file
-    elif module.file is not None:
-        stub = "ib_register_peer_memory_client" not in module.file.imports
-    peers = document.names(PEERS)
-    rdma = document.names("/sys/class/infiniband")
-    return PeermemFacts(module, stub, () if peers is None else peers, () if rdma is None else rdma)
+    stub = if_present(module.file, lambda file: "ib_register_peer_memory_client" not in file.imports)
+    peers, devices = (with_default(document.names(path), ()) for path in (PEERS, "/sys/class/infiniband"))
+    return PeermemFacts(module, stub, peers, devices)

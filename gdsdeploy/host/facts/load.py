@@ -1,4 +1,4 @@
-"""What mounts delivered while they were busy."""
+"""The read rates of mounts under load."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any, List, Mapping
 
 from .document import Document
-from .unknown import Maybe, Unknown
-
-_TIMES = ("p50", "p99", "max")
+from .unknown import Maybe, Unknown, why_not
 
 
 @dataclass(frozen=True)
@@ -28,15 +26,13 @@ class Loaded:
     @property
     def summary(self) -> str:
         """All of it in one sentence."""
-        latency = (
-            f"latency p50 {self.p50 * 1000:.3g} ms, p99 {self.p99 * 1000:.3g} ms, max {self.longest * 1000:.3g} ms"
-        )
-        block = self.block / (1 << 20)
-        return f"{size(self.rate)}/s read by {self.readers} readers, {block:g} MiB each time; {latency}"
+        p50, p99, longest = (seconds * 1000 for seconds in (self.p50, self.p99, self.longest))
+        rate = f"{size(self.rate)}/s read by {self.readers} readers, {self.block / (1 << 20):g} MiB each time"
+        return f"{rate}; latency p50 {p50:.3g} ms, p99 {p99:.3g} ms, max {longest:.3g} ms"
 
 
 def size(number: float) -> str:
-    """Bytes as makers of storage count them: kB, MB and GB of 1000."""
+    """Bytes in decimal units: kB, MB and GB."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -45,29 +41,22 @@ def size(number: float) -> str:
 
 
 def loads(document: Document) -> Maybe[Mapping[str, Maybe[Loaded]]]:
-    """By the mount that was read from; where nothing could be, why.  Empty where nobody asked for it."""
+    """Mount point → its reading, or the reason why there is none.  Empty where the caller requested no reading."""
     if not document.has("load"):
         return Unknown("the evidence does not say whether reading under load was asked for")
-    return {path: _loaded(document, path) for path in document.paths("load")}
-
-
-def _loaded(document: Document, path: str) -> Maybe[Loaded]:
-    value = document.record("load", path, "could not be tried under load")
-    if isinstance(value, Unknown):
-        return value
-    if not isinstance(value, dict):
-        return Unknown(f"nothing was read on {path}")
-    return loaded(path, value)
+    records = {path: document.record("load", path, "could not be tried under load") for path in document.paths("load")}
+    return {
+        path: loaded(path, record) if isinstance(record, dict) else why_not(record, f"nothing was read on {path}")
+        for path, record in records.items()
+    }
 
 
 def loaded(path: str, value: Mapping[str, Any]) -> Maybe[Loaded]:
-    """A measurement as host/odirect/load.py gives it."""
+    """A measurement of host/odirect/load.py as facts."""
     latency = value.get("latency")
     times: Mapping[str, Any] = latency if isinstance(latency, Mapping) else {}
-    numbers: List[Any] = [
-        *(value.get(key) for key in ("rate", "readers", "block")),
-        *(times.get(key) for key in _TIMES),
-    ]
-    if any(isinstance(item, bool) or not isinstance(item, (int, float)) or not item >= 0 for item in numbers):
+    numbers: List[Any] = [value.get(key) for key in ("rate", "readers", "block")]
+    numbers += [times.get(key) for key in ("p50", "p99", "max")]
+    if any(isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0 for number in numbers):
         return Unknown(f"the record of reading on {path} under load is malformed")
     return Loaded(*numbers)

@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Tuple
 from ..kmod import modprobe
 from ..paths import BUILD_ID, MODPROBE
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, test, with_default
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ModuleFile:
     #: kernel release that it was built for: first word of its vermagic
     kernel: str
     depends: Tuple[str, ...]
-    #: what our build recorded: ``driver``, ``flavour``, ``tree``, ``source``
+    #: what gdsdeploy's build recorded: ``driver``, ``flavour``, ``tree``, ``source``
     provenance: Mapping[str, str] = field(default_factory=dict)
     #: symbol → CRC or None; those of interest
     imports: Mapping[str, Optional[int]] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class ModuleFacts:
             return self.file
         if self.file is None:
             return False
-        for mine, its in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
-            if isinstance(mine, Unknown):
-                return mine
-            if mine and its:
-                return mine == its
+        for loaded, on_disk in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
+            if isinstance(loaded, Unknown):
+                return loaded
+            if loaded and on_disk:
+                return loaded == on_disk
         return Unknown(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
 
 
@@ -70,9 +70,9 @@ def module_facts(document: Document, name: str) -> ModuleFacts:
     return ModuleFacts(
         name=kernel_name,
         loaded=_loaded(document, kernel_name),
-        version=_line(document, folder + "/version"),
-        srcversion=_line(document, folder + "/srcversion"),
-        build_id=_binary(document, folder + BUILD_ID),
+        version=with_default(document.line(folder + "/version"), ""),
+        srcversion=with_default(document.line(folder + "/srcversion"), ""),
+        build_id=with_default(document.binary(folder + BUILD_ID), ""),
         file=_file(document, name),
     )
 
@@ -81,76 +81,56 @@ def _loaded(document: Document, name: str) -> Maybe[bool]:
     text = document.text("/proc/modules")
     if isinstance(text, str) and any(line.split()[:1] == [name] for line in text.splitlines()):
         return True
-    # Built into the kernel it is in no list of modules, but has its folder in /sys/module.
-    shown = document.text("/sys/module/" + name + "/version")
-    if isinstance(shown, str):
+    # A module that is built into the kernel is in no list, but has its folder in /sys/module.
+    version = document.text("/sys/module/" + name + "/version")
+    if isinstance(version, str):
         return True
     if isinstance(text, Unknown):
         return text
-    return False if shown is None else shown
-
-
-def _line(document: Document, path: str) -> Maybe[str]:
-    value = document.line(path)
-    return "" if value is None else value
-
-
-def _binary(document: Document, path: str) -> Maybe[str]:
-    value = document.binary(path)
-    return "" if value is None else value
+    return False if version is None else version
 
 
 def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
-    shown = document.ran(MODPROBE + name)
-    if isinstance(shown, Unknown):
-        return shown
-    behind = modprobe.replacement(shown.stdout)
-    if behind:
-        shown = document.ran(MODPROBE + behind)
-        if isinstance(shown, Unknown):
-            return shown
-    if "not found in directory" in shown.stderr:
+    run = document.ran(MODPROBE + name)
+    if isinstance(run, Unknown):
+        return run
+    replacement = modprobe.replacement(run.stdout)
+    if replacement:
+        run = document.ran(MODPROBE + replacement)
+        if isinstance(run, Unknown):
+            return run
+    if "not found in directory" in run.stderr:
         return None
-    files = modprobe.files_of(shown.stdout)
-    if shown.status != 0 or not files:
-        what = shown.stderr.strip() or shown.stdout.strip() or "nothing"
-        return Unknown(f"modprobe --show-depends {name} says: {what}")
-    value = document.module(files[-1])
-    return value if isinstance(value, Unknown) else _module_file(files[-1], value)
+    files = modprobe.files_of(run.stdout)
+    if run.status != 0 or not files:
+        output = run.stderr.strip() or run.stdout.strip() or "nothing"
+        return Unknown(f"modprobe --show-depends {name} says: {output}")
+    return test(document.module(files[-1]), lambda record: _module_file(files[-1], record))
 
 
-#: Keys of a module's record and their types; a record without one of them says nothing.
+#: Texts in a module's record that are fields of ModuleFile, and the other keys with their types.
+_TEXTS = ("name", "version", "srcversion", "build_id", "license")
 _SHAPE = {
-    "name": str,
-    "version": str,
-    "srcversion": str,
-    "build_id": str,
-    "license": str,
-    "vermagic": str,
+    **dict.fromkeys((*_TEXTS, "vermagic"), str),
+    **dict.fromkeys(("provenance", "imports", "exports"), dict),
     "depends": list,
-    "provenance": dict,
-    "imports": dict,
-    "exports": dict,
 }
 
 
-def _module_file(path: str, value: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
+def _module_file(path: str, record: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
+    """The record as a module file; Unknown if a key is missing."""
     for key, kind in _SHAPE.items():
-        if not isinstance(value.get(key), kind):
+        if not isinstance(record.get(key), kind):
             return Unknown(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
-        name=value["name"],
-        version=value["version"],
-        srcversion=value["srcversion"],
-        build_id=value["build_id"],
-        license=value["license"],
-        kernel=(value["vermagic"].split() or [""])[0],
-        depends=tuple(str(item) for item in value["depends"]),
-        provenance={key: str(item) for key, item in value["provenance"].items()},
-        imports={key: _crc(item) for key, item in value["imports"].items()},
+        **{key: record[key] for key in _TEXTS},
+        kernel=(record["vermagic"].split() or [""])[0],
+        depends=tuple(str(value) for value in record["depends"]),
+        provenance={key: str(value) for key, value in record["provenance"].items()},
+        imports={key: _crc(value) for key, value in record["imports"].items()},
         exports={
-            key: _crc(item[0]) if isinstance(item, list) and item else None for key, item in value["exports"].items()
+            key: _crc(row[0] if isinstance(row, list) and row else None) for key, row in record["exports"].items()
         },
     )
 

@@ -6,12 +6,12 @@ import ipaddress
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from ..paths import INFINIBAND
 from .document import Document
 from .pci import addresses as pci_addresses
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, why_not
 
 NDEV = "/gid_attrs/ndevs/0"
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
 
 @dataclass(frozen=True)
 class Address:
-    """An address of an interface that others can reach, with the length of its network's prefix."""
+    """An interface's address that other hosts can reach, with the length of its network's prefix."""
 
     address: str
     prefix: int
@@ -55,42 +55,43 @@ class NetworkFacts:
 
 
 def network_facts(document: Document) -> NetworkFacts:
+    return NetworkFacts(_interfaces(document))
+
+
+def _interfaces(document: Document) -> Maybe[Tuple[RdmaInterface, ...]]:
     devices = document.names(INFINIBAND)
     if isinstance(devices, Unknown):
-        return NetworkFacts(devices)
+        return devices
     if not devices:
-        return NetworkFacts(())
+        return ()
     addresses = _addresses(document)
     if isinstance(addresses, Unknown):
-        return NetworkFacts(addresses)
-    found: List[RdmaInterface] = []
+        return addresses
+    interfaces: List[RdmaInterface] = []
     for device in sorted(devices, key=_by_number):
         path = document.link(INFINIBAND + "/" + device + "/device")
         above = pci_addresses(path if isinstance(path, str) else "")
-        ports = [INFINIBAND + "/" + device + "/ports/" + port for port in _names(document, device + "/ports")]
+        folder = f"{INFINIBAND}/{device}/ports"
+        ports = [folder + "/" + port for port in document.existing(folder)]
         active = any("ACTIVE" in str(document.line(port + "/state")) for port in ports)
         pci = above[-1] if above else ""
-        found += [
-            RdmaInterface(device, interface, active, pci, addresses.get(interface, ()))
-            for interface in _interfaces(document, device, ports)
+        interfaces += [
+            RdmaInterface(device, name, active, pci, addresses.get(name, ()))
+            for name in _interface_names(document, device, ports)
         ]
-    strange = next((name for item in found for name in (item.device, item.interface) if not _NAME.match(name)), None)
-    if strange is not None:
-        # It comes to stand in files and in messages.
-        return NetworkFacts(Unknown(f"{strange[:100]!a} is no name of a device or interface"))
-    return NetworkFacts(tuple(found))
+    invalid = next(
+        (name for interface in interfaces for name in (interface.device, interface.interface) if not _NAME.match(name)),
+        None,
+    )
+    # The names go into files and messages.
+    return tuple(interfaces) if invalid is None else Unknown(f"{invalid[:100]!a} isn't a name of a device or interface")
 
 
-def _interfaces(document: Document, device: str, ports: List[str]) -> List[str]:
-    """A device in hardware has its interfaces below it; one in software names its own in the tables of its ports."""
-    below = sorted(_names(document, device + "/device/net"), key=_by_number)
+def _interface_names(document: Document, device: str, ports: List[str]) -> List[str]:
+    """A hardware device has its interfaces below it; a software device names its own in the tables of its ports."""
+    below = sorted(document.existing(f"{INFINIBAND}/{device}/device/net"), key=_by_number)
     tables = (document.line(port + NDEV) for port in ports)
     return below or list(dict.fromkeys(name for name in tables if isinstance(name, str) and name))
-
-
-def _names(document: Document, path: str) -> Tuple[str, ...]:
-    names = document.names(INFINIBAND + "/" + path)
-    return names if isinstance(names, tuple) else ()
 
 
 def _by_number(name: str) -> List[Any]:
@@ -110,24 +111,24 @@ def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
 
 
 def _usable(row: Mapping[str, Any]) -> List[Address]:
-    found: List[Tuple[int, Address]] = []
-    for item in row.get("addr_info", []):
-        if "%" in str(item["local"]):
-            # Behind it Python takes any text for a zone, which an address that others can reach doesn't have.
+    usable: List[Address] = []
+    for record in row.get("addr_info", []):
+        if "%" in str(record["local"]):
+            # Python accepts any text after it as a zone, which a reachable address doesn't have.
             raise ValueError("an address with a zone")
-        address = ipaddress.ip_address(item["local"])
+        address = ipaddress.ip_address(record["local"])
         # Temporary and deprecated ones go away; link-local ones mean nothing without an interface.
-        leaving = item.get("temporary") or item.get("deprecated") or item.get("tentative")
-        if item.get("scope") == "global" and not leaving and not address.is_link_local:
-            prefix = ipaddress.ip_network("{}/{}".format(address, int(item["prefixlen"])), strict=False).prefixlen
-            found.append((address.version, Address(str(address), prefix)))
-    return [address for _, address in sorted(found, key=lambda pair: pair[0])]
+        leaving = record.get("temporary") or record.get("deprecated") or record.get("tentative")
+        if record.get("scope") == "global" and not leaving and not address.is_link_local:
+            prefix = ipaddress.ip_network("{}/{}".format(address, int(record["prefixlen"])), strict=False).prefixlen
+            usable.append(Address(str(address), prefix))
+    return sorted(usable, key=lambda address: address.version)
 
 
 def memory(document: Document) -> Maybe[int]:
     """Bytes of this host's memory."""
     lines = document.lines("/proc/meminfo")
     if not isinstance(lines, tuple):
-        return lines if isinstance(lines, Unknown) else Unknown("there is no /proc/meminfo")
-    found: Optional[Any] = re.match(r"MemTotal:\s+(\d{1,15}) kB", lines[0]) if lines else None
-    return int(found.group(1)) * 1024 if found else Unknown("/proc/meminfo has no MemTotal")
+        return why_not(lines, "there is no /proc/meminfo")
+    total = re.match(r"MemTotal:\s+(\d{1,15}) kB", lines[0]) if lines else None
+    return int(total.group(1)) * 1024 if total else Unknown("/proc/meminfo has no MemTotal")

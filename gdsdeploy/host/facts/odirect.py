@@ -1,4 +1,4 @@
-"""What came of direct I/O where it was tried."""
+"""The results of the trials of direct I/O."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Tuple
 
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, all_known
 
-#: How one piece of direct I/O ended: see host/odirect/trials.py.
+#: Results of one piece of direct I/O: see host/odirect/trials.py.
 BYPASSED, BUFFERED, FELL_BACK, REFUSED, WRONG, NOT_PROVEN = (
     "bypassed", "buffered", "fell back", "refused", "wrong data", "not proven",
 )  # fmt: skip
@@ -46,34 +46,34 @@ class Audit:
 
     folder: str
     trials: Tuple[Trial, ...]
-    #: what looked into the page cache; None: nothing worked there
+    #: the call that showed the page cache; None: none worked there
     instrument: Optional[str]
     #: bytes that memory and offset have to be multiples of, as the kernel says; None: it says nothing
     alignment: Optional[Tuple[int, int]]
 
     def of(self, names: Tuple[str, ...]) -> Tuple[Trial, ...]:
-        return tuple(item for item in self.trials if item.name in names)
+        return tuple(trial for trial in self.trials if trial.name in names)
 
     @property
     def summary(self) -> str:
         """All of it in one sentence."""
         aligned = self.of(ALIGNED)
-        good = sum(item.result == BYPASSED for item in aligned)
-        words = [f"{good} of {len(aligned)} aligned kinds of I/O bypass the page cache"]
+        bypassed = sum(trial.result == BYPASSED for trial in aligned)
+        words = [f"{bypassed} of {len(aligned)} aligned kinds of I/O bypass the page cache"]
         if self.unaligned:
-            words.append("unaligned ones: " + ", ".join(sorted({item.result for item in self.unaligned})))
-        words += [item.words() for item in self.of(TINY) if item.result != BYPASSED][:1]
+            words.append("unaligned ones: " + ", ".join(sorted({trial.result for trial in self.unaligned})))
+        words += [trial.words() for trial in self.of(TINY) if trial.result != BYPASSED][:1]
         if self.alignment is not None:
             words.append("alignment: memory {}, offset {} bytes".format(*self.alignment))
         return "; ".join(words)
 
     @property
     def unaligned(self) -> Tuple[Trial, ...]:
-        return tuple(item for item in self.trials if "unaligned" in item.name)
+        return tuple(trial for trial in self.trials if "unaligned" in trial.name)
 
 
 def audits(document: Document) -> Mapping[str, Maybe[Audit]]:
-    """By the folder that was tried; where nothing could be, why."""
+    """Folder → its audit, or the reason why there is none."""
     return {path: _audit(document, path) for path in document.paths("odirect")}
 
 
@@ -81,22 +81,17 @@ def _audit(document: Document, path: str) -> Maybe[Audit]:
     value = document.record("odirect", path, "could not be tried")
     if not isinstance(value, dict):
         return Unknown(f"{path} is not there") if value is None else value
-    found = value.get("trials")
-    if not isinstance(found, dict):
+    records = value.get("trials")
+    if not isinstance(records, dict):
         return Unknown(f"the record of direct I/O on {path} is malformed")
-    trials = tuple(_trial(str(name), item) for name, item in found.items())
-    broken = next((item for item in trials if isinstance(item, Unknown)), None)
-    if broken is not None:
-        return broken
+    trials = all_known(_trial(str(name), record) for name, record in records.items())
+    if isinstance(trials, Unknown):
+        return trials
     if not trials:
         return Unknown(f"no direct I/O was tried on {path}")
     instrument = value.get("instrument")
-    return Audit(
-        folder=path,
-        trials=tuple(item for item in trials if isinstance(item, Trial)),
-        instrument=instrument if isinstance(instrument, str) else None,
-        alignment=_alignment(value.get("alignment")),
-    )
+    instrument = instrument if isinstance(instrument, str) else None
+    return Audit(path, trials, instrument, _alignment(value.get("alignment")))
 
 
 def _alignment(value: Any) -> Optional[Tuple[int, int]]:
@@ -107,6 +102,6 @@ def _alignment(value: Any) -> Optional[Tuple[int, int]]:
 def _trial(name: str, value: Any) -> Maybe[Trial]:
     result = value.get("result") if isinstance(value, dict) else None
     if result not in RESULTS:
-        return Unknown(f"what came of {name!r} is not understood")
+        return Unknown(f"the result of {name!r} is not understood")
     pages, error = value.get("pages", 0), value.get("error", "")
     return Trial(name, result, pages if isinstance(pages, int) else 0, error if isinstance(error, str) else "")

@@ -1,14 +1,14 @@
-"""What the host says of its mechanisms between peers: PeerDirect's clients, DMA-BUF, HMM, other vendors' exporters."""
+"""The host's peer-to-peer mechanisms: PeerDirect's clients, DMA-BUF, HMM, other vendors' exporters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .document import Document
 from .system import kernel_facts
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
 
 KALLSYMS = "/proc/kallsyms"
 #: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
@@ -43,48 +43,34 @@ class P2pFacts:
 
 
 def p2p_facts(document: Document) -> P2pFacts:
-    kernel = kernel_facts(document)
-    loaded = kernel.modules
-    disabled = document.line(UVM_NO_HMM)
+    modules = kernel_facts(document).modules
+    holders = _paths(document, HOLDERS)
+    services = _paths(document, SERVICE_FOLDERS, "/" + LEGACY_SERVICE)
     return P2pFacts(
         clients=document.names(PEERS),
-        rdma_users=_users(document),
-        legacy_loaded=loaded if isinstance(loaded, Unknown) else "nv_peer_mem" in loaded,
-        legacy_services=_services(document),
+        rdma_users=test(holders, lambda paths: tuple(sorted({path.rpartition("/")[2] for path in paths}))),
+        legacy_loaded=test(modules, lambda names: "nv_peer_mem" in names),
+        # gdsdeploy keeps the service from starting with a folder of its name.
+        legacy_services=test(services, lambda paths: tuple(path for path in paths if not path.endswith(".d"))),
         peer_memory=_exporter(document, PEER_MEMORY),
         rdma_dmabuf=_exporter(document, DMABUF),
-        adapters_dmabuf=_adapters(document),
-        uvm_hmm=disabled in ("N", "0") if isinstance(disabled, str) else disabled,
-        exporters=loaded if isinstance(loaded, Unknown) else tuple(name for name in EXPORTERS if name in loaded),
+        adapters_dmabuf=test(_symbols(document, ADAPTER_DMABUF), _adapters),
+        uvm_hmm=if_present(document.line(UVM_NO_HMM), lambda disabled: disabled in ("N", "0")),
+        exporters=test(modules, lambda names: tuple(name for name in EXPORTERS if name in names)),
     )
 
 
-def _users(document: Document) -> Maybe[Tuple[str, ...]]:
-    found: List[str] = []
-    for folder in HOLDERS:
-        names = document.names(folder)
-        if isinstance(names, Unknown):
-            return names
-        found += names or ()
-    return tuple(sorted(set(found)))
-
-
-def _services(document: Document) -> Maybe[Tuple[str, ...]]:
-    found: List[str] = []
-    for folder in SERVICE_FOLDERS:
-        names = document.names(folder + "/" + LEGACY_SERVICE)
-        if isinstance(names, Unknown):
-            return names
-        # Our own way to keep the service from starting is a folder of its name.
-        found += [folder + "/" + name for name in names or () if not name.endswith(".d")]
-    return tuple(found)
+def _paths(document: Document, folders: Tuple[str, ...], pattern: str = "") -> Maybe[Tuple[str, ...]]:
+    """The entries of all folders; Unknown if one of them is."""
+    listings = all_known(with_default(document.names(folder + pattern), ()) for folder in folders)
+    return test(listings, lambda rows: tuple(f"{folder}/{name}" for folder, row in zip(folders, rows) for name in row))
 
 
 def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:
     """(name, module) of the symbols that end in ``word``."""
     lines = document.lines(KALLSYMS)
     if not isinstance(lines, tuple):
-        return lines if isinstance(lines, Unknown) else Unknown("there is no " + KALLSYMS)
+        return why_not(lines, "there is no " + KALLSYMS)
     key = word.replace("ib_register_", "register_") if word == PEER_MEMORY else word
     if not document.looked_for(KALLSYMS, key):
         return Unknown(f"{word} was not looked for in {KALLSYMS}")
@@ -95,14 +81,11 @@ def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]
 
 
 def _exporter(document: Document, name: str) -> Maybe[Optional[str]]:
-    found = _symbols(document, name)
-    if isinstance(found, Unknown):
-        return found
-    return next((module or "the kernel itself" for symbol, module in found if symbol == name), None)
+    symbols = _symbols(document, name)
+    if isinstance(symbols, Unknown):
+        return symbols
+    return next((module or "the kernel itself" for symbol, module in symbols if symbol == name), None)
 
 
-def _adapters(document: Document) -> Maybe[Tuple[str, ...]]:
-    found = _symbols(document, ADAPTER_DMABUF)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(sorted({module for _, module in found if module and not module.startswith("ib_")}))
+def _adapters(symbols: Tuple[Tuple[str, str], ...]) -> Tuple[str, ...]:
+    return tuple(sorted({module for _, module in symbols if module and not module.startswith("ib_")}))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, Mapping, Tuple
 
 from .document import Document, Ran
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, test
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,22 @@ class PackageFacts:
 
 
 def package_facts(document: Document) -> PackageFacts:
-    shown = document.ran("dpkg-query")
-    if isinstance(shown, Unknown):
+    run = document.ran("dpkg-query")
+    if isinstance(run, Unknown):
         rpm = document.ran("rpm")
-        shown = shown if isinstance(rpm, Unknown) else rpm
+        run = run if isinstance(rpm, Unknown) else rpm
     dkms = document.ran("dkms")
     if not isinstance(dkms, Unknown) and dkms.status != 0:
         dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
-    return PackageFacts(
-        installed=shown if isinstance(shown, Unknown) else _installed(shown),
-        dkms=dkms if isinstance(dkms, Unknown) else tuple(dkms.stdout.splitlines()),
-    )
+    return PackageFacts(test(run, _installed), test(dkms, lambda run: tuple(run.stdout.splitlines())))
 
 
-def _installed(shown: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
-    if shown.status != 0:
-        return Unknown("the package manager says: " + (shown.stderr.strip() or f"exit status {shown.status}"))
-    found: Dict[str, List[Package]] = {}
-    for line in shown.stdout.splitlines():
-        words = line.split("\t")
+def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
+    if run.status != 0:
+        return Unknown("the package manager says: " + (run.stderr.strip() or f"exit status {run.status}"))
+    installed: Dict[str, Tuple[Package, ...]] = {}
+    for words in (line.split("\t") for line in run.stdout.splitlines()):
         if len(words) == 4:
-            found.setdefault(words[0], []).append(Package(words[1], words[2], words[3].strip()))
-    return {name: tuple(items) for name, items in found.items()}
+            name, version, architecture, status = words
+            installed[name] = (*installed.get(name, ()), Package(version, architecture, status.strip()))
+    return installed

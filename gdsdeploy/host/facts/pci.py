@@ -1,21 +1,21 @@
-"""PCI functions: GPUs, and what stands between them and storage."""
+"""PCI functions: GPUs, and the devices between them and storage."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ..paths import INTERFACES, PCI
 from .document import Document
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
 NETWORK, INFINIBAND = 0x02, 0x0C06
 #: Bits of the control register of Access Control Services that send peers' requests up to the root (pci_regs.h).
 REDIRECTS = 0x04 | 0x08 | 0x20
-#: Not a width: what sysfs shows where the register holds ones, or nothing (seen of emulated functions).
+#: Not a width: sysfs shows these where the register is empty or all ones (seen for emulated functions).
 _NO_WIDTH = (0, 63, 255)
 
 
@@ -23,7 +23,7 @@ _NO_WIDTH = (0, 63, 255)
 class Link:
     """A PCI Express link as one of its ends sees it: gigatransfers a second and lanes.
 
-    ``max_*`` is what this end is capable of; what the link can do also depends on the other end.
+    ``max_*`` is the limit of this end; the other end may have a lower one.
     """
 
     speed: float
@@ -81,8 +81,8 @@ def pci_facts(document: Document) -> PciFacts:
     functions = _functions(document)
     if isinstance(functions, Unknown):
         return PciFacts(functions, functions, {}, _cpu(document))
-    acs = {item.address: _acs(document, item.address) for item in functions if item.kind >> 8 == BRIDGE}
-    return PciFacts(functions, tuple(item for item in functions if is_gpu(item)), acs, _cpu(document))
+    acs = {function.address: _acs(document, function.address) for function in functions if function.kind >> 8 == BRIDGE}
+    return PciFacts(functions, tuple(function for function in functions if is_gpu(function)), acs, _cpu(document))
 
 
 def _acs(document: Document, address: str) -> Maybe[int]:
@@ -108,97 +108,82 @@ def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
     names = document.names(PCI)
     if isinstance(names, Unknown):
         return names
-    found: List[Function] = []
-    for name in names or ():
-        codes = [_code(document, name, item) for item in ("vendor", "device", "class")]
-        for code in codes:
-            if isinstance(code, Unknown):
-                return code
-        vendor, device, kind = (code for code in codes if isinstance(code, int))
-        path = document.link(PCI + "/" + name)
-        driver = document.link(PCI + "/" + name + "/driver")
-        group = document.link(PCI + "/" + name + "/iommu_group")
-        numa = document.line(PCI + "/" + name + "/numa_node")
-        found.append(
-            Function(
-                address=name,
-                vendor=vendor,
-                device=device,
-                kind=kind,
-                driver=driver.rpartition("/")[2] if isinstance(driver, str) else "",
-                numa_node=int(numa) if isinstance(numa, str) and re.match(r"-?\d{1,4}$", numa) else -1,
-                iommu=group if isinstance(group, Unknown) else group is not None,
-                bars=_bars(document.text(PCI + "/" + name + "/resource")),
-                bridges=addresses(path if isinstance(path, str) else "")[:-1],
-                iommu_domain=_domain(document, name, group),
-                iommu_group=group.rpartition("/")[2] if isinstance(group, str) else group,
-                host_bridge=_host_bridge(path if isinstance(path, str) else ""),
-                link=_link(document, name),
-                subsystem=_subsystem(document, name),
-                virtual=isinstance(document.link(PCI + "/" + name + "/physfn"), str),
-                names=_names(document, name),
-            )
-        )
-    return tuple(found)
+    return all_known(_function(document, name, PCI + "/" + name) for name in names or ())
 
 
-def _domain(document: Document, name: str, group: Maybe[Optional[str]]) -> Maybe[Optional[str]]:
-    if not isinstance(group, str):
-        return group
-    path = PCI + "/" + name + "/iommu_group/type"
+def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
+    codes = all_known(_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class"))
+    if isinstance(codes, Unknown):
+        return codes
+    vendor, device, kind = codes
+    target, driver, group, physical = (
+        document.link(folder + link) for link in ("", "/driver", "/iommu_group", "/physfn")
+    )
+    path = target if isinstance(target, str) else ""
+    numa = document.line(folder + "/numa_node")
+    return Function(
+        address=name,
+        vendor=vendor,
+        device=device,
+        kind=kind,
+        driver=driver.rpartition("/")[2] if isinstance(driver, str) else "",
+        numa_node=int(numa) if isinstance(numa, str) and re.match(r"-?\d{1,4}$", numa) else -1,
+        iommu=test(group, lambda link: link is not None),
+        bars=_bars(document.text(folder + "/resource")),
+        bridges=addresses(path)[:-1],
+        iommu_domain=if_present(group, lambda _: _domain(document, folder + "/iommu_group/type")),
+        iommu_group=if_present(group, lambda link: link.rpartition("/")[2]),
+        host_bridge=_host_bridge(path),
+        link=_link(document, folder),
+        subsystem=_subsystem(document, folder),
+        virtual=isinstance(physical, str),
+        names=_names(document, name),
+    )
+
+
+def _domain(document: Document, path: str) -> Maybe[str]:
     kind = document.line(path)
     return kind if isinstance(kind, str) else why_not(kind, "there is no " + path)
 
 
-def _link(document: Document, name: str) -> Maybe[Optional[Link]]:
-    folder = PCI + "/" + name + "/"
-    shown = [document.line(folder + item + "_link_" + of) for item in ("current", "max") for of in ("speed", "width")]
-    for value in shown:
+def _link(document: Document, folder: str) -> Maybe[Optional[Link]]:
+    values = [
+        document.line(f"{folder}/{which}_link_{unit}") for which in ("current", "max") for unit in ("speed", "width")
+    ]
+    for value in values:
         if isinstance(value, Unknown):
             return value
-    speed, width, max_speed, max_width = (re.match(r"\d{1,3}(\.\d)?(?=$| GT/s)", str(value)) for value in shown)
-    if not (speed and width and max_speed and max_width) or int(width.group()) in _NO_WIDTH:
+    speed, width, max_speed, max_width = (re.match(r"\d{1,3}(\.\d)?(?=$| GT/s)", str(value)) for value in values)
+    if not (speed and width and max_speed and max_width):
         return None
-    if int(max_width.group()) in _NO_WIDTH:
-        return None
-    return Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
+    link = Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
+    return None if {link.width, link.max_width} & set(_NO_WIDTH) else link
 
 
-def _subsystem(document: Document, name: str) -> str:
-    folder = PCI + "/" + name + "/"
-    vendor, device, revision = (
-        document.line(folder + item) for item in ("subsystem_vendor", "subsystem_device", "revision")
-    )
-    if not (isinstance(vendor, str) and isinstance(device, str) and isinstance(revision, str)):
-        return ""
-    return "{}:{} rev {}".format(
-        *(value[2:] if value.startswith("0x") else value for value in (vendor, device, revision))
-    )
+def _subsystem(document: Document, folder: str) -> str:
+    lines = [document.line(f"{folder}/{file}") for file in ("subsystem_vendor", "subsystem_device", "revision")]
+    codes = [re.sub("^0x", "", line) for line in lines if isinstance(line, str)]
+    return "{}:{} rev {}".format(*codes) if len(codes) == len(lines) else ""
 
 
 def _names(document: Document, name: str) -> Tuple[str, ...]:
-    found: List[str] = []
-    for item in ("infiniband", "nvme"):
-        names = document.names(PCI + "/" + name + "/" + item)
-        found += names if isinstance(names, tuple) else ()
-    interfaces = document.names(INTERFACES)
-    for interface in interfaces if isinstance(interfaces, tuple) else ():
+    devices = [device for folder in ("infiniband", "nvme") for device in document.existing(f"{PCI}/{name}/{folder}")]
+    for interface in document.existing(INTERFACES):
         path = document.link(INTERFACES + "/" + interface)
         if isinstance(path, str) and addresses(path)[-1:] == (name,):
-            found.append(interface)
-    return tuple(found)
+            devices.append(interface)
+    return tuple(devices)
 
 
 def _host_bridge(path: str) -> str:
     return next((part for part in path.split("/") if re.match(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$", part)), "")
 
 
-def _code(document: Document, name: str, item: str) -> Maybe[int]:
-    path = PCI + "/" + name + "/" + item
+def _code(document: Document, path: str) -> Maybe[int]:
     text = document.line(path)
     if isinstance(text, str) and re.match(r"0x[0-9a-f]{4,6}$", text):
         return int(text, 16)
-    return text if isinstance(text, Unknown) else Unknown(f"{path} says {text!r}")
+    return why_not(text, f"{path} says {text!r}")
 
 
 def addresses(path: str) -> Tuple[str, ...]:
@@ -219,4 +204,4 @@ def _bars(text: object) -> Mapping[int, int]:
 
 
 def find(functions: Tuple[Function, ...], address: str) -> Optional[Function]:
-    return next((item for item in functions if item.address == address), None)
+    return next((function for function in functions if function.address == address), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ..paths import MOUNTINFO
 from .document import Document
@@ -13,7 +13,7 @@ from .load import Loaded, loads
 from .odirect import Audit, audits
 from .pci import addresses
 from .proof import Proof, proofs
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
 
 #: Inode flags of linux/fs.h that matter here.
 FLAGS = {
@@ -31,6 +31,8 @@ EXT4_FEATURES = {"inline_data": 0x8000, "encrypt": 0x10000}
 NVME, NVMEOF, MULTIPATH, MD, DM, VIRTIO, SCSI, LOOP, OTHER = (
     "nvme", "nvmeof", "nvme-multipath", "md", "dm", "virtio", "scsi", "loop", "other",
 )  # fmt: skip
+#: Pattern of a device's name → its kind.
+_NAMES = {r"dm-\d+$": DM, r"md": MD, r"vd[a-z]+$": VIRTIO, r"sd[a-z]+$": SCSI, r"loop\d+$": LOOP}
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,8 @@ class Mount:
 
     def option(self, name: str) -> Optional[str]:
         """The value of ``name=value``, empty for a bare ``name``, None where it is not given."""
-        for item in self.options:
-            key, _, value = item.partition("=")
-            if key == name:
-                return value
-        return None
+        pairs = (option.partition("=") for option in self.options)
+        return next((value for key, _, value in pairs if key == name), None)
 
 
 @dataclass(frozen=True)
@@ -97,51 +96,57 @@ class StorageFacts:
     mounts: Maybe[Mapping[str, Mount]]
     #: NVMe controllers: name → transport
     controllers: Mapping[str, Maybe[str]] = field(default_factory=dict)
-    #: paths that were asked for: flags, as of a mount
+    #: requested paths: flags, as for a mount
     inodes: Mapping[str, Maybe[Optional[Tuple[str, ...]]]] = field(default_factory=dict)
-    #: folders on which direct I/O was tried: what came of it
+    #: folder → audit of direct I/O
     audits: Mapping[str, Maybe[Audit]] = field(default_factory=dict)
-    #: mount points on which cuFile was tried: what came of it with each GPU
+    #: mount point → proof of cuFile's path for each GPU
     proofs: Mapping[str, Tuple[Proof, ...]] = field(default_factory=dict)
-    #: mount points that were read from under load, because somebody asked for it
+    #: mount point → reading under load, where requested
     loads: Maybe[Mapping[str, Maybe[Loaded]]] = field(default_factory=dict)
 
     def mount_of(self, path: str) -> Maybe[Optional[Mount]]:
         """The mount that ``path`` lies on, by its name."""
         if isinstance(self.mounts, Unknown):
             return self.mounts
-        over = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
-        return self.mounts[max(over, key=len)] if over else None
+        above = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
+        return self.mounts[max(above, key=len)] if above else None
 
 
 def storage_facts(document: Document) -> StorageFacts:
-    controllers = document.names("/sys/class/nvme")
-    transports = {name: _line(document, f"/sys/class/nvme/{name}/transport") for name in _names(controllers)}
+    folder = "/sys/class/nvme"
+    transports = {name: _line(document, f"{folder}/{name}/transport") for name in document.existing(folder)}
     text = document.text(MOUNTINFO)
-    tried = (audits(document), proofs(document), loads(document))
+    trials = (audits(document), proofs(document), loads(document))
     if not isinstance(text, str):
-        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports, {}, *tried)
-    mounts = {}
-    for line in text.splitlines():
-        mount = _mount(document, line)
-        if mount is not None:
-            mounts[mount.mount_point] = mount
+        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports, {}, *trials)
+    mounts = [mount for mount in (_mount(document, line) for line in text.splitlines()) if mount is not None]
     inodes = {path: _flags(document, path) for path in document.paths("inodes")}
-    return StorageFacts(mounts, transports, inodes, *tried)
+    return StorageFacts({mount.mount_point: mount for mount in mounts}, transports, inodes, *trials)
+
+
+def disks_of(storage: StorageFacts) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
+    """(mount point, PCI addresses of the disks under it) of the mounts that have any."""
+    mounts = {} if isinstance(storage.mounts, Unknown) else storage.mounts
+    addresses = ((point, _addresses(mount.device)) for point, mount in mounts.items())
+    return tuple((point, disks) for point, disks in addresses if disks)
+
+
+def _addresses(device: Maybe[Optional[Device]]) -> Tuple[str, ...]:
+    if not isinstance(device, Device):
+        return ()
+    below = [address for lower in device.below for address in _addresses(lower)]
+    return tuple(dict.fromkeys([device.pci_address, *below] if device.pci_address else below))
 
 
 def _flags(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
-    value = document.inode_flags(path)
-    return tuple(name for name, bit in FLAGS.items() if value & bit) if isinstance(value, int) else value
-
-
-def _names(value: Maybe[Optional[Tuple[str, ...]]]) -> Tuple[str, ...]:
-    return value if isinstance(value, tuple) else ()
+    return if_present(
+        document.inode_flags(path), lambda value: tuple(name for name, bit in FLAGS.items() if value & bit)
+    )
 
 
 def _line(document: Document, path: str) -> Maybe[str]:
-    value = document.line(path)
-    return "" if value is None else value
+    return with_default(document.line(path), "")
 
 
 def _mount(document: Document, line: str) -> Optional[Mount]:
@@ -150,21 +155,18 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
     fields, rest = left.split(), right.split()
     if not separator or len(fields) < 6 or len(rest) < 2:
         return None
-    number = fields[2]
     options = tuple(fields[5].split(",")) + tuple(rest[2].split(",") if len(rest) > 2 else ())
-    device: Maybe[Optional[Device]] = None
-    if not number.startswith("0:"):
-        device = _device(document, number, 0)
+    device = None if fields[2].startswith("0:") else _device(document, fields[2], 0)
     point = _plain(fields[4])
     flags = _flags(document, point) if device is not None else None
     return Mount(point, _plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Device]]:
+def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
     link = "/sys/dev/block/" + number
     path = document.link(link)
     if isinstance(path, Unknown):
@@ -174,19 +176,15 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Devic
     disk = _disk(document, link, path)
     if isinstance(disk, Unknown):
         return disk
-    below: List[Device] = []
-    slaves = document.names(disk.link + "/slaves")
-    if isinstance(slaves, Unknown):
-        return slaves
-    for slave in slaves or ():
-        lower_number = document.line(disk.link + "/slaves/" + slave + "/dev")
-        if not isinstance(lower_number, str):
-            return why_not(lower_number, f"{slave} has no number")
-        lower = _device(document, lower_number, depth + 1)
-        if isinstance(lower, Unknown) or lower is None:
-            return lower
-        below.append(lower)
-    return _described(document, number, posixpath.basename(path), disk, tuple(below))
+    slaves = with_default(document.names(disk.link + "/slaves"), ())
+    numbers = test(slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names))
+    below = test(numbers, lambda lower: all_known(_device(document, one, depth + 1) for one in lower))
+    return test(below, lambda devices: _described(document, number, posixpath.basename(path), disk, devices))
+
+
+def _number_of(document: Document, folder: str, name: str) -> Maybe[str]:
+    number = document.line(folder + "/dev")
+    return number if isinstance(number, str) else why_not(number, f"{name} has no number")
 
 
 @dataclass(frozen=True)
@@ -205,15 +203,12 @@ def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
     if partition is None:
         return _Disk(path, link)
     disk = posixpath.dirname(path)
-    number = document.line(disk + "/dev")
-    if not isinstance(number, str):
-        return why_not(number, f"{disk} has no number")
-    return _Disk(disk, "/sys/dev/block/" + number)
+    return test(_number_of(document, disk, disk), lambda number: _Disk(disk, "/sys/dev/block/" + number))
 
 
 def _described(document: Document, number: str, name: str, disk: _Disk, below: Tuple[Device, ...]) -> Device:
     kind, transport = _kind(document, disk.path)
-    integrity = _line(document, disk.link + "/integrity/device_is_integrity_capable")
+    integrity = document.line(disk.link + "/integrity/device_is_integrity_capable")
     return Device(
         name=name,
         number=number,
@@ -222,11 +217,11 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         pci_address=(addresses(disk.path) or ("",))[-1],
         dm_uuid=_line(document, disk.link + "/dm/uuid"),
         md_level=_line(document, disk.link + "/md/level"),
-        integrity=integrity if isinstance(integrity, Unknown) else integrity == "1",
-        udev_usage=_udev_usage(document, number),
+        integrity=test(integrity, lambda text: text == "1"),
+        udev_usage=if_present(document.text("/run/udev/data/b" + number), _udev_usage),
         block_size=_number(document, disk.link + "/queue/logical_block_size"),
-        ext4_options=_ext4_options(document, name),
-        ext4_features=_ext4_features(document, name),
+        ext4_options=if_present(document.text(f"/proc/fs/ext4/{name}/options"), lambda text: tuple(text.split())),
+        ext4_features=if_present(document.features(name), _ext4_features),
         below=below,
         requests=_number(document, disk.link + "/queue/nr_requests"),
     )
@@ -241,24 +236,12 @@ def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
         controller = posixpath.basename(posixpath.dirname(disk))
         transport = _line(document, f"/sys/class/nvme/{controller}/transport")
         return (NVME if transport == "pcie" else NVMEOF if isinstance(transport, str) else NVME), transport
-    for pattern, kind in (
-        (r"dm-\d+$", DM),
-        (r"md", MD),
-        (r"vd[a-z]+$", VIRTIO),
-        (r"sd[a-z]+$", SCSI),
-        (r"loop\d+$", LOOP),
-    ):
-        if re.match(pattern, name):
-            return kind, ""
-    return OTHER, ""
+    return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER), ""
 
 
-def _udev_usage(document: Document, number: str) -> Maybe[Optional[str]]:
-    text = document.text("/run/udev/data/b" + number)
-    if not isinstance(text, str):
-        return text
-    found = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else None
+def _udev_usage(text: str) -> Optional[str]:
+    match = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def _number(document: Document, path: str) -> Maybe[int]:
@@ -268,13 +251,5 @@ def _number(document: Document, path: str) -> Maybe[int]:
     return why_not(size, f"{path} says {size!r}")
 
 
-def _ext4_features(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:
-    value = document.features(name)
-    if not isinstance(value, dict):
-        return value
-    return tuple(feature for feature, bit in EXT4_FEATURES.items() if value.get("incompat", 0) & bit)
-
-
-def _ext4_options(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:
-    text = document.text("/proc/fs/ext4/" + name + "/options")
-    return tuple(text.split()) if isinstance(text, str) else text
+def _ext4_features(sets: Mapping[str, int]) -> Tuple[str, ...]:
+    return tuple(feature for feature, bit in EXT4_FEATURES.items() if sets.get("incompat", 0) & bit)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Mapping, Tuple
+from typing import Dict, FrozenSet, Iterator, Mapping, Tuple
 
 from ..paths import EFI, SECURE_BOOT
 from .document import Document
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, test, why_not
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def os_facts(document: Document) -> OsFacts:
     name: Maybe[str] = Unknown("/etc/os-release has no ID and VERSION_ID")
     if values.get("ID") and values.get("VERSION_ID"):
         version = values["VERSION_ID"]
-        # A release of these is its major number, which a profile names; 9.4 and 9.6 are states of one.
+        # A profile names the major number of these: 9.4 and 9.6 are one release.
         name = values["ID"] + "-" + (version.split(".")[0] if values["ID"] in _BY_MAJOR else version)
     return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine)
 
@@ -86,32 +86,34 @@ def kernel_facts(document: Document) -> KernelFacts:
     messages = document.ran("dmesg")
     if not isinstance(messages, Unknown) and messages.status != 0:
         messages = Unknown("dmesg: " + messages.stderr.strip())
+    no_command_line = why_not(command_line, "there is no /proc/cmdline")
     return KernelFacts(
         release=release,
         boot_id=boot_id if isinstance(boot_id, str) and boot_id else why_not(boot_id, "there is no boot id"),
-        command_line=tuple(command_line.split())
-        if isinstance(command_line, str)
-        else why_not(command_line, "there is no /proc/cmdline"),
-        config=_config(document, release),
-        modules=_modules(document),
+        command_line=tuple(command_line.split()) if isinstance(command_line, str) else no_command_line,
+        config=test(release, lambda name: _config(document, name)),
+        # A kernel without loadable modules has no such file, and so none loaded.
+        modules=test(document.text("/proc/modules"), lambda text: frozenset(_first_words(text or ""))),
         symbols=_symbols(document),
-        messages=messages if isinstance(messages, Unknown) else tuple(messages.stdout.splitlines()),
+        messages=test(messages, lambda run: tuple(run.stdout.splitlines())),
         secure_boot=_secure_boot(document),
         lockdown=_lockdown(document),
         tainted=_tainted(document),
     )
 
 
-def _config(document: Document, release: Maybe[str]) -> Maybe[Mapping[str, str]]:
-    if isinstance(release, Unknown):
-        return release
+def _first_words(text: str) -> Iterator[str]:
+    return (line.split()[0] for line in text.splitlines() if line.split())
+
+
+def _config(document: Document, release: str) -> Maybe[Mapping[str, str]]:
     reasons = []
     for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
         lines = document.lines(path)
         if isinstance(lines, tuple):
             return _options(lines)
         reasons.append(why_not(lines, "there is no " + path).reason)
-    return Unknown("the kernel's configuration is not to be had: " + "; ".join(reasons))
+    return Unknown("the kernel's configuration can't be read: " + "; ".join(reasons))
 
 
 def _options(lines: Tuple[str, ...]) -> Dict[str, str]:
@@ -126,45 +128,29 @@ def _options(lines: Tuple[str, ...]) -> Dict[str, str]:
     return options
 
 
-def _modules(document: Document) -> Maybe[FrozenSet[str]]:
-    text = document.text("/proc/modules")
-    if isinstance(text, Unknown):
-        return text
-    # A kernel without loadable modules has no such file, and so none loaded.
-    return frozenset(line.split()[0] for line in (text or "").splitlines() if line.split())
-
-
 def _symbols(document: Document) -> Maybe[Mapping[str, str]]:
     lines = document.lines("/proc/kallsyms")
     if not isinstance(lines, tuple):
         return why_not(lines, "there is no /proc/kallsyms")
-    found: Dict[str, str] = {}
-    for line in lines:
-        words = line.split()
-        if len(words) in (3, 4):
-            found[words[2]] = words[3].strip("[]") if len(words) == 4 else ""
-    return found
+    rows = [line.split() for line in lines]
+    return {row[2]: row[3].strip("[]") if len(row) == 4 else "" for row in rows if len(row) in (3, 4)}
 
 
 def _secure_boot(document: Document) -> Maybe[bool]:
     firmware = document.names(EFI)
     if firmware is None:
         return False
-    if isinstance(firmware, Unknown):
-        return firmware
-    value = document.binary(SECURE_BOOT)
-    if isinstance(value, Unknown):
-        return value
-    # Four bytes of attributes, then the value; without the variable the firmware knows no secure boot.
-    return value is not None and value[8:] == "01"
+    # Four bytes of attributes, then the value; without the variable the firmware has no Secure Boot.
+    variable = firmware if isinstance(firmware, Unknown) else document.binary(SECURE_BOOT)
+    return test(variable, lambda value: value is not None and value[8:] == "01")
 
 
 def _lockdown(document: Document) -> Maybe[str]:
     text = document.text("/sys/kernel/security/lockdown")
     if isinstance(text, Unknown):
         return text
-    found = re.search(r"\[(\w+)\]", text or "[none]")
-    return found.group(1) if found else Unknown(f"/sys/kernel/security/lockdown says {text!r}")
+    mode = re.search(r"\[(\w+)\]", text or "[none]")
+    return mode.group(1) if mode else Unknown(f"/sys/kernel/security/lockdown says {text!r}")
 
 
 def _tainted(document: Document) -> Maybe[int]:

@@ -1,27 +1,28 @@
-"""The PCIe tree between GPUs, disks and network adapters, and how far each is from each other, from sysfs alone.
+"""The PCIe tree between GPUs, disks and network adapters, and their distances, from sysfs alone.
 
 Distances are those of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, SYS.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..paths import NODES
 from .document import Document
 from .gpu import DriverFacts
 from .pci import BRIDGE, INFINIBAND, NETWORK, NVME, REDIRECTS, Function, Link, PciFacts, is_gpu
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, all_known, test, why_not, with_default
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
 DISTANCES = (PIX, PXB, PHB, NODE, SYS)
-#: What a node of the tree is.
+#: Kinds of a node.
 ROOT, PORT, GPU, NIC, DISK = "host bridge", "bridge", "gpu", "nic", "nvme"
 #: The order of devices, and how each kind is numbered; GPUs so as nvidia-smi does: by address.
 LABELS = {GPU: "GPU", NIC: "NIC", DISK: "NVME"}
-#: What an IOMMU does to the addresses that devices use: nothing, it passes them through, it translates them.
+#: Modes of the IOMMU: none, it passes devices' addresses through, it translates them.
 OFF, PASSTHROUGH, TRANSLATING = "off", "pt", "on"
 #: Speed that a GPU lowers its link to while it rests, in gigatransfers a second.
 RESTING = 2.5
@@ -40,14 +41,14 @@ class Node:
     label: str = ""
     #: ``vendor:device``, with subsystem and revision where they were recorded
     part: str = ""
-    #: what the driver calls a GPU
+    #: the driver's name for a GPU
     model: str = ""
     driver: str = ""
     #: -1 where the platform names none
     numa_node: int = -1
     #: None: it has no link of its own, or it is the inside of a switch
     link: Maybe[Optional[Link]] = None
-    #: what link and slot could do: gigatransfers a second and lanes; None as for ``link``
+    #: the limit of link and slot: gigatransfers a second and lanes; None as for ``link``
     capable: Maybe[Optional[Tuple[float, int]]] = None
     #: of a bridge: control register of Access Control Services, 0 without any
     acs: Maybe[Optional[int]] = None
@@ -98,25 +99,24 @@ class Topology:
     numa_nodes: Maybe[int]
 
     def of_kind(self, kind: str) -> Tuple[Node, ...]:
-        return tuple(item for item in self.devices if item.kind == kind)
+        return tuple(device for device in self.devices if device.kind == kind)
 
     def node(self, label: str) -> Optional[Node]:
         """A device by its label."""
-        return next((item for item in self.devices if item.label == label), None)
+        return next((device for device in self.devices if device.label == label), None)
 
     def pair(self, one: str, other: str) -> Optional[Pair]:
         """Two devices by their labels, in any order."""
-        return next((item for item in self.pairs if {item.one, item.other} == {one, other}), None)
+        return next((pair for pair in self.pairs if {pair.one, pair.other} == {one, other}), None)
 
     def nodes(self) -> Tuple[Node, ...]:
         """Every node of the tree, each before what hangs below it."""
-        found: List[Node] = []
-        waiting = list(reversed(self.roots))
-        while waiting:
-            node = waiting.pop()
-            found.append(node)
-            waiting += reversed(node.children)
-        return tuple(found)
+        nodes: List[Node] = []
+        queue = list(reversed(self.roots))
+        while queue:
+            nodes.append(queue.pop())
+            queue += reversed(nodes[-1].children)
+        return tuple(nodes)
 
 
 def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Maybe[Topology]:
@@ -124,15 +124,16 @@ def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Ma
     functions = pci.functions
     if isinstance(functions, Unknown):
         return functions
-    by_address = {item.address: item for item in functions}
+    by_address = {function.address: function for function in functions}
     labels = _labels(functions)
-    made = _Tree(by_address, labels, pci.acs, driver.models)
-    devices = tuple(made.node(by_address[address]) for address in labels)
+    tree = _Tree(by_address, labels, pci.acs, driver.models)
+    devices = tuple(tree.node(by_address[address]) for address in labels)
     nodes = _numa_nodes(document)
+    pairs = itertools.combinations([by_address[address] for address in labels], 2)
     return Topology(
-        roots=made.roots(),
+        roots=tree.roots(),
         devices=devices,
-        pairs=_pairs([by_address[address] for address in labels], labels, pci.acs, nodes),
+        pairs=tuple(_pair(one, other, labels, pci.acs, nodes) for one, other in pairs),
         iommu=_strictest(devices),
         iommu_words=_iommu_words(document),
         numa_nodes=nodes,
@@ -152,15 +153,15 @@ def kind_of(function: Function) -> str:
 
 def _labels(functions: Sequence[Function]) -> Dict[str, str]:
     """Address → label, in the order of devices."""
-    found: Dict[str, str] = {}
+    labels: Dict[str, str] = {}
     for kind, word in LABELS.items():
-        addresses = sorted(item.address for item in functions if kind_of(item) == kind)
-        found.update((address, f"{word}{number}") for number, address in enumerate(addresses))
-    return found
+        addresses = sorted(function.address for function in functions if kind_of(function) == kind)
+        labels.update((address, f"{word}{number}") for number, address in enumerate(addresses))
+    return labels
 
 
 class _Tree:
-    """Makes nodes out of functions."""
+    """Builds nodes from functions."""
 
     def __init__(
         self,
@@ -170,25 +171,23 @@ class _Tree:
         models: Mapping[str, Maybe[str]],
     ) -> None:
         self._functions, self._labels, self._acs, self._models = functions, labels, acs, models
-        self._below: Dict[str, List[str]] = {}
+        self._below: Dict[str, Set[str]] = {}
         for address in labels:
             chain = (functions[address].host_bridge, *functions[address].bridges, address)
-            for place, below in enumerate(chain[1:]):
-                children = self._below.setdefault(chain[place], [])
-                if below not in children:
-                    children.append(below)
+            for place, child in enumerate(chain[1:]):
+                self._below.setdefault(chain[place], set()).add(child)
 
     def roots(self) -> Tuple[Node, ...]:
         names = sorted({self._functions[address].host_bridge for address in self._labels})
         return tuple(Node(name, ROOT, children=self._children(name)) for name in names)
 
     def _children(self, address: str) -> Tuple[Node, ...]:
-        found = []
-        for name in sorted(self._below.get(address, ())):
-            function = self._functions.get(name)
-            # A bridge that could not be described still leads to what hangs below it.
-            found.append(self.node(function) if function else Node(name, PORT, children=self._children(name)))
-        return tuple(found)
+        functions = [(name, self._functions.get(name)) for name in sorted(self._below.get(address, ()))]
+        # A bridge that the evidence doesn't describe still leads to the devices below it.
+        return tuple(
+            self.node(function) if function else Node(name, PORT, children=self._children(name))
+            for name, function in functions
+        )
 
     def node(self, function: Function) -> Node:
         kind = kind_of(function) or PORT
@@ -215,25 +214,24 @@ class _Tree:
         )
 
     def _capable(self, function: Function) -> Maybe[Optional[Tuple[float, int]]]:
-        """What both ends of the link can do.
+        """The lower limit of both ends of the link.
 
-        The port of a virtual machine may say less than the link of a device that was passed through has: then it is
-        none that limits anything.
+        A virtual machine's port may report less than the link of a passed-through device: then it limits nothing.
         """
         if not isinstance(function.link, Link):
             return function.link
-        own = (function.link.max_speed, function.link.max_width)
-        above = self._functions.get(function.bridges[-1]) if function.bridges else None
-        port = above.link if above is not None else None
+        limit = (function.link.max_speed, function.link.max_width)
+        bridge = self._functions.get(function.bridges[-1]) if function.bridges else None
+        port = bridge.link if bridge is not None else None
         if not isinstance(port, Link):
-            return own
+            return limit
         if port.max_speed < function.link.speed or port.max_width < function.link.width:
-            return own
-        return min(own[0], port.max_speed), min(own[1], port.max_width)
+            return limit
+        return min(limit[0], port.max_speed), min(limit[1], port.max_width)
 
 
 def _inside(function: Function) -> bool:
-    """Whether it is a port whose link is that of what is plugged in, which tells it: every second bridge.
+    """Whether it is a port whose link the plugged-in device reports: every second bridge.
 
     Root ports have no bridge above them, upstream ports of switches one, downstream ports two, and so on.
     """
@@ -241,17 +239,9 @@ def _inside(function: Function) -> bool:
 
 
 def bar1(gpu: Function) -> Optional[int]:
-    """Bytes of what NVIDIA calls BAR1: the second that is there, because a 64-bit BAR takes two places."""
+    """Bytes of NVIDIA's BAR1: the second one that exists, because a 64-bit BAR takes two places."""
     sizes = [gpu.bars[index] for index in sorted(gpu.bars)]
     return sizes[1] if len(sizes) > 1 else None
-
-
-def _pairs(
-    devices: Sequence[Function], labels: Mapping[str, str], acs: Mapping[str, Maybe[int]], nodes: Maybe[int]
-) -> Tuple[Pair, ...]:
-    return tuple(
-        _pair(one, other, labels, acs, nodes) for place, one in enumerate(devices) for other in devices[place + 1 :]
-    )
 
 
 def _pair(
@@ -291,18 +281,15 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
 
 
 def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
-    found = []
-    for name in names:
-        control = acs.get(name, Unknown(f"the access control of {name} was not read"))
-        if isinstance(control, Unknown):
-            return control
-        found += [name] if control & REDIRECTS else []
-    return tuple(found)
+    controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in names)
+    return test(controls, lambda bits: tuple(name for name, control in zip(names, bits) if control & REDIRECTS))
 
 
 def _iommu(function: Function) -> Maybe[str]:
-    if isinstance(function.iommu, Unknown) or not function.iommu:
-        return function.iommu if isinstance(function.iommu, Unknown) else OFF
+    if isinstance(function.iommu, Unknown):
+        return function.iommu
+    if not function.iommu:
+        return OFF
     domain = function.iommu_domain
     if isinstance(domain, Unknown) or domain is None:
         return why_not(domain, f"the IOMMU domain of {function.address} is not known")
@@ -310,13 +297,11 @@ def _iommu(function: Function) -> Maybe[str]:
 
 
 def _strictest(devices: Sequence[Node]) -> Maybe[str]:
-    known = [item.iommu for item in devices if isinstance(item.iommu, str)]
-    if TRANSLATING in known:
+    modes = [mode for mode in (device.iommu for device in devices) if isinstance(mode, str)]
+    unknown = [device.iommu for device in devices if isinstance(device.iommu, Unknown)]
+    if TRANSLATING in modes:
         return TRANSLATING
-    unknown = next((item.iommu for item in devices if isinstance(item.iommu, Unknown)), None)
-    if unknown is not None:
-        return unknown
-    return PASSTHROUGH if PASSTHROUGH in known else OFF
+    return unknown[0] if unknown else PASSTHROUGH if PASSTHROUGH in modes else OFF
 
 
 def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
@@ -328,17 +313,15 @@ def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
 
 
 def _numa_nodes(document: Document) -> Maybe[int]:
-    names = document.names(NODES + "/node*")
-    if isinstance(names, Unknown):
-        return names
     # Kernels without NUMA have no such folder.
-    return len([name for name in names or () if name[4:].isdigit()]) or 1
+    names = with_default(document.names(NODES + "/node*"), ())
+    return test(names, lambda nodes: len([name for name in nodes if name[4:].isdigit()]) or 1)
 
 
 def degraded(node: Node) -> Maybe[str]:
-    """How a link falls short of what both of its ends can do, in words; empty: it does not.
+    """How a link falls short of the limits of both ends, in words; empty: it doesn't.
 
-    A GPU at rest may lower the speed of its link to 2.5 GT/s, never its width: that is not told here.
+    A GPU at rest may lower the speed of its link to 2.5 GT/s, never its width: that doesn't count.
     """
     if isinstance(node.link, Unknown) or isinstance(node.capable, Unknown):
         return node.link if isinstance(node.link, Unknown) else why_not(node.capable, "")
@@ -352,7 +335,7 @@ def degraded(node: Node) -> Maybe[str]:
 
 
 def resting(node: Node) -> bool:
-    """Whether the speed of its link says nothing, because a GPU may rest."""
+    """Whether the speed of its link proves nothing, because a GPU at rest lowers it."""
     return node.kind == GPU and isinstance(node.link, Link) and node.link.speed <= RESTING
 
 

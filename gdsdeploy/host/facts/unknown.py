@@ -1,11 +1,12 @@
-"""The third value: what the evidence does not say.  It never counts as an answer, and asking it for one says why."""
+"""The third value: a fact that the evidence doesn't decide.  It never counts as an answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, TypeVar, Union
+from typing import Callable, Iterable, List, Tuple, TypeVar, Union
 
 Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Unknown:
     reason: str
 
     def __bool__(self) -> bool:
-        """Neither true nor false: code that forgets to ask first must fail in its tests, not in its answers."""
+        """Neither true nor false: code that doesn't check first must fail in its tests, not give a wrong answer."""
         raise TypeError(f"this is not known: {self.reason}")
 
 
@@ -39,6 +40,28 @@ def why_not(value: object, absent: str) -> Unknown:
     return value if isinstance(value, Unknown) else Unknown(absent)
 
 
-def test(value: Union[Value, Unknown], predicate: Callable[[Value], bool]) -> Union[bool, Unknown]:
-    """Whether ``predicate`` holds for ``value``; an unknown value stays unknown."""
-    return value if isinstance(value, Unknown) else predicate(value)
+def test(value: Union[Value, Unknown], function: Callable[[Value], Result]) -> Union[Result, Unknown]:
+    """``function`` of ``value``; an unknown value stays unknown."""
+    return value if isinstance(value, Unknown) else function(value)
+
+
+def if_present(
+    value: Union[Value, Unknown, None], function: Callable[[Value], Union[Result, Unknown, None]]
+) -> Union[Result, Unknown, None]:
+    """``function`` of ``value``; an unknown value stays unknown, and None stays None."""
+    return value if value is None or isinstance(value, Unknown) else function(value)
+
+
+def all_known(values: Iterable[Union[Value, Unknown]]) -> Union[Tuple[Value, ...], Unknown]:
+    """All values, or the first unknown one."""
+    known_values: List[Value] = []
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+        known_values.append(value)
+    return tuple(known_values)
+
+
+def with_default(value: Union[Value, Unknown, None], default: Value) -> Union[Value, Unknown]:
+    """``value``, or ``default`` where it is None."""
+    return default if value is None else value

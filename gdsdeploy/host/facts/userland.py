@@ -1,4 +1,4 @@
-"""The driver's other halves: its libraries for programs, and the firmware that it loads into GPUs."""
+"""The driver's libraries for programs, and the firmware that it loads into GPUs."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def userland_facts(document: Document) -> UserlandFacts:
 
 
 def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
-    shown = document.ran("ldconfig")
-    if isinstance(shown, Unknown):
-        return shown
-    found = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", shown.stdout, re.MULTILINE)
-    if not found:
+    run = document.ran("ldconfig")
+    if isinstance(run, Unknown):
+        return run
+    match = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", run.stdout, re.MULTILINE)
+    if not match:
         return None
-    path = document.link(found.group(1))
+    path = document.link(match.group(1))
     if not isinstance(path, str):
-        return why_not(path, f"{found.group(1)} is gone")
+        return why_not(path, f"{match.group(1)} is gone")
     version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
     return Library(path, version.group(1)) if version else Unknown(f"{path} has no version in its name")
 
 
 def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
-    own = document.line(FIRMWARE_PATH)
-    if isinstance(own, Unknown):
-        return own
-    found: Dict[str, Tuple[str, ...]] = {}
-    for folder in (own or "", FIRMWARE):
+    first_folder = document.line(FIRMWARE_PATH)
+    if isinstance(first_folder, Unknown):
+        return first_folder
+    firmware: Dict[str, Tuple[str, ...]] = {}
+    for folder in (first_folder or "", FIRMWARE):
         names = document.names(folder + "/nvidia/[0-9]*") if folder else ()
         if isinstance(names, Unknown):
             return names
@@ -61,5 +61,5 @@ def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
             files = document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
             if isinstance(files, Unknown):
                 return files
-            found.setdefault(version, tuple(files or ()))
-    return found
+            firmware.setdefault(version, tuple(files or ()))
+    return firmware

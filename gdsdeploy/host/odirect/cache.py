@@ -1,7 +1,7 @@
-"""Looking into the page cache: which pages of a file are in CPU memory.
+"""Looks into the page cache: which pages of a file are in CPU memory.
 
-Three instruments, and none is believed before it was seen to work on the very file: what was just read through the
-cache must be there, or the instrument looks elsewhere (cachestat on overlay does) and the next one is taken.
+An instrument has to prove on the file itself that it works: it must see data that was just read through the cache.
+Otherwise it looks elsewhere (cachestat on overlay does), and the next one is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Cache:
 
     descriptor: int
     instrument: str
-    #: whether pages leave the cache when they are written back and not wanted any more
+    #: whether pages leave the cache when they are written back and dropped
     can_be_emptied: bool
 
     def pages(self, offset: int, length: int) -> int:
@@ -36,7 +36,7 @@ class Cache:
         return INSTRUMENTS[self.instrument](self.descriptor, offset, length) if length > 0 else 0
 
     def empty(self, length: int) -> bool:
-        """Write back and drop the first ``length`` bytes; whether nothing of them is left."""
+        """Write back and drop the first ``length`` bytes; whether all of them left the cache."""
         for _ in range(_ATTEMPTS):
             drop(self.descriptor)
             if not self.pages(0, length):
@@ -54,10 +54,8 @@ def cache_of(descriptor: int, length: int) -> Optional[Cache]:
     for name, count in INSTRUMENTS.items():
         os.pread(descriptor, length, 0)
         try:
-            if not count(descriptor, 0, length):
-                continue
-            found = Cache(descriptor, name, False)
-            return Cache(descriptor, name, found.empty(length))
+            if count(descriptor, 0, length):
+                return Cache(descriptor, name, Cache(descriptor, name, False).empty(length))
         except (OSError, AttributeError):
             # The kernel or its sandbox has no such call.
             continue

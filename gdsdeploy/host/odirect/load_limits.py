@@ -1,8 +1,8 @@
-"""How long reading under load may take."""
+"""Time limits of reading under load."""
 
 from __future__ import annotations
 
-#: Seconds of reading under load: unless somebody says otherwise, and at most; and what writing the file may take.
+#: Seconds of reading under load: the default, and the most; and the limit of writing the file.
 SECONDS, LONGEST, FILLING = 10.0, 60.0, 20.0
 #: For making and removing that file, where a filesystem is slow with it.
 _GRACE = 15.0

@@ -1,7 +1,7 @@
-"""A file of our own on a mount, that is gone whatever happens to the program.
+"""A scratch file on a mount that is removed whatever happens to the program.
 
-A file without a name (O_TMPFILE) goes with its last descriptor, and so does one that lost its name while open.  Only
-where a filesystem has neither does the file keep its name until the end, and then SIGTERM and SIGINT remove it, too.
+A file without a name (O_TMPFILE) is removed with its last descriptor, and so is one that lost its name while open.  If
+a filesystem has neither, the file keeps its name until the end, and SIGTERM and SIGINT remove it, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Iterator, Optional, Tuple
 #: How the file is kept from being left behind.
 NAMELESS, UNLINKED, NAMED = "without a name", "unlinked while open", "removed at the end"
 PREFIX = ".gdsdeploy-scratch-"
-#: What open(2) says where a filesystem has no O_TMPFILE; kernels that do not know the flag open the folder: EISDIR.
+#: Errors of open(2) where a filesystem has no O_TMPFILE; kernels without the flag open the folder: EISDIR.
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _MODE = os.O_RDWR | os.O_CLOEXEC
 
@@ -30,9 +30,9 @@ def scratch(folder: str) -> Iterator[Tuple[int, str]]:
     Raises OSError where none can be made: EROFS, EACCES, ENOSPC, EDQUOT.
     """
     with ended_cleanly():
-        descriptor, path = _made(folder)
+        descriptor, path = _new_file(folder)
         try:
-            if path and _unlinked(descriptor, path):
+            if path and _unlink(descriptor, path):
                 path, kept = "", UNLINKED
             else:
                 kept = NAMED if path else NAMELESS
@@ -49,7 +49,7 @@ def reopened(descriptor: int, flags: int) -> int:
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC | flags)
 
 
-def _made(folder: str) -> Tuple[int, str]:
+def _new_file(folder: str) -> Tuple[int, str]:
     try:
         return os.open(folder, os.O_TMPFILE | _MODE, 0o600), ""
     except OSError as error:
@@ -59,30 +59,26 @@ def _made(folder: str) -> Tuple[int, str]:
     return os.open(path, os.O_CREAT | os.O_EXCL | _MODE, 0o600), path
 
 
-def _unlinked(descriptor: int, path: str) -> bool:
-    """Take the name away; False where the file cannot be used without one, and it has its name back or still."""
+def _unlink(descriptor: int, path: str) -> bool:
+    """Remove the name; False where the file can't be used without one: then it keeps its name or has it again."""
     try:
         os.unlink(path)
         os.fstat(descriptor)
         os.close(reopened(descriptor, 0))
     except OSError:
-        return _named_again(descriptor, path)
+        if not os.path.exists(path):
+            named = os.open(path, os.O_CREAT | os.O_EXCL | _MODE, 0o600)
+            os.dup2(named, descriptor, inheritable=False)
+            os.close(named)
+        return False
     return True
-
-
-def _named_again(descriptor: int, path: str) -> bool:
-    if not os.path.exists(path):
-        again = os.open(path, os.O_CREAT | os.O_EXCL | _MODE, 0o600)
-        os.dup2(again, descriptor, inheritable=False)
-        os.close(again)
-    return False
 
 
 @contextlib.contextmanager
 def ended_cleanly() -> Iterator[None]:
-    """Have SIGTERM, and SIGINT where it would end the program at once, end the body by an exception.
+    """Make SIGTERM, and SIGINT where it would end the program at once, raise SystemExit in the body.
 
-    Elsewhere than in the main thread nothing is changed: there no handler can be set.
+    Outside the main thread nothing changes: no handler can be set there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,11 +87,11 @@ def ended_cleanly() -> Iterator[None]:
     def end(number: int, _frame: Optional[FrameType]) -> None:
         raise SystemExit(128 + number)
 
-    plain = [item for item in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(item) is signal.SIG_DFL]
-    for number in plain:
+    defaults = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in defaults:
         signal.signal(number, end)
     try:
         yield
     finally:
-        for number in plain:
+        for number in defaults:
             signal.signal(number, signal.SIG_DFL)

@@ -1,12 +1,13 @@
-"""What Python's os module lacks: cachestat, mincore, statx and fallocate, through the C library.
+"""System calls that Python's os module doesn't have: cachestat, mincore, statx and fallocate, through the C library.
 
-Numbers and layouts are those of the kernel's own headers (linux/mman.h, linux/stat.h, asm/unistd.h), which are equal on
-x86_64 and aarch64 but for statx, that the C library has had since glibc 2.28.
-Each function raises OSError as the call would report it; ENOSYS where kernel or C library do not have it.
+Numbers and layouts are those of the kernel's headers (linux/mman.h, linux/stat.h, asm/unistd.h), which are equal on
+x86_64 and aarch64 except for statx's number.  The C library has statx since glibc 2.28.
+Each function raises OSError as the call reports it; ENOSYS where the kernel or the C library doesn't have it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -33,7 +34,7 @@ class _Cachestat(ctypes.Structure):
 
 
 class _Statx(ctypes.Structure):
-    """struct statx, 256 bytes; only what is read has a name of its own."""
+    """struct statx, 256 bytes; the names with an underscore aren't used."""
 
     _fields_ = [
         ("mask", ctypes.c_uint32),
@@ -50,9 +51,9 @@ class _Statx(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Alignment:
-    """What direct I/O on a file has to be a multiple of, in bytes; (0, 0): the file takes none.
+    """The alignment that direct I/O on a file needs, in bytes; (0, 0): the file takes no direct I/O.
 
-    ``read``: of offsets of reads, where the kernel says so apart (6.14 and later).
+    ``read``: of the offsets of reads, where the kernel reports it separately (6.14 and later).
     """
 
     memory: int
@@ -60,7 +61,7 @@ class Alignment:
     read: Optional[int]
 
 
-def _checked(result: int) -> None:
+def _check(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -68,13 +69,13 @@ def _checked(result: int) -> None:
 
 def cachestat(descriptor: int, offset: int, length: int) -> int:
     """How many pages of that part of a file are in the page cache; since Linux 6.5."""
-    part, found = _Range(offset, length), _Cachestat()
-    _checked(_libc.syscall(_CACHESTAT, descriptor, ctypes.byref(part), ctypes.byref(found), 0))
-    return int(found.cache)
+    part, counts = _Range(offset, length), _Cachestat()
+    _check(_libc.syscall(_CACHESTAT, descriptor, ctypes.byref(part), ctypes.byref(counts), 0))
+    return int(counts.cache)
 
 
 def mincore(descriptor: int, offset: int, length: int) -> int:
-    """Like cachestat, by the call mincore, whose answer holds for files that one may write."""
+    """Like cachestat, by the call mincore, whose answer is valid for files that this user may write."""
     page = mmap.PAGESIZE
     begin = offset // page * page
     size = min(offset + length, os.fstat(descriptor).st_size) - begin
@@ -85,35 +86,33 @@ def mincore(descriptor: int, offset: int, length: int) -> int:
         anchor = ctypes.c_char.from_buffer(mapped)
         try:
             vector = (ctypes.c_ubyte * pages)()
-            _checked(_libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(size), vector))
+            _check(_libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(size), vector))
         finally:
-            # A mapping that something still points into cannot be closed.
+            # A mapping with a live pointer into it can't be closed.
             del anchor
-    return sum(item & 1 for item in vector)
+    return sum(flags & 1 for flags in vector)
 
 
 def nowait(descriptor: int, offset: int, length: int) -> int:
-    """Like cachestat, by reads that take nothing but what is in the page cache (RWF_NOWAIT, since Linux 4.14)."""
-    found, byte = 0, bytearray(1)
-    # Backwards: a miss makes the kernel read ahead, and a quick disk has the next pages there before their turn.
+    """Like cachestat, by reads that succeed only from the page cache (RWF_NOWAIT, since Linux 4.14)."""
+    pages, byte = 0, bytearray(1)
+    # Backwards: a miss makes the kernel read ahead, and a quick disk delivers the next pages before their turn.
     for place in reversed(range(offset, offset + length, mmap.PAGESIZE)):
-        try:
-            found += os.preadv(descriptor, [byte], place, os.RWF_NOWAIT)
-        except BlockingIOError:
-            continue
-    return found
+        with contextlib.suppress(BlockingIOError):
+            pages += os.preadv(descriptor, [byte], place, os.RWF_NOWAIT)
+    return pages
 
 
 def direct_alignment(descriptor: int) -> Optional[Alignment]:
-    """What the kernel says of direct I/O on this file (STATX_DIOALIGN, since Linux 6.1); None where it says nothing."""
-    found = _Statx()
-    wanted = _STATX_DIOALIGN | _STATX_DIO_READ_ALIGN
+    """The kernel's alignment for direct I/O on this file (STATX_DIOALIGN, since Linux 6.1); None: it reports none."""
+    status = _Statx()
+    mask = ctypes.c_uint(_STATX_DIOALIGN | _STATX_DIO_READ_ALIGN)
     call, first = _statx()
-    _checked(call(*first, descriptor, b"", _AT_EMPTY_PATH, ctypes.c_uint(wanted), ctypes.byref(found)))
-    if not found.mask & _STATX_DIOALIGN:
+    _check(call(*first, descriptor, b"", _AT_EMPTY_PATH, mask, ctypes.byref(status)))
+    if not status.mask & _STATX_DIOALIGN:
         return None
-    read = int(found.read_alignment) if found.mask & _STATX_DIO_READ_ALIGN else None
-    return Alignment(int(found.memory_alignment), int(found.offset_alignment), read)
+    read = int(status.read_alignment) if status.mask & _STATX_DIO_READ_ALIGN else None
+    return Alignment(int(status.memory_alignment), int(status.offset_alignment), read)
 
 
 def _statx() -> Tuple[Any, Tuple[Any, ...]]:
@@ -126,5 +125,5 @@ def _statx() -> Tuple[Any, Tuple[Any, ...]]:
 
 
 def preallocate(descriptor: int, offset: int, length: int) -> None:
-    """Reserve space that was never written to, beyond the file's end as well (fallocate(2), which writes nothing)."""
-    _checked(_libc.fallocate(descriptor, 0, ctypes.c_long(offset), ctypes.c_long(length)))
+    """Reserve space without writing to it, beyond the file's end as well (fallocate(2))."""
+    _check(_libc.fallocate(descriptor, 0, ctypes.c_long(offset), ctypes.c_long(length)))

@@ -1,9 +1,9 @@
-"""Each kind of direct I/O done once, with a look at the page cache before and after.
+"""Does each kind of direct I/O once, and looks into the page cache before and after.
 
-Reads begin with an empty cache: pages that are there afterwards were used.  For writes that is not enough, because a
+Reads start with an empty cache: the read used the pages that are there afterwards.  For writes that isn't enough: a
 filesystem may write through the cache and drop the pages (Btrfs with checksums does).  So one page of the written part
-is mapped and in the cache before: direct I/O has to throw it out, while a write through the cache leaves it there, and
-dropping passes over mapped pages.
+is mapped and cached before: direct I/O has to remove it, while a write through the cache leaves it there, and dropping
+skips mapped pages.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import mmap
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from .cache import Cache, cache_of, drop
 from .scratch import reopened, scratch
 from .syscalls import preallocate
 
-#: What became of one piece of direct I/O.
+#: Results of one piece of direct I/O.
 BYPASSED = "bypassed"
 BUFFERED = "buffered"
 #: written through the cache, and dropped from it afterwards
@@ -30,12 +30,12 @@ WRONG = "wrong data"
 NOT_PROVEN = "not proven"
 
 PAGE = mmap.PAGESIZE
-#: One piece of I/O, a page of which is mapped where something is written.
+#: One piece of I/O; a write has one of its pages mapped.
 PIECE = max(16 * 1024, 2 * PAGE)
 #: Neither a multiple of any block size nor of a pointer's.
 ODD = 100
 TINY = 60
-#: Why a mount cannot take part at all.
+#: Errors with which a mount can't take part at all.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -45,7 +45,7 @@ class NoDirectError(Exception):
 
 @dataclass
 class Desk:
-    """The scratch file and what is known of it; ``size``: its bytes by now; ``kept``: see scratch.py."""
+    """The scratch file and its state; ``size``: its current bytes; ``kept``: see scratch.py."""
 
     plain: int
     direct: int
@@ -54,46 +54,51 @@ class Desk:
     size: int = 0
     results: Dict[str, Dict[str, Any]] = field(default_factory=dict)
 
+    def record(self, name: str, result: str, **details: Any) -> None:
+        self.results[name] = {"result": result, **details}
+
+    def refuse(self, name: str, error: OSError) -> None:
+        self.record(name, REFUSED, error=_errno_name(error))
+
+
+def _errno_name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))
+
 
 @contextmanager
 def buffer(length: int, shift: int = 0) -> Iterator[memoryview]:
     """Memory that begins at a page, or ``shift`` bytes beyond."""
-    with mmap.mmap(-1, length + PAGE) as memory:
-        view = memoryview(memory)
-        part = view[shift : shift + length]
-        try:
-            yield part
-        finally:
-            part.release()
-            view.release()
+    with mmap.mmap(-1, length + PAGE) as memory, memoryview(memory) as view, view[shift : shift + length] as part:
+        yield part
 
 
 def pattern(offset: int, length: int, seed: int) -> bytes:
     """Bytes that differ from place to place and from trial to trial."""
     words = range(offset // 8, (offset + length) // 8 + 1)
-    text = b"".join((item * 2654435761 + seed * 40503 & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little") for item in words)
+    text = b"".join((word * 2654435761 + seed * 40503 & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little") for word in words)
     return text[offset % 8 : offset % 8 + length]
 
 
 def read(desk: Desk, name: str, offset: int, length: int, expected: bytes, shift: int = 0) -> None:
-    """One direct read of what the buffered descriptor wrote."""
+    """One direct read of data that the buffered descriptor wrote."""
     cold = desk.cache is not None and desk.cache.empty(desk.size)
     with buffer(length, shift) as memory:
         try:
-            got = os.preadv(desk.direct, [memory], offset)
+            size = os.preadv(desk.direct, [memory], offset)
         except OSError as error:
-            _refused(desk, name, error)
+            desk.refuse(name, error)
             return
-        right = bytes(memory[:got]) == expected
+        right = bytes(memory[:size]) == expected
     if not right:
-        desk.results[name] = {"result": WRONG}
+        desk.record(name, WRONG)
     elif desk.cache is None:
-        desk.results[name] = {"result": NOT_PROVEN}
-    elif not cold:
-        _judged(desk, name, BUFFERED if not desk.cache.can_be_emptied else NOT_PROVEN, desk.cache.pages(0, desk.size))
+        desk.record(name, NOT_PROVEN)
     else:
         pages = desk.cache.pages(0, desk.size)
-        _judged(desk, name, BUFFERED if pages else BYPASSED, pages)
+        if cold:
+            desk.record(name, BUFFERED if pages else BYPASSED, pages=pages)
+        else:
+            desk.record(name, NOT_PROVEN if desk.cache.can_be_emptied else BUFFERED, pages=pages)
 
 
 def write(desk: Desk, name: str, offset: int, length: int, shift: int = 0) -> None:
@@ -104,37 +109,29 @@ def write(desk: Desk, name: str, offset: int, length: int, shift: int = 0) -> No
     with mmap.mmap(desk.plain, 0, access=mmap.ACCESS_READ) as mapped, buffer(length, shift) as memory:
         memory[:] = data
         touched = mapped[anchor] if anchor < desk.size else None
-        held = touched is not None and desk.cache is not None and desk.cache.pages(anchor, 1) > 0
+        is_cached = touched is not None and desk.cache is not None and desk.cache.pages(anchor, 1) > 0
         try:
             done = os.pwritev(desk.direct, [memory], offset)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise
-            _refused(desk, name, error)
+            desk.refuse(name, error)
             return
         desk.size = max(desk.size, offset + done)
         stayed = desk.cache.pages(anchor, 1) if desk.cache is not None else 0
         end = offset + length
         rest = desk.cache.pages(anchor + PAGE, end - anchor - PAGE) if desk.cache is not None else 0
+    pages = stayed + rest
     if os.pread(desk.plain, length, offset) != data:
-        desk.results[name] = {"result": WRONG}
+        desk.record(name, WRONG)
     elif desk.cache is None:
-        desk.results[name] = {"result": NOT_PROVEN}
+        desk.record(name, NOT_PROVEN)
     elif not desk.cache.can_be_emptied:
-        _judged(desk, name, BUFFERED, stayed + rest)
-    elif not held:
-        _judged(desk, name, BUFFERED if stayed + rest and cold else NOT_PROVEN, stayed + rest)
+        desk.record(name, BUFFERED, pages=pages)
+    elif not is_cached:
+        desk.record(name, BUFFERED if pages and cold else NOT_PROVEN, pages=pages)
     else:
-        result = BUFFERED if rest else FELL_BACK if stayed else BYPASSED
-        _judged(desk, name, result, stayed + rest)
-
-
-def _judged(desk: Desk, name: str, result: str, pages: int) -> None:
-    desk.results[name] = {"result": result, "pages": pages}
-
-
-def _refused(desk: Desk, name: str, error: OSError) -> None:
-    desk.results[name] = {"result": REFUSED, "error": errno.errorcode.get(error.errno or 0, str(error))}
+        desk.record(name, BUFFERED if rest else FELL_BACK if stayed else BYPASSED, pages=pages)
 
 
 @contextmanager
@@ -146,7 +143,7 @@ def desk_in(folder: str, content: bytes) -> Iterator[Desk]:
         try:
             direct = reopened(plain, os.O_DIRECT)
         except OSError as error:
-            raise NoDirectError(errno.errorcode.get(error.errno or 0, str(error))) from None
+            raise NoDirectError(_errno_name(error)) from None
         try:
             yield Desk(plain, direct, cache_of(plain, len(content)), kept, len(content))
         finally:
@@ -154,7 +151,7 @@ def desk_in(folder: str, content: bytes) -> Iterator[Desk]:
 
 
 def ordinary(desk: Desk, content: bytes) -> None:
-    """Reads and writes within a file, and beyond what it has."""
+    """Reads and writes within a file, and beyond its end."""
     second = PIECE
     read(desk, "read", second, PIECE, content[second : 2 * PIECE])
     read(desk, "read, unaligned offset", second + ODD, PIECE, content[second + ODD : second + ODD + PIECE])
@@ -175,10 +172,7 @@ def ordinary(desk: Desk, content: bytes) -> None:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
-        desk.results["write into preallocated space"] = {
-            "result": NOT_PROVEN,
-            "error": "fallocate: " + errno.errorcode.get(error.errno or 0, str(error)),
-        }
+        desk.record("write into preallocated space", NOT_PROVEN, error="fallocate: " + _errno_name(error))
         return
     begin, desk.size = desk.size, desk.size + PIECE
     write(desk, "write into preallocated space", begin, PIECE)
@@ -190,20 +184,17 @@ def tiny(desk: Desk, content: bytes) -> None:
     write(desk, "write to a tiny file", 0, PAGE)
 
 
-#: (bytes of the file, what is done with it)
+#: (bytes of the file, its trials)
 FILES = ((4 * PIECE, ordinary), (TINY, tiny))
 
 
-def run(folder: str, see: Callable[[Desk], None]) -> Dict[str, Dict[str, Any]]:
-    """Every trial, by name; ``see`` looks at each file before its trials.  Raises as ``desk_in`` does."""
+def run(folder: str, inspect: Callable[[Desk], None]) -> Dict[str, Dict[str, Any]]:
+    """Every trial, by name; ``inspect`` gets each file before its trials.  Raises as ``desk_in`` does."""
     results: Dict[str, Dict[str, Any]] = {}
-    steps: List[Any] = list(FILES)
-    for length, work in steps:
+    for length, work in FILES:
         content = pattern(0, length, 0)
         with desk_in(folder, content) as desk:
-            see(desk)
-            try:
-                work(desk, content)
-            finally:
-                results.update(desk.results)
+            inspect(desk)
+            work(desk, content)
+            results.update(desk.results)
     return results

@@ -1,1 +1,1 @@
-"""Which path I/O really takes."""
+"""Proves which path I/O takes."""

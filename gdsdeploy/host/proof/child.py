@@ -1,13 +1,12 @@
-"""The program that reads through cuFile, once for each mount and GPU; started by proof.py, never imported.
+"""The program that reads through cuFile, once for each mount and GPU; proof.py starts it and never imports it.
 
 Its only argument is a JSON object: ``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the
-counters of nvidia-fs), ``log`` (where libcufile logs to), ``name`` (of the scratch file).  Each line of its output is a
-JSON object that says in ``event`` what it is about, written before the next call that may not return.  It needs nothing
-but the standard library, loads the libraries by name, and leaves nothing behind.
+counters of nvidia-fs), ``log`` (libcufile's log file), ``name`` (of the scratch file).  Each line of its output is a
+JSON object with its kind in ``event``, written before the next call that may not return.  It needs only the standard
+library, loads the libraries by name, and leaves nothing behind.
 
-Its scratch file loses its name as soon as it may: libcufile opens it once more by name when it is registered, and
-returns 5031 if it has none (seen in 1.15.1 and 1.20.0).  If the library does not come back from that, proof.py removes
-the file.
+Its scratch file loses its name after it is registered: libcufile then opens it again by name, and returns 5031 if it
+has none (seen in 1.15.1 and 1.20.0).  If that call doesn't return, proof.py removes the file.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SIZE = 1 << 20
 #: cufile.h: CU_FILE_HANDLE_TYPE_OPAQUE_FD.
 OPAQUE_FD = 1
 GPUS = 64
-#: What the log says of the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
+#: Log lines about the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
 KEPT = re.compile(
     r"\] (ERROR|WARN) |Compatibility Mode:|IO mode:|Updating stats|use p2p mode|P2P Support|posix path taken"
 )
@@ -69,7 +68,7 @@ def loaded(names: List[str]) -> Any:
 
 def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
     """(PCI address, primary context) of each GPU; ends the program if CUDA gives none."""
-    found: List[Tuple[str, ctypes.c_void_p]] = []
+    devices: List[Tuple[str, ctypes.c_void_p]] = []
     count = ctypes.c_int()
     for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
         status = getattr(cuda, name)(*arguments)
@@ -84,8 +83,8 @@ def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
         if status:
             say("no context", gpu=address.value.decode().lower(), status=status)
         else:
-            found.append((address.value.decode().lower(), context))
-    return found
+            devices.append((address.value.decode().lower(), context))
+    return devices
 
 
 def scratch(path: str) -> Tuple[int, bool]:
@@ -94,7 +93,7 @@ def scratch(path: str) -> Tuple[int, bool]:
     try:
         return os.open(path, flags | os.O_DIRECT, 0o600), True
     except OSError as error:
-        # Some filesystems have made the file by then.
+        # Some filesystems create the file before they fail.
         if error.errno != errno.EINVAL:
             raise
         remove(path)
@@ -134,31 +133,28 @@ def logged(path: str, begin: int) -> List[str]:
         return []
 
 
-def size(path: str) -> int:
-    return os.stat(path).st_size if os.path.exists(path) else 0
-
-
 def pair(request: Dict[str, Any], cuda: Any, cufile: Any, folder: str, gpu: Tuple[str, ctypes.c_void_p]) -> None:
     """One read from a file in ``folder`` into memory of one GPU."""
-    begin = size(request["log"])
-    found: Dict[str, Any] = {"mount": folder, "gpu": gpu[0]}
-    say("begin", **found)
+    log = request["log"]
+    begin = os.stat(log).st_size if os.path.exists(log) else 0
+    record: Dict[str, Any] = {"mount": folder, "gpu": gpu[0]}
+    say("begin", **record)
     data, path = secrets.token_bytes(SIZE), os.path.join(folder, request["name"])
     try:
-        fd, found["direct"] = scratch(path)
+        fd, record["direct"] = scratch(path)
     except OSError as error:
-        say("pair", scratch=error.strerror, **found)
+        say("pair", scratch=error.strerror, **record)
         return
     try:
-        fill(fd, found["direct"], data)
-        read(request["stats"], cuda, cufile, (fd, path), gpu[1], data, found)
+        fill(fd, record["direct"], data)
+        read(request["stats"], cuda, cufile, (fd, path), gpu[1], data, record)
     except OSError as error:
-        found["scratch"] = error.strerror
+        record["scratch"] = error.strerror
     finally:
         os.close(fd)
         remove(path)
-    found["log"] = logged(request["log"], begin)
-    say("pair", **found)
+    record["log"] = logged(request["log"], begin)
+    say("pair", **record)
 
 
 def read(
@@ -168,41 +164,41 @@ def read(
     file: Tuple[int, str],
     context: ctypes.c_void_p,
     data: bytes,
-    found: Dict[str, Any],
+    record: Dict[str, Any],
 ) -> None:
     memory, handle, zero, length = ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_int64(0), ctypes.c_size_t(SIZE)
     cuda.cuCtxSetCurrent(context)
     status = cuda.cuMemAlloc_v2(ctypes.byref(memory), length)
     if status:
-        found["memory"] = status
+        record["memory"] = status
         return
     description = Description(OPAQUE_FD, file[0], None)
     registered = cufile.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
-    found["register"] = registered.words()
+    record["register"] = registered.words()
     remove(file[1])
     if registered.err:
         cuda.cuMemFree_v2(memory)
         return
-    # What moves while nothing of ours is under way is others'.
-    found["idle"] = text(stats)
+    # Counters that move while this program waits are moved by other programs.
+    record["idle"] = text(stats)
     time.sleep(0.02)
-    found["before"] = text(stats)
-    found["buffer"] = cufile.cuFileBufRegister(memory, length, 0).words()
+    record["before"] = text(stats)
+    record["buffer"] = cufile.cuFileBufRegister(memory, length, 0).words()
     cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(0), length)
-    found["read"] = cufile.cuFileRead(handle, memory, length, zero, zero)
-    found["errno"] = os.strerror(ctypes.get_errno()) if found["read"] == -1 else ""
-    found["after"] = text(stats)
+    record["read"] = cufile.cuFileRead(handle, memory, length, zero, zero)
+    record["errno"] = os.strerror(ctypes.get_errno()) if record["read"] == -1 else ""
+    record["after"] = text(stats)
     back = ctypes.create_string_buffer(SIZE)
     cuda.cuMemcpyDtoH_v2(back, memory, length)
-    found["same"] = back.raw == data
-    if not found["buffer"][0]:
+    record["same"] = back.raw == data
+    if not record["buffer"][0]:
         cufile.cuFileBufDeregister(memory)
     cufile.cuFileHandleDeregister(handle)
     cuda.cuMemFree_v2(memory)
 
 
 def main() -> None:
-    # A core file would hold all that the library maps, and a GPU's memory is large.
+    # A core file would contain all that the library maps, and a GPU's memory is large.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     request = json.loads(sys.argv[1])
     libc = ctypes.CDLL(None)

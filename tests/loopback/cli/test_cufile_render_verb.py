@@ -155,5 +155,5 @@ def test_validate_holds_the_file_against_what_the_host_is(
     assert verdict() == ("pass", "/etc/cufile.json as rendered")
     assert verdict(addresses="all") == (
         "unknown",
-        "the file is fitted to this host, whose facts do not say what it has to be",
+        "the file is fitted to this host, and the host's facts don't decide its content",
     )

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gdsdeploy.converge import ansible
-from gdsdeploy.host.checks.report import STACK
+from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh import transport

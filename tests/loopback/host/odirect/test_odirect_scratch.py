@@ -48,7 +48,7 @@ def test_where_it_needs_a_name_it_loses_it_at_once(
         os.pwrite(descriptor, b"x", 0)
     found = odirect.audit(str(tmp_path))
     assert found["kept"] == scratch.UNLINKED
-    assert found["trials"]["read"]["result"] in (odirect.BYPASSED, odirect.BUFFERED)
+    assert found["trials"]["read"]["result"] in (trials.BYPASSED, trials.BUFFERED)
 
 
 #: A filesystem on which a file without a name cannot be used, and an end by a signal.
@@ -90,7 +90,7 @@ def test_a_file_that_keeps_its_name_is_removed_when_the_program_is_ended(tmp_pat
 
 def test_a_folder_that_is_none() -> None:
     assert odirect.audit("/nowhere")["error"] == "there is no such folder"
-    assert odirect.audit("/etc/hostname")["error"] == "it is no folder"
+    assert odirect.audit("/etc/hostname")["error"] == "it isn't a folder"
     assert "EOPNOTSUPP" in odirect.audit("/proc")["error"] or "ENOENT" in odirect.audit("/proc")["error"]
 
 
@@ -119,7 +119,7 @@ def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return done
 
     monkeypatch.setattr(os, "preadv", lying)
-    assert odirect.audit(str(tmp_path))["trials"]["read"]["result"] == odirect.WRONG
+    assert odirect.audit(str(tmp_path))["trials"]["read"]["result"] == trials.WRONG
 
 
 def test_a_mount_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_fault_is_found_by_name(fault: str) -> None:
 def test_effective_values_are_compared_where_libcufile_names_them() -> None:
     found = findings(GOOD)["cufile.effective"].found
     assert (
-        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile named any"
+        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile logged any"
     )
     document = copy.deepcopy(GOOD)
     logged("properties.use_compat_mode : true", "properties.max_direct_io_size_kb : 1024")(document)
@@ -135,7 +135,7 @@ def test_a_differing_symbol_is_named_with_both_versions() -> None:
     assert found.found == f"1 of {total} differ: nvidia_p2p_get_pages"
     theirs = GOOD["modules"][module("nvidia")]["exports"]["nvidia_p2p_get_pages"][0]
     assert found.evidence == [
-        f"nvidia_p2p_get_pages: nvidia-fs wants 0x{theirs ^ 1:08x}, the driver exports 0x{theirs:08x}"
+        f"nvidia_p2p_get_pages: nvidia-fs needs 0x{theirs ^ 1:08x}, the driver exports 0x{theirs:08x}"
     ]
 
 
@@ -232,7 +232,7 @@ GDSCHECK = HOSTS.parent / "gdscheck"
 @pytest.mark.parametrize(
     ("recording", "agrees", "words"),
     [
-        ("1.9.1.ngpu0.no-nvidia-fs.noconfig", True, "for a reason that is known here"),
+        ("1.9.1.ngpu0.no-nvidia-fs.noconfig", True, "for a reason found here too"),
         ("1.15.1.json-badtype", False, "which nothing found here explains: json type mismatch"),
         ("1.9.1.no-nvfs.compat-false", False, "nvidia-fs driver is not loaded"),
         ("1.9.1.nvfs-version-2.3", False, "it sees nvidia-fs 2.3; loaded here is"),

@@ -22,7 +22,7 @@ OLD_MODULE = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.9.1.nvfs-version-2.
         (FORCED, 0, PASS, "compat: the same driver, nvidia-fs and storage"),
         (HOOKLESS, 0, PASS, "compat: the same driver, nvidia-fs and storage"),
         (HOOKLESS, 134, UNKNOWN, "gdscheck ended with status 134 after a whole report"),
-        (OLD_MODULE, 0, FAIL, "a direct path that cannot be: the loaded nvidia-fs 2.3 is older than the minimum 2.12"),
+        (OLD_MODULE, 0, FAIL, "an impossible direct path: the loaded nvidia-fs 2.3 is older than the minimum 2.12"),
     ],
     ids=["forced-compat", "no-hooks", "aborted", "below-minimum"],
 )

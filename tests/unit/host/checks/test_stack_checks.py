@@ -31,7 +31,11 @@ def finding(ident: str, *changes: Change) -> Finding:
         ("libcuda of another driver", "driver.userland", "libcuda.so.1 560.35.03 under driver 550.163.01"),
         ("no libcuda", "driver.userland", "the loader finds no libcuda.so.1 and no libnvidia-ml.so.1"),
         ("firmware of another driver", "driver.firmware", "none for driver 550.163.01; there is firmware for: 535.261"),
-        ("an option that is not in effect", "driver.parameters", "EnableStreamMemOPs is 0, not 1 as /etc/modprobe.d/s"),
+        (
+            "an option that is not in effect",
+            "driver.parameters",
+            "EnableStreamMemOPs is 0, not 1 as in /etc/modprobe.d/s",
+        ),
         ("a misspelt option", "driver.parameters", "(/etc/modprobe.d/site.conf): the loaded driver has no such option"),
         ("the kernel had an oops", "kernel.taints", "the kernel had an oops"),
         ("a GPU fell off the bus", "driver.errors", "Xid 79 on 0000:3b:00"),
@@ -45,7 +49,7 @@ def test_what_a_finding_says(fault: str, ident: str, words: str) -> None:
 
 def test_errors_of_programs_are_no_fault_of_the_driver() -> None:
     found = finding("driver.errors", said(XIDS[31]))
-    assert (found.verdict, found.found) == (PASS, "only what programs cause: Xid 31")
+    assert (found.verdict, found.found) == (PASS, "only errors that programs cause: Xid 31")
 
 
 def test_without_permission_nobody_can_tell() -> None:

@@ -111,7 +111,7 @@ def test_the_golden_topology_names_what_moved() -> None:
     topology = facts_from(H100).topology
     assert isinstance(topology, Topology)
     wanted = replace(WANTED, topology={"golden": golden.golden(topology, "one-h100")})
-    assert judged(H100, "topology.golden", wanted).found == "it is"
+    assert judged(H100, "topology.golden", wanted).found == "the same tree"
     found = judged(changed(H100, device="0x2331\n", current_link_width="8\n"), "topology.golden", wanted)
     assert found.verdict == FAIL
     part = "10de:2330"

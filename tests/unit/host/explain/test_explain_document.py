@@ -7,11 +7,11 @@ import json
 from dataclasses import replace
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.checks import report
 from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.explain.kinds import Kind
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import Finding
 from tests.unit.host.explain.capable_host import (
@@ -78,7 +78,7 @@ def test_rdma_by_dma_buf() -> None:
 
 def test_as_data() -> None:
     facts = facts_from(PROVISIONED)
-    found = as_document(explain(facts, report.stack(facts)))
+    found = as_document(explain(facts, stack(facts)))
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "unseen"}
     assert [name for name, _ in found["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
@@ -90,7 +90,7 @@ def test_as_data() -> None:
 
 def test_as_text() -> None:
     facts = facts_from(PROVISIONED)
-    text = render(explain(facts, report.stack(facts)))
+    text = render(explain(facts, stack(facts)))
     assert text.index("/mnt/nvme  COMPAT: through CPU memory") < text.index("[nvme.no-hooks]")
     assert "\n     seen /proc/kallsyms: no nvme_v1_register_nvfs_dma_ops" in text
     assert "\n     do   install nvme from MLNX_OFED" in text
