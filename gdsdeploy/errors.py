@@ -6,7 +6,8 @@ place that turns one into an exit code.  Anything else that escapes is a bug and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class GdsError(Exception):
@@ -233,3 +234,21 @@ def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:
     yield root
     for child in root.__subclasses__():
         yield from all_errors(child)
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The one of ``names`` that is most like ``name``; None where none is like it by ``cutoff``, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown ``name``: the nearest known one, or nothing."""
+    near = nearest(name, names)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first ``most`` of ``words``, and how many more there are."""
+    rest = len(words) - most
+    before = " " if separator == ", " else separator
+    return separator.join(words[:most]) + (f"{before}and {rest} more" if rest > 0 else "")

@@ -10,13 +10,13 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
-from gdsdeploy.errors import LockStale, RepositoryUntrusted
+from gdsdeploy.errors import LockStale, RepositoryUntrusted, first_few
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, known
 from gdsdeploy.lock.resolve_fleet import Upgrade
-from gdsdeploy.model.lock import Lock, Refused
+from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
 
 #: Newer ones that are named after the table; the lock and --explain have all of them.
@@ -194,15 +194,10 @@ def _passed_over(fleet: Path, lock: Lock) -> None:
     """What was not taken though it is newer, in one line a profile: nothing goes back in silence."""
     for name, target in lock.targets.items():
         if target.refused:
-            more = len(target.refused) - _SHOWN
-            shown = ", ".join(map(_brief, target.refused[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
-            console.say(f"Passed over for profile {name}: {shown}")
+            newer = [f"{refused.what} [{refused.rule}]" for refused in target.refused]
+            console.say(f"Passed over for profile {name}: {first_few(newer, _SHOWN)}")
     if any(target.refused for target in lock.targets.values()):
         console.say(f"Why: gdsdeploy lock --explain driver {fleet} (or kernel, nvidia-fs, libcufile, a package)")
-
-
-def _brief(refused: Refused) -> str:
-    return f"{refused.what} [{refused.rule}]"
 
 
 def _show(changes: list[lockdiff.Change]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from gdsdeploy.converge.desired import ROLES
+from gdsdeploy.errors import first_few
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change
 
@@ -47,9 +48,7 @@ def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 def sentence(group: Sequence[Change]) -> str:
     """What is done by changes of one kind."""
-    named = ", ".join(change.subject for change in group[:_NAMED])
-    rest = len(group) - _NAMED
-    return registry.kinds()[group[0].kind].format(named + (f" and {rest} more" if rest > 0 else ""))
+    return registry.kinds()[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
 
 
 def role(change: Change) -> str:

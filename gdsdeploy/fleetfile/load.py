@@ -6,7 +6,6 @@ shown where the user wrote them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gdsdeploy import paths
-from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean, first_few
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document
 from gdsdeploy.fleetfile import waivers
@@ -170,8 +169,7 @@ def _unknown(key: str, model: type[BaseModel]) -> str:
     known = _known_keys(model)
     if key in known:
         return "this key does not belong here"
-    near = difflib.get_close_matches(key[:_SHOWN], known, n=1)
-    return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
+    return "unknown key" + did_you_mean(key[:_SHOWN], known)
 
 
 def _known_keys(model: type[BaseModel]) -> list[str]:
@@ -189,6 +187,4 @@ def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsEr
         text = f"{path}:{mark.line + 1}:{mark.column + 1}: {message}"
         if text not in lines:
             lines.append(text)
-    more = len(lines) - MAX_PROBLEMS
-    shown = lines[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
-    return error("\n".join(shown))
+    return error(first_few(lines, MAX_PROBLEMS, "\n"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.errors import FleetInvalid, did_you_mean
 
 
 def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
@@ -22,10 +21,11 @@ def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str 
     for pattern in (part.strip() for part in limit.split(",")):
         found = fnmatch.filter(known, pattern) if pattern else []
         if not found:
-            near = difflib.get_close_matches(pattern, known, n=1)
-            raise FleetInvalid(
-                f"{option}: {fleet} has no host {pattern!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-                hint=f"It has: {', '.join(known)}",
-            )
+            raise no_host(f"{option}: {fleet}", pattern, known)
         wanted |= set(found)
     return [name for name in known if name in wanted]
+
+
+def no_host(where: str, name: str, hosts: Collection[str]) -> FleetInvalid:
+    """The error for a name that no host has; ``where`` is the fleet file, or an option and the fleet file."""
+    return FleetInvalid(f"{where} has no host {name!r}{did_you_mean(name, hosts)}", hint=f"It has: {', '.join(hosts)}")

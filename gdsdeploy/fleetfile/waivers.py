@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 
+from gdsdeploy.errors import did_you_mean
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 
@@ -28,9 +28,8 @@ def problems(fleet: Fleet) -> list[tuple[tuple[str | int, ...], str]]:
     found: list[tuple[tuple[str | int, ...], str]] = []
     for number, item in enumerate(fleet.waivers):
         if item.check.partition(":")[0] not in known:
-            near = difflib.get_close_matches(item.check, known, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            found.append((("waivers", number, "check"), f"there is no check {item.check!r}{meant}"))
+            problem = f"there is no check {item.check!r}{did_you_mean(item.check, known)}"
+            found.append((("waivers", number, "check"), problem))
         found += [
             (("waivers", number, "hosts"), f"no host is called {pattern!r}")
             for pattern in item.hosts

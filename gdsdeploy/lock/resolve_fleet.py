@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted
+from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, nearest
 from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
@@ -175,8 +174,8 @@ def explain(
                 continue
     if not found:
         names = {each for target in lock.targets.values() for each in known(target)}
-        near = ", ".join(difflib.get_close_matches(what, sorted(names), n=3)) or "driver, kernel, nvidia-fs, libcufile"
-        raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=f"Try: {near}")
+        hint = f"Try: {nearest(what, sorted(names)) or 'driver, kernel, nvidia-fs, libcufile'}"
+        raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=hint)
     return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host import evidence
 from gdsdeploy.host.checks import report
@@ -36,9 +36,7 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
         )
     fleet = load_fleet(fleet_file)
     if name not in fleet.hosts:
-        near = difflib.get_close_matches(name, list(fleet.hosts), n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise FleetInvalid(f"{fleet_file} has no host {name!r}{meant}", hint=f"It has: {', '.join(fleet.hosts)}")
+        raise selection.no_host(str(fleet_file), name, fleet.hosts)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
     endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, [name])
     for answer in transport.fan_out(endpoints, hostapp.build(), argv, timeout=timeout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import time
@@ -14,7 +13,16 @@ from typing import Any
 from gdsdeploy import atomic
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
+from gdsdeploy.errors import (
+    ChecksFailed,
+    ChecksUnknown,
+    FleetInvalid,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    all_errors,
+    did_you_mean,
+)
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host import checks
 from gdsdeploy.host.checks.report import stack
@@ -233,8 +241,7 @@ def known_check(name: str, option: str = "--check") -> str:
     known = [check.id for check in checks.listed()]
     if name.partition(":")[0] in known:
         return name
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = did_you_mean(name, known)
     raise FleetInvalid(f"{option}: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
 
 

@@ -14,7 +14,8 @@ from gdsdeploy import atomic, console
 from gdsdeploy.converge import fitted_hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, Rendered, Variant, rendered
-from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
+from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
@@ -58,9 +59,7 @@ def command(
     lock = lockfile.read(lockfile.beside(fleet))
     lockfile.require_fresh(intent, lock, fleet_file=fleet)
     if host not in intent.hosts:
-        near = difflib.get_close_matches(host, intent.hosts, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise FleetInvalid(f"{fleet} has no host {host!r}{meant}", hint=f"It has: {', '.join(intent.hosts)}")
+        raise selection.no_host(str(fleet), host, intent.hosts)
     profile = intent.profiles[intent.hosts[host].profile]
     known: Host | None = None
     if evidence is not None:
