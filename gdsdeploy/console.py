@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from json import dumps
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -78,6 +79,17 @@ def file(text: str) -> None:
 def table(rows: Table) -> None:
     """A table of results to stdout."""
     _data.print(rows)
+
+
+def json(value: object) -> None:
+    """A JSON document to stdout."""
+    data(dumps(value, indent=2, ensure_ascii=False))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as one table: columns aligned, two spaces between them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def is_live() -> bool:

@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError, ReportsDiffer
 from gdsdeploy.host.io import reading
 from gdsdeploy.report import changes
 
 
 @click.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.argument("before", type=options.PATH)
+@click.argument("after", type=options.PATH)
+@options.as_json()
 def command(before: Path, after: Path, as_json: bool) -> None:
     """Say what changed between two runs of validate, given the JSON of each.
 

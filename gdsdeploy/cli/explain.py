@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.explain import Explanation, as_document
@@ -23,7 +24,7 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, TIMEOUT, of_file, of_host,
 @click.argument("mount", required=False)
 @click.option(
     "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     default=DEFAULT_FLEET,
     show_default=True,
     metavar="FILE",
@@ -36,10 +37,8 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, TIMEOUT, of_file, of_host,
     help="Explain saved evidence; no host is asked.",
 )
 @click.option("--error", metavar="CODE", help="Say what an error of cuFile means instead: 5027, a name, cuda:100, -22.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for the host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.timeout(TIMEOUT, "Seconds for the host.")
+@options.as_json()
 def command(
     host: str | None,
     mount: str | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
 from gdsdeploy.host.io import reading
@@ -33,7 +34,7 @@ def command() -> None:
     metavar="N",
     help="gdscheck's exit status, where FILE does not end in a line like rc=255. The verdict does not follow it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, one for each file.")
+@options.as_json("Print one JSON object a line, one for each file.")
 def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> None:
     """Understand the output of `gdscheck -p`, or a cufile.log, of any release from 1.4 to 1.20.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
 from gdsdeploy import console, run
+from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin
@@ -78,7 +78,7 @@ def up(name: str, vms: int, lights: int, nodes: int, release: str | None, yes: b
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of labs.")
+@options.as_json("Print one JSON array of labs.")
 def list_labs(as_json: bool) -> None:
     """Show every lab, its hosts, how they run and where they listen."""
     labs: list[dict[str, Any]] = [
@@ -92,7 +92,7 @@ def list_labs(as_json: bool) -> None:
         for lab in all_labs()
     ]
     if as_json:
-        console.data(json.dumps(labs, indent=2))
+        console.json(labs)
         return
     if not labs:
         console.say("There is no lab. `gdsdeploy lab up` makes one.")

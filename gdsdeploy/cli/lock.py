@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
+from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale, RepositoryUntrusted, first_few
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
@@ -25,16 +25,14 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("what", nargs=-1)
 @click.option("--upgrade", is_flag=True, help="Move everything to the newest that is admitted, or only WHAT.")
 @click.option("--check", is_flag=True, help="Write nothing; fail if the lock does not fit FLEET or its repositories.")
 @click.option("--explain", metavar="PACKAGE", help="Say why a package has its version, and what forbids newer ones.")
 @click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
-@click.option(
-    "--key", type=click.Path(path_type=Path), metavar="FILE", help="The private key for --sign; else your own."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--key", type=options.PATH, metavar="FILE", help="The private key for --sign; else your own.")
+@options.as_json()
 def command(
     fleet: Path,
     what: tuple[str, ...],
@@ -107,7 +105,7 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
             "refused": {n: [r.model_dump() for r in target.refused] for n, target in resolved.lock.targets.items()},
             "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
         }
-        console.data(json.dumps(found, indent=2, ensure_ascii=False))
+        console.json(found)
         return
     if old is not None and changes:
         _show(changes)
@@ -142,7 +140,7 @@ def _check(fleet: Path, as_json: bool) -> None:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         named = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
-        console.data(json.dumps({"lock": str(path), "fits": not reasons, "reasons": named}, indent=2))
+        console.json({"lock": str(path), "fits": not reasons, "reasons": named})
     if not reasons:
         console.say(f"{path} fits {fleet}, and its repositories have every package of it")
         return
@@ -153,15 +151,14 @@ def _check(fleet: Path, as_json: bool) -> None:
 
 
 def _explain(fleet: Path, what: str, as_json: bool) -> None:
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
+    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     with Fetcher() as fetcher:
         found = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
     if as_json:
         named = [
             {**asdict(each), "package": each.package.model_dump(), "index": each.index.model_dump()} for each in found
         ]
-        console.data(json.dumps({"what": what, "profiles": named}, indent=2, ensure_ascii=False))
+        console.json({"what": what, "profiles": named})
         return
     for each in found:
         console.data("\n".join(_words(each, fleet)))
@@ -216,5 +213,4 @@ def _table(lock: Lock) -> str:
         about = lockdiff.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
         rows.append([name, *(about[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return console.columns(rows)

@@ -9,23 +9,24 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import KEYRING, Mirrored, mirror, openpgp, work
 from gdsdeploy.repo.fetch import Fetcher
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("lock", type=_FILE)
-@click.argument("directory", type=_FILE)
+@click.argument("lock", type=options.PATH)
+@click.argument("directory", type=options.PATH)
 @click.option(
     "--key", metavar="FINGERPRINT", help="Your secret key to sign with; without it, those you have are listed."
 )
-@click.option("--keyring", "keyrings", type=_FILE, multiple=True, metavar="FILE", help="Keys of the original indices.")
+@click.option(
+    "--keyring", "keyrings", type=options.PATH, multiple=True, metavar="FILE", help="Keys of the original indices."
+)
 @click.option("--no-dependencies", is_flag=True, help="Only the locked files, without what they need of the system.")
 @click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Downloads at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.as_json()
 def command(
     lock: Path,
     directory: Path,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
@@ -20,19 +20,15 @@ from gdsdeploy.ssh import evidence_file, hostdata
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("fleet", required=False, type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
+@options.optional_fleet
+@options.limit
+@options.saved_evidence
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=asking.TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.timeout(asking.TIMEOUT)
+@options.as_json("Print one JSON object.")
 def command(
     fleet: Path | None,
     limit: str | None,
@@ -78,7 +74,7 @@ def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
     documents = {name: _document(facts) for name, facts in found.items()} if as_json else {}
     if as_json:
         whole = documents.get(evidence_file.UNNAMED, documents)
-        console.data(json.dumps(whole, indent=2, ensure_ascii=False))
+        console.json(whole)
         return
     for name, facts in found.items():
         console.data((f"{name}:\n" if name else "") + _text(facts))
@@ -90,7 +86,7 @@ def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json:
         found = asking.ask(intent, fleet, names, timeout=timeout, progress=console.say)
     known, lost = hostdata.each(found, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
-        console.data(json.dumps(known, indent=2, ensure_ascii=False))
+        console.json(known)
     else:
         for name, text in known.items():
             profile = intent.profiles[intent.hosts[name].profile]
@@ -135,7 +131,7 @@ def _plan(intent: Fleet, fleet: Path, mode: Mode | None, rdma: Rdma | None, as_j
             raise LockStale(f"the lock has nothing for profile {name}", hint=f"Run `gdsdeploy lock {fleet}` again")
         plans[name] = migration(name, profile, lock.targets[name], mode or profile.mode, rdma or profile.rdma)
     if as_json:
-        console.data(json.dumps({name: as_dict(item) for name, item in plans.items()}, indent=2, ensure_ascii=False))
+        console.json({name: as_dict(item) for name, item in plans.items()})
         return
     for name, item in plans.items():
         console.data(f"{name}: " + ("there already" if not item.steps else "reboot" if item.reboot else "no reboot"))

@@ -7,22 +7,20 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.converge import plan_report
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import TIMEOUT, Planned, plan_fleet
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.fleet
+@options.limit_with_builders
+@options.timeout(TIMEOUT)
+@options.as_json()
 def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     """Show what provision would change on each host of FLEET, and why, without touching it.
 
@@ -43,9 +41,7 @@ def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> No
       gdsdeploy plan fleet.yml --limit 'gpu*' --json | jq '.hosts[].actions[].what'
       gdsdeploy plan fleet.yml || gdsdeploy provision fleet.yml
     """
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
 
     def said(found: HostPlan | GdsError, name: str, seconds: float) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work.")
+@options.limit_with_builders
 @click.option("--force-roles", is_flag=True, help="Run the roles on every host, also where there is nothing to change.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
+@options.as_json("Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_roles: bool, as_json: bool) -> None:
     """Converge the hosts of FLEET to its lock.
 
@@ -48,9 +48,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
       gdsdeploy provision fleet.yml --check --diff
     """
     require_flags(ansible)
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {', '.join(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)

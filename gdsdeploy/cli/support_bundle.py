@@ -7,27 +7,25 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.validate.support_bundle import pack_fleet
 from gdsdeploy.validate.validate import TIMEOUT, require_folder, write
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=options.FILE,
     required=True,
     help="The file to write (.tar.gz).",
 )
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@options.limit
 @click.option("--hide-names", is_flag=True, help="Replace the hosts' names, too.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
+@options.timeout(TIMEOUT)
 def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
     """Pack what the hosts of FLEET say of themselves into one file that may be given to others.
 
@@ -47,9 +45,7 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
       gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
       gdsdeploy validate --evidence case-4711.tar.gz
     """
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     require_folder(output)
     with console.step(f"Asking {', '.join(names)}"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
@@ -17,26 +17,18 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
 from gdsdeploy.validate import topology as topologies
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("fleet", required=False, type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
+@options.optional_fleet
+@options.limit
+@options.saved_evidence
 @click.option(
     "--golden",
     type=click.Choice(["write", "check"]),
     help="Write the golden topology of each profile from its hosts, or hold the hosts against it.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=topologies.TIMEOUT,
-    show_default=True,
-    help="Seconds for each host.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, by host.")
+@options.timeout(topologies.TIMEOUT)
+@options.as_json("Print one JSON object, by host.")
 def command(
     fleet: Path | None, limit: str | None, file: Path | None, golden: str | None, timeout: float, as_json: bool
 ) -> None:
@@ -100,7 +92,7 @@ def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> 
     whole, lost = hostdata.each(found, lambda _, item: shown.document(item) if as_json else shown.text(item))
     if as_json:
         shapes = next(iter(whole.values()), None) if alone else whole
-        console.data(json.dumps(shapes, indent=2, ensure_ascii=False))
+        console.json(shapes)
         return lost
     for name, item in whole.items():
         console.data((f"{name}:\n" if not alone else "") + str(item))
@@ -110,7 +102,7 @@ def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> 
 def _check(fleet: Fleet, found: dict[str, Topology], as_json: bool, lost: list[GdsError]) -> None:
     differ = {name: topologies.compared(fleet, name, item) for name, item in found.items()}
     if as_json:
-        console.data(json.dumps(differ, indent=2, ensure_ascii=False))
+        console.json(differ)
     else:
         for name, lines in differ.items():
             words = ["its profile names no golden topology"] if lines is None else lines or ["as it should be"]

@@ -9,6 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
+from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
@@ -24,13 +25,11 @@ from gdsdeploy.validate import bundle
 from gdsdeploy.validate.support_bundle import judge
 from gdsdeploy.validate.validate import TIMEOUT, Asked, known_check, outcome, require_folder, validate, write
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("fleet", type=click.Path(path_type=Path), required=False)
+@options.optional_fleet
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@options.limit
 @click.option("--check", "only", metavar="ID", multiple=True, help="Only this check; may be given more than once.")
 @click.option("--load", is_flag=True, help="Also read from mounts that have a threshold under load, some seconds each.")
 @click.option("--since-boot", is_flag=True, help="What each host's own gate found in the boot that runs.")
@@ -41,25 +40,23 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--evidence",
     "--from",
     "source",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="BUNDLE",
     help="Judge a support bundle instead of a fleet.",
 )
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--junit", type=_FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write one self-contained HTML file.")
+@options.timeout(TIMEOUT)
+@options.as_json()
+@click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
 @click.option(
     "--attest",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE|DIR",
     help="Also sign what was found: a statement in FILE (*.json), or DIR with report, lock and statement.",
 )
-@click.option("--key", type=_FILE, metavar="FILE", help="The private key for --attest; without it your own.")
-@click.option("--prometheus", type=_FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
+@click.option("--key", type=options.FILE, metavar="FILE", help="The private key for --attest; without it your own.")
+@click.option("--prometheus", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 def command(
     fleet: Path | None,
     pytest_args: tuple[str, ...],
@@ -145,9 +142,7 @@ def command(
 
 
 def _asked(fleet: Path, limit: str | None, asked: Asked, *, timeout: float, since_boot: bool) -> Report:
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {', '.join(names)}"):
         return validate(

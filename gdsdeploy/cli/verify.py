@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from pathlib import Path
 
 import click
@@ -11,14 +10,13 @@ import click
 from gdsdeploy import console
 from gdsdeploy.attest import policy as policies
 from gdsdeploy.attest.verify import Result, Verified, verify
+from gdsdeploy.cli import options
 
 
 @click.command()
-@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="PATH…")
-@click.option(
-    "--policy", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Whose signatures are accepted."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.argument("paths", type=options.PATH, nargs=-1, required=True, metavar="PATH…")
+@click.option("--policy", type=options.PATH, required=True, metavar="FILE", help="Whose signatures are accepted.")
+@options.as_json()
 def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
     """Verify signed locks, archives of modules and validations, without a network.
 
@@ -57,7 +55,7 @@ def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
     if as_json:
         errors = [{"kind": type(e).__name__, "message": e.message, "hint": e.hint} for e in found.errors]
         value = {"policy": str(policy), "verified": [_shown(item) for item in found.verified], "errors": errors}
-        console.data(json.dumps(value, indent=2, ensure_ascii=False))
+        console.json(value)
     else:
         for item in found.verified:
             files = f"{len(item.files)} file{'' if len(item.files) == 1 else 's'}"

@@ -20,7 +20,7 @@ import yaml
 from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import checked
+from gdsdeploy.fleetfile.load import checked, load_fleet
 from gdsdeploy.lock.repo_settings import declared
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -227,6 +227,14 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
                 yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(found))
         for signer in sorted({index.signed_by for index in indices} - set(fixed.fingerprints)):
             yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
+
+
+def fleet_and_lock(fleet_path: Path, *, fresh: bool = True) -> tuple[Fleet, Lock]:
+    """The fleet file and the lock beside it; raises FleetInvalid, LockInvalid and, where ``fresh``, LockStale."""
+    fleet, lock = load_fleet(fleet_path), read(beside(fleet_path))
+    if fresh:
+        require_fresh(fleet, lock, fleet_file=fleet_path)
+    return fleet, lock
 
 
 def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str = "FLEET") -> None:

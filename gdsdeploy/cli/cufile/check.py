@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cufile.check import Report, check, judged_release, unreadable
 from gdsdeploy.cufile.machine import content, this_machine
 from gdsdeploy.cufile.model import ASKED, Release
@@ -34,7 +35,7 @@ def release_for(option: str, version: str | None) -> Release:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--libcufile", "version", metavar="VERSION", help="Version of libcufile, such as 1.20 or 1.9.1.3.")
 @click.option("--here", is_flag=True, help="The files are for this machine: look at their paths and its kernel too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on one line.")
+@options.as_json("Print one JSON object a file, each on one line.")
 def command(files: tuple[str, ...], version: str | None, here: bool, as_json: bool) -> None:
     """Report every problem of each cufile.json, and what that release of libcufile would do with it.
 

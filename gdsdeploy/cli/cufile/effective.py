@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cufile import effective
 from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
 from gdsdeploy.cufile.machine import content
@@ -15,10 +16,10 @@ from gdsdeploy.host.io import reading
 
 
 @click.command()
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=options.PATH)
 @click.option(
     "--library",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="PATH",
     help="The libcufile.so to ask; default: the one that is installed here.",
 )
@@ -31,11 +32,9 @@ from gdsdeploy.host.io import reading
     help="Let this folder exist, as on the host that FILE is for: log folder, mounts. May be given more than once.",
 )
 @click.option("--stand-in", is_flag=True, help="Use the stand-in libcuda although this machine has a GPU.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT, show_default=True, help="Seconds for each file."
-)
+@options.timeout(TIMEOUT, "Seconds for each file.", least=0.1)
 @click.option("--all", "every", is_flag=True, help="Show the keys that FILE does not give, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on a line.")
+@options.as_json("Print one JSON object a file, each on a line.")
 def command(
     files: tuple[Path, ...],
     library: Path | None,

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import atomic, console
+from gdsdeploy.cli import options
 from gdsdeploy.cli.cufile.check import release_for
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.machine import content
@@ -19,9 +20,7 @@ from gdsdeploy.errors import CufileInvalid
 @click.argument("file", metavar="FILE")
 @click.option("--from", "old", metavar="VERSION", help="Version of libcufile that FILE was written for.")
 @click.option("--to", "new", metavar="VERSION", help="Version of libcufile that is to read it.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write there (FILE too) when it is whole."
-)
+@click.option("--output", type=options.FILE, help="Write there (FILE too) when it is whole.")
 @click.option("--json", "want_json", is_flag=True, help="Print one JSON object: the changes, and the new text.")
 def command(file: str, old: str | None, new: str | None, output: Path | None, want_json: bool) -> None:
     """Move a cufile.json from one release of libcufile to another, and say what changed and why.

@@ -11,23 +11,23 @@ from typing import cast, get_args
 import click
 
 from gdsdeploy import atomic, console
+from gdsdeploy.cli import options
 from gdsdeploy.converge import fitted_hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, Rendered, Variant, rendered
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("host", metavar="HOST")
 @click.option(
     "--evidence",
     "--facts",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE",
     help="Read evidence that was saved on HOST; it is not asked.",
 )
@@ -39,8 +39,8 @@ from gdsdeploy.lock import lockfile
     help="For /etc/cufile.json, or for CUFILE_ENV_PATH_JSON in a container or of one user.",
 )
 @click.option("--diff", is_flag=True, help=f"Print how {PATH} on HOST differs, instead of the whole file.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the text, its values and their sources.")
+@click.option("--output", type=options.FILE, metavar="FILE", help="Write it there.")
+@options.as_json("Print one JSON object: the text, its values and their sources.")
 def command(
     fleet: Path, host: str, evidence: Path | None, variant: str, diff: bool, output: Path | None, as_json: bool
 ) -> None:
@@ -55,9 +55,7 @@ def command(
       gdsdeploy cufile render fleet.yml gpu1 --diff
       gdsdeploy cufile render fleet.yml gpu1 --evidence gpu1.json --variant container --output image/cufile.json
     """
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     if host not in intent.hosts:
         raise selection.no_host(str(fleet), host, intent.hosts)
     profile = intent.profiles[intent.hosts[host].profile]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
 from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option(
     "--accept", metavar="NAME", help="Put the key on record that this machine has shown, and that was refused."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.as_json()
 def command(fleet: Path, accept: str | None, as_json: bool) -> None:
     """Show the keys with which machines of FLEET sign the modules that they build for others.
 
@@ -43,7 +43,7 @@ def command(fleet: Path, accept: str | None, as_json: bool) -> None:
         for name, key in keys.fingerprints().items()
     ]
     if as_json:
-        console.data(json.dumps({"fleet": str(fleet), "builders": found}, indent=2))
+        console.json({"fleet": str(fleet), "builders": found})
         return
     for item in found:
         refused = f"  refused: {item['refused']}" if item["refused"] else ""

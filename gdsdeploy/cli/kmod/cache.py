@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
@@ -117,7 +116,7 @@ def _described(entries: Sequence[Entry]) -> list[dict[str, object]]:
 
 
 def _print(cache: BuildCache, **lists: list[dict[str, object]]) -> None:
-    console.data(json.dumps({"folder": str(cache.folder), "limit": cache.limit, **lists}, indent=2))
+    console.json({"folder": str(cache.folder), "limit": cache.limit, **lists})
 
 
 def _line(entry: Entry) -> str:

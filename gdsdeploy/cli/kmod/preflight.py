@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
@@ -19,7 +19,7 @@ from gdsdeploy.repo.fetch import Fetcher
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option("--kernel", "kernels", metavar="NEXT[,…]", help="Release, version or branch. Default: the lock's.")
 @click.option("--driver", "drivers", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
 @click.option("--nvidia-fs", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
@@ -32,7 +32,7 @@ from gdsdeploy.repo.fetch import Fetcher
 )
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
 @click.option("--again", is_flag=True, help="Build also what an earlier preflight has the answer for.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.as_json()
 def command(
     fleet: Path,
     kernels: str | None,
@@ -77,7 +77,7 @@ def command(
     with Fetcher() as fetcher:
         cells = preflight(intent, lock, chosen, asked, mode=mode, again=again, fetcher=fetcher, step=console.step)
     if as_json:
-        console.data(json.dumps(document(cells, mode), indent=2, ensure_ascii=False))
+        console.json(document(cells, mode))
     else:
         console.data(_table(cells))
         _reasons(cells)
@@ -143,8 +143,7 @@ def _table(cells: list[Cell]) -> str:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.kept else f"now, {record.seconds:.0f} s"
             answers = [_mark(record.builds), _mark(record.loads if record.builds else False), record.mode, when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return console.columns(rows)
 
 
 def _mark(answer: bool | None) -> str:

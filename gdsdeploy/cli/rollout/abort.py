@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.errors import RolloutFailed
 from gdsdeploy.model.rollout import Kind, Outcome
@@ -14,9 +15,9 @@ from gdsdeploy.rollout.report.page import sentence
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
-@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
+@options.fleet
+@options.reason
+@options.as_json("Print each new event as one line of JSON.")
 def command(fleet: Path, reason: str, as_json: bool) -> None:
     """End the rollout of FLEET: begin no more hosts, and take back those that are under way.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.rollout import journal, session, status
 from gdsdeploy.rollout.report import progress
@@ -17,8 +17,8 @@ from gdsdeploy.rollout.report.events import span, stamp
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of text.")
+@options.fleet
+@options.as_json("Print one JSON array instead of text.")
 def command(fleet: Path, as_json: bool) -> None:
     """List the rollouts of FLEET, the newest last: when, how they ended, for how many hosts.
 
@@ -33,7 +33,7 @@ def command(fleet: Path, as_json: bool) -> None:
         console.say(f"There was no rollout of {fleet} yet")
     found = list(_rows(path)) if path.exists() else []
     if as_json:
-        console.data(json.dumps(found, indent=2, ensure_ascii=False))
+        console.json(found)
         return
     rows = [("rollout", "began (UTC)", "took", "state", "hosts")]
     for item in found:

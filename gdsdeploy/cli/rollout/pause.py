@@ -8,15 +8,16 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.model.rollout import Kind
 from gdsdeploy.rollout import control, session
 from gdsdeploy.rollout.report.events import sentence
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about what was done.")
+@options.fleet
+@options.reason
+@options.as_json("Print one JSON object about what was done.")
 def command(fleet: Path, reason: str, as_json: bool) -> None:
     """Begin no more hosts of the rollout of FLEET; those under way finish the step that they are in.
 

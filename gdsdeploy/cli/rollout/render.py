@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
 from gdsdeploy.rollout.carriers import CARRIERS, Carrier, Rendered, render
 
@@ -23,7 +23,7 @@ _NEXT = {
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--for", "carrier", type=click.Choice(CARRIERS), required=True, help="The engine that is going to run it."
@@ -32,7 +32,7 @@ _NEXT = {
 @click.option(
     "--modules-url", metavar="HTTPS_URL", default="", help="pull: hosts fetch archives of modules from there."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about what was written.")
+@options.as_json("Print one JSON object about what was written.")
 def command(fleet: Path, folder: Path, carrier: Carrier, ask: bool, modules_url: str, as_json: bool) -> None:
     """Render all that provisioning FLEET needs into FOLDER, for an engine that the fleet has already.
 
@@ -57,9 +57,7 @@ def command(fleet: Path, folder: Path, carrier: Carrier, ask: bool, modules_url:
         raise click.UsageError("--modules-url goes with --for pull only")
     if modules_url and not modules_url.startswith("https://"):
         raise click.BadParameter("modules come over HTTPS: give an https:// address", param_hint="--modules-url")
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     found = render(intent, lock, fleet, folder, carrier=carrier, ask=ask, modules_url=modules_url)
     if as_json:
         console.data(summary(found))

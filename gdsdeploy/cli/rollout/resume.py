@@ -7,20 +7,19 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.model.rollout import Kind
 from gdsdeploy.rollout import session, status
 from gdsdeploy.validate.validate import require_folder
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option("--accept", multiple=True, metavar="HOST", help="This host's failure no longer counts; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+@options.as_json("Print each new event as one line of JSON.")
+@options.html_of_rollout
 def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | None) -> None:
     """Go on with the newest rollout of FLEET: paused, halted, or left by a controller that was killed.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.errors import Interrupted, RolloutRefused
@@ -15,15 +16,13 @@ from gdsdeploy.rollout import session, status
 from gdsdeploy.rollout.report.events import count
 from gdsdeploy.validate.validate import require_folder
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+@options.fleet
+@options.reason
+@options.yes
+@options.as_json("Print each new event as one line of JSON.")
+@options.html_of_rollout
 def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | None) -> None:
     """Take back every host that the newest rollout of FLEET has changed, finished or not.
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.converge import plan_report
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, GdsError, Interrupted, RolloutRefused
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.rollout import durations, journal, preconditions, session
 from gdsdeploy.rollout.display import Watch
@@ -23,23 +23,19 @@ from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.rollout.status import Status
 from gdsdeploy.validate.validate import require_folder, write
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@options.fleet
+@options.limit
 @click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns work.")
 @click.option(
-    "--from", "since", type=_FILE, metavar="LOCK", help="The lock that hosts have, where it is not kept here."
+    "--from", "since", type=options.FILE, metavar="LOCK", help="The lock that hosts have, where it is not kept here."
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan, and end.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds to ask each host in."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON; with --dry-run the plan.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+@options.yes
+@options.timeout(TIMEOUT, "Seconds to ask each host in.")
+@options.as_json("Print each event as one line of JSON; with --dry-run the plan.")
+@options.html_of_rollout
 def command(
     fleet: Path,
     limit: str | None,
@@ -77,9 +73,7 @@ def command(
     if not (yes or dry_run) and not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked here: standard input is no terminal; look at --dry-run, give --yes")
     require_folder(html)
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     if not dry_run:
         _require_none(fleet)
     chosen = preconditions.choose(intent, fleet, limit, exclude)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.rollout import journal, session
 from gdsdeploy.rollout.display import Watch
@@ -17,15 +18,14 @@ from gdsdeploy.validate.validate import require_folder, write
 #: Seconds between two looks at the journal.
 _PAUSE = 1.0
 _LOOKS = 20
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option("--rollout", "name", metavar="ID", help="Another rollout than the newest; see history.")
 @click.option("-w", "--watch", is_flag=True, help="Follow it until it ends or nobody works on it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch each event as one line.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write a report with the timeline, one HTML file.")
+@options.as_json("Print one JSON object; with --watch each event as one line.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write a report with the timeline, one HTML file.")
 def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path | None) -> None:
     """Say how far the newest rollout of FLEET is: waves, hosts by state, time left, failures and the last event.
 
