@@ -148,7 +148,7 @@ class RollbackFailed(GdsError, exit_code=56):
 
 
 class AttestationInvalid(GdsError, exit_code=60):
-    """A file isn't a signed statement, differs from what was signed, or is not covered by a statement; each is named."""
+    """A file isn't a signed statement, was changed, or isn't covered by any statement; each is named."""
 
 
 class AttestationRefused(GdsError, exit_code=61):
