@@ -47,6 +47,9 @@ def output(text: str, *names: str, required: bool = False) -> Decorator:
     return click.option(*names, "--output", type=FILE, metavar="FILE", required=required, help=text)
 
 
+EVIDENCE_ALONE = "--evidence FILE goes with no other option than --json"
+
+
 def require(holds: bool, problem: str) -> None:
     """End with a usage error that says ``problem`` unless ``holds``."""
     if not holds:

@@ -9,7 +9,7 @@ import click
 
 
 class Verbs(click.Group):
-    """A click group over modules that export ``command``, or ``commands`` by verb; verbs defined in place come first."""
+    """A group over modules that export ``command``, or ``commands`` by verb; verbs defined in place come first."""
 
     def __init__(self, *args: object, verbs: Mapping[str, tuple[str, str]], **settings: object) -> None:
         """verbs: verb → (module that exports it, what it does), in the order of use."""

@@ -43,9 +43,9 @@ def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> Non
     ("words", "status", "said"),
     [
         (["topology"], 2, "name the fleet file"),
-        (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE stands alone"),
+        (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE goes with no other option than --json"),
         (["topology", "--evidence", "/nonexistent.json"], 1, "cannot be read: No such file"),
-        (["mode", "--from", "x.json", "--to", "p2pdma"], 2, "--evidence FILE stands alone"),
+        (["mode", "--from", "x.json", "--to", "p2pdma"], 2, "--evidence FILE goes with no other option than --json"),
         (["mode", "fleet.yml"], 10, "no such file"),
     ],
 )
