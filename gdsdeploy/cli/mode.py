@@ -25,12 +25,8 @@ from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 @options.optional_fleet
 @options.limit
 @options.saved_evidence
-@click.option(
-    "--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the change to this mode."
-)
-@click.option(
-    "--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the change to this RDMA mechanism."
-)
+@click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan a change to this mode.")
+@click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan a change to this one for RDMA.")
 @options.timeout(asking.TIMEOUT)
 @options.as_json("Print one JSON object.")
 def command(

@@ -27,6 +27,7 @@ reason = click.option(
     "--reason", metavar="TEXT", default="", help="Why; recorded in the journal and sent in notifications."
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+events_as_json = click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
 html_of_rollout = click.option(
     "--html", type=FILE, metavar="FILE", help="Also write the rollout's report when it ends."
 )

@@ -17,14 +17,14 @@ from gdsdeploy.rollout.report.events import sentence
 @click.command()
 @options.fleet
 @options.reason
-@options.as_json("Print one JSON object about what was done.")
+@options.as_json("Print one JSON object about the pause.")
 def command(fleet: Path, reason: str, as_json: bool) -> None:
-    """Begin no more hosts of the rollout of FLEET; those under way finish the step that they are in.
+    """Start no more hosts of FLEET's rollout; hosts in progress finish their step.
 
-    The process that works on it ends then, with exit code 130. Ctrl-C in its terminal does the same.
+    The process that runs it then ends with exit code 130. Ctrl-C in its terminal does the same.
 
     \b
-    Exit code: 0 paused; 50 there is nothing that could be paused; 52 who works on it does not answer.
+    Exit code: 0 paused; 50 there is nothing to pause; 52 the process that runs it doesn't answer.
 
     \b
     Examples:

@@ -21,19 +21,19 @@ from gdsdeploy.validate.validate import require_folder
 @options.fleet
 @options.reason
 @options.yes
-@options.as_json("Print each new event as one line of JSON.")
+@options.events_as_json
 @options.html_of_rollout
 def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | None) -> None:
-    """Take back every host that the newest rollout of FLEET has changed, finished or not.
+    """Roll back every host that FLEET's newest rollout has changed, finished or not.
 
-    Each is drained, made what its snapshot says it was, rebooted if it has to be, validated and brought back, as many
-    at a time as the rollout may have out of work. Hosts that were never begun are left alone.
+    Each host is drained, restored from its snapshot, rebooted if necessary, validated and brought back, as many at a
+    time as the rollout may have out of work. Hosts that were never started stay unchanged.
 
     \b
     Exit code:
-      0     every host is what it was before
-      50    there is nothing that could be taken back
-      51    some host could not be taken back, or the rollback halted
+      0     every host is restored
+      50    there is nothing to roll back
+      51    a host could not be rolled back, or the rollback halted
       130   it was paused, or not confirmed
 
     \b
@@ -41,18 +41,17 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
       gdsdeploy rollout rollback fleet.yml
       gdsdeploy rollout rollback fleet.yml --yes --reason 'jobs are 3 % slower' --html rollback.html
     """
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: standard input is no terminal; give --yes")
+    options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
     _, events = session.chosen(session.require_journal(fleet), None)
     now = status.fold(events)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()
     if not changed:
-        raise RolloutRefused(f"{now.plan.id} has changed no host that is not taken back already")
-    question = f"Take back {count(len(changed), 'host')} of {now.plan.id}?"
+        raise RolloutRefused(f"{now.plan.id} has no changed host left to roll back")
+    question = f"Roll back {count(len(changed), 'host')} of {now.plan.id}?"
     if not yes and not click.confirm(question, default=False, err=True):
-        raise Interrupted("not confirmed; nothing was done")
-    found = carry_out(fleet, Kind.ROLLBACK, {"reason": reason or "by command"}, as_json=as_json)
-    if found is not None:
-        finish(found, html=html, as_json=as_json)
+        raise Interrupted("not confirmed; nothing was changed")
+    ended = carry_out(fleet, Kind.ROLLBACK, {"reason": reason or "by command"}, as_json=as_json)
+    if ended is not None:
+        finish(ended, html=html, as_json=as_json)

@@ -151,7 +151,7 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(made: Make, capsys: p
     assert [host.works == [] for host in now.taking_part()] == [False, True, True]
     assert run("rollout", "start", fleet.path, "--yes") == 50, "not beside one that is not finished"
     err = plain(capsys.readouterr().err)
-    assert f"is not finished\nhint: Go on: gdsdeploy rollout resume {fleet.path}; or end it" in err
+    assert f"is not finished\nhint: Continue it: gdsdeploy rollout resume {fleet.path}; or end it" in err
     assert run("rollout", "resume", fleet.path) == 51, "it halts again for the same reason"
     assert run("rollout", "resume", fleet.path, "--accept", "b") == 50
     assert "--accept: b did not fail in this rollout" in plain(capsys.readouterr().err)
@@ -169,7 +169,7 @@ def test_everything_is_taken_back(made: Make, capsys: pytest.CaptureFixture[str]
     assert (now.phase, now.counts()) == ("rolled back", {"rolled-back": 3})
     assert now.away() == set()
     assert run("rollout", "rollback", fleet.path, "--yes") == 50, "there is nothing left to take back"
-    assert "has changed no host that is not taken back already" in plain(capsys.readouterr().err)
+    assert "has no changed host left to roll back" in plain(capsys.readouterr().err)
 
 
 def test_an_abort_ends_a_rollout_that_halted(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +239,7 @@ def test_somebody_who_does_not_say_yes(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run("rollout", "start", fleet.path) == 130
-    assert "not confirmed; nothing was done" in plain(capsys.readouterr().err)
+    assert "not confirmed; nothing was changed" in plain(capsys.readouterr().err)
     assert not journal.path_of(fleet.path).exists()
 
 
