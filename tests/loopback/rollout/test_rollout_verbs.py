@@ -215,7 +215,7 @@ def test_verbs_without_a_rollout(verb: str, made: Make, capsys: pytest.CaptureFi
 def test_what_users_do_wrong(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     fleet = made("a")
     for argv, code, words in (
-        (["start", fleet.path], 2, "standard input is no terminal"),
+        (["start", fleet.path], 2, "standard input isn't a terminal"),
         (["start", fleet.path, "--yes", "--html", tmp_path / "no" / "x.html"], 1, "does not exist"),
         (["start", fleet.path, "--yes", "--limit", "z"], 10, "has no host 'z'"),
         (["start", fleet.path, "--yes", "--from", tmp_path / "none.lock"], 11, "none.lock"),
@@ -269,7 +269,7 @@ def test_a_killed_controller_is_seen_and_resumed(
     path = journal.path_of(fleet.path)
     assert session.worked_on(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
-    assert "is under way\nhint: Watch it" in plain(capsys.readouterr().err)
+    assert "is running\nhint: Watch it" in plain(capsys.readouterr().err)
     process.kill()
     process.wait()
     assert not session.worked_on(path)
