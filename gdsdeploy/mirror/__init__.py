@@ -151,16 +151,7 @@ def _read(
     lists: list[PackageList] = []
     dates = []
     for index in indices:
-        repository = apt.Repository(
-            name=index.repository,
-            uri=index.uri,
-            suites=(index.suite,),
-            components=index.components,
-            keyring=choice.keyring(index, keyrings),
-            fingerprints=(index.signed_by,),
-            host_keyring=index.host_keyring,
-        )
-        release = apt.release(fetcher, repository, index.suite, now=datetime.now(UTC))
+        release = apt.release(fetcher, choice.repository(index, keyrings), index.suite, now=datetime.now(UTC))
         dates.append(release.date)
         components = index.components or ("",)
         lists += [apt.package_list(fetcher, release, component, architecture) for component in components]

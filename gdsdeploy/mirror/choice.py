@@ -12,7 +12,8 @@ from gdsdeploy.mirror.closure import closure, key
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Offers, Universe
+from gdsdeploy.repo.index import Repository
+from gdsdeploy.repo.packages import IndexedList, Universe
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,19 @@ class Suite:
     system: int
 
 
+def repository(index: Index, keyrings: Sequence[Path]) -> Repository:
+    """The repository of a locked index, limited to that suite; raises as :func:`keyring`."""
+    return Repository(
+        name=index.repository,
+        uri=index.uri,
+        keyring=keyring(index, keyrings),
+        fingerprints=(index.signed_by,),
+        host_keyring=index.host_keyring,
+        suites=(index.suite,) if index.suite else (),
+        components=index.components,
+    )
+
+
 def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     """The file on this machine to check ``index`` with: the host's own, or one of ``keyrings`` that has its key.
 
@@ -52,7 +66,7 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     )
 
 
-def locked(packages: Iterable[Package], lists: Sequence[Offers]) -> list[Candidate]:
+def locked(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
     """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
     universe = Universe(lists)
     found: list[Candidate] = []

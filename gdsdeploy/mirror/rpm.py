@@ -23,7 +23,7 @@ from gdsdeploy.mirror.aptrepo import write
 from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.closure import Key, key
 from gdsdeploy.mirror.host_vars import rpm_folder
-from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.candidate import Candidate
@@ -90,7 +90,7 @@ def content(
     platform = stack_platform_for(name)
     architecture = platform.architecture(arch)
     indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
-    repositories = [_repository(index, keyrings) for index in indices.values()]
+    repositories = [choice.repository(index, keyrings) for index in indices.values()]
     found = rpm.contents(fetcher, repositories, architecture)
     modules = Modules()
     texts = {each.repomd.files["modules"].uri: each.modules for each in found if each.modules is not None}
@@ -124,11 +124,6 @@ def content(
 
 def _program(name: str) -> str:
     return which(name, hint=_HINT.format("createrepo_c"))
-
-
-def _repository(index: Index, keyrings: Sequence[Path]) -> rpm.Repository:
-    keyring = choice.keyring(index, keyrings)
-    return rpm.Repository(index.repository, index.uri, keyring, (index.signed_by,), index.host_keyring)
 
 
 def _streams(target: Target) -> dict[str, str]:
