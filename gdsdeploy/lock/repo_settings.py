@@ -91,12 +91,8 @@ def _lacks(entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> list[st
     if kind == "rpm":
         del needed["suites"]
     lacks = [key for key, value in needed.items() if not value]
-    if (
-        kind == "apt"
-        and entry.suites
-        and not all(suite.endswith("/") for suite in entry.suites)
-        and not entry.components
-    ):
+    flat = all(suite.endswith("/") for suite in entry.suites)
+    if kind == "apt" and not flat and not entry.components:
         lacks.append("components")
     return lacks
 

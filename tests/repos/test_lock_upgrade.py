@@ -127,7 +127,7 @@ def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, caps
     ("arguments", "words"),
     [
         (("--upgrade", "{fleet}", "nvidia-smy"), "nvidia-smy is neither driver, kernel"),
-        (("{fleet}", "driver"), "which only --upgrade does"),
+        (("{fleet}", "driver"), "only --upgrade takes names of what to move"),
         (("--upgrade", "--check", "{fleet}"), "exclude each other"),
     ],
 )
