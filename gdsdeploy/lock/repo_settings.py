@@ -91,7 +91,7 @@ def _lacks(entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> list[st
     if kind == "rpm":
         del needed["suites"]
     lacks = [key for key, value in needed.items() if not value]
-    flat = all(suite.endswith("/") for suite in entry.suites)
+    flat = all(suite.endswith("/") for suite in entry.suites or ())
     if kind == "apt" and not flat and not entry.components:
         lacks.append("components")
     return lacks

@@ -1,4 +1,4 @@
-"""Signs with the user's own OpenPGP key, through gpg and its agent: the secret key is never seen here."""
+"""Signs with the user's OpenPGP key, through gpg and its agent; this program never reads the secret key."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _GPG_HINT = "Install the package gnupg"
 _MAKE = 'gpg --quick-generate-key "Our mirror" ed25519 sign never'
 
 
-def signing_key(wanted: str | None) -> str:
-    """The full fingerprint of the user's secret key ``wanted``; raises GdsError that lists those there are."""
+def signing_key(name: str | None) -> str:
+    """The full fingerprint of the user's secret key ``name``; raises GdsError that lists the user's keys."""
     keys = secret_keys()
     listed = "\n".join(f"  {fingerprint}  {name}" for fingerprint, name in keys.items()) or "  (none)"
-    if wanted is None:
+    if name is None:
         raise GdsError(
             f"a mirror is signed, and no key was named; your secret keys are:\n{listed}",
-            hint=f"Name one with --key FINGERPRINT, or make one for this: {_MAKE}",
+            hint=f"Name one with --key FINGERPRINT, or create one: {_MAKE}",
         )
-    fingerprint = re.sub(r"\s|^0x", "", wanted).upper()
+    fingerprint = re.sub(r"\s|^0x", "", name).upper()
     if fingerprint not in keys:
         raise GdsError(
-            f"--key {wanted}: there is no secret key with this fingerprint; there are:\n{listed}",
-            hint=f"Give all 40 digits of one of these, or make a key: {_MAKE}",
+            f"--key {name}: there is no secret key with this fingerprint; there are:\n{listed}",
+            hint=f"Name all 40 digits of one of these, or create a key: {_MAKE}",
         )
     return fingerprint
 

@@ -21,18 +21,17 @@ from gdsdeploy.files import yamlfile
 from gdsdeploy.mirror import choice, openpgp
 from gdsdeploy.mirror.aptrepo import write
 from gdsdeploy.mirror.choice import File, Suite
-from gdsdeploy.mirror.closure import Key, key
 from gdsdeploy.mirror.host_vars import rpm_folder
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.candidate import Candidate, Key
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
 from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
-_HINT: Final = "Install the package {} (on Debian and Ubuntu createrepo-c): it writes the metadata of rpm repositories"
+_HINT: Final = "Install createrepo_c (Debian and Ubuntu: createrepo-c), which writes the metadata of rpm repositories"
 #: What the roles bring to hosts beside the lock; a repository need not have them.
 _TOOLS: Final = ("python3-dnf-plugin-versionlock",)
 _TIMESTAMP: Final = re.compile(rb"(<timestamp>)[^<]*(</timestamp>)")
@@ -65,7 +64,7 @@ class Content:
         names.write_text("".join(f"{file.place.removeprefix(self.folder + '/')}\n" for file in self.files))
         stamp = str(int(self.date.timestamp()))
         argv: list[str | Path] = [
-            _program("createrepo_c"), "--quiet", "--no-database", "--general-compress-type=gz",
+            which("createrepo_c", hint=_HINT), "--quiet", "--no-database", "--general-compress-type=gz",
             f"--revision={stamp}", "--set-timestamp-to-revision",
             "--pkglist", names, "--outputdir", scratch, directory / self.folder,
         ]  # fmt: skip
@@ -73,7 +72,13 @@ class Content:
         made = scratch / "repodata"
         if self.modules:
             (scratch / "modules.yaml").write_text(self.modules)
-            argv = [_program("modifyrepo_c"), "--mdtype=modules", "--compress-type=gz", scratch / "modules.yaml", made]
+            argv = [
+                which("modifyrepo_c", hint=_HINT),
+                "--mdtype=modules",
+                "--compress-type=gz",
+                scratch / "modules.yaml",
+                made,
+            ]
             run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
         index = made / "repomd.xml"
         # modifyrepo_c has no way to be given a time.
@@ -86,7 +91,7 @@ def content(
 ) -> Content:
     """What the mirror has to have for the profiles ``targets`` of one system; raises as ``mirror`` does."""
     for program in ("createrepo_c", "modifyrepo_c"):
-        _program(program)
+        which(program, hint=_HINT)
     platform = stack_platform_for(name)
     architecture = platform.architecture(arch)
     indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
@@ -106,8 +111,8 @@ def content(
         _visible(own, seen, target)
         tools = _tools(seen, platform) if dependencies else []
         needed = [*tools, *choice.dependencies([*own, *tools], seen, platform, name)] if dependencies else []
-        stack |= {key(c): c for c in own}
-        system |= {key(c): c for c in needed}
+        stack |= {c.key: c for c in own}
+        system |= {c.key: c for c in needed}
         streams |= _active(modules, _streams(target), [*own, *needed])
     system = {each: c for each, c in system.items() if each not in stack}
     folder = rpm_folder(name, arch)
@@ -120,10 +125,6 @@ def content(
         "".join(_documents(texts, streams)),
         max(each.repomd.date for each in found),
     )
-
-
-def _program(name: str) -> str:
-    return which(name, hint=_HINT.format("createrepo_c"))
 
 
 def _streams(target: Target) -> dict[str, str]:
@@ -139,7 +140,7 @@ def _tools(seen: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
 
 def _visible(stack: Iterable[Candidate], seen: ModularUniverse, target: Target) -> None:
     """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
-    hidden = [c for c in stack if key(c) not in {key(other) for other in seen.named(c.package)}]
+    hidden = [c for c in stack if c.key not in {other.key for other in seen.named(c.package)}]
     if hidden:
         raise LockStale(
             "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",

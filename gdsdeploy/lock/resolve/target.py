@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.resolve import options, package_set
-from gdsdeploy.lock.resolve.dependencies import Key, Unsolvable
+from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.options import Option
 from gdsdeploy.lock.resolve.search import Choice, Search
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Refused, Source, Target
 from gdsdeploy.platform.base import StackPlatform
+from gdsdeploy.repo.candidate import Key
 from gdsdeploy.repo.packages import Universe
 
 #: Combinations whose dependencies are tried before giving up.
