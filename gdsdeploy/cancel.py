@@ -23,10 +23,6 @@ class Stop:
         self._number = 0
 
     @property
-    def wished(self) -> bool:
-        return self._wished.is_set()
-
-    @property
     def event(self) -> threading.Event:
         """Set by the request; for code that waits in its own way."""
         return self._wished
@@ -42,7 +38,7 @@ class Stop:
 
     def check(self) -> None:
         """Raise Interrupted after the request."""
-        if self.wished:
+        if self._wished.is_set():
             raise Interrupted("stopped before it was done; the next run resumes there")
 
     def wait(self, seconds: float) -> None:

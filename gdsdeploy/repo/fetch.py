@@ -336,18 +336,13 @@ def _authorities(extra: str | None, client: tuple[str, str | None] | None = None
     paths = ssl.get_default_verify_paths()
     if not paths.cafile and not paths.capath:
         context.load_verify_locations(cafile=certifi.where())
-    if extra:
-        try:
+    problem = f"{extra}: not a file of certificate authorities (apt's CAInfo)"
+    try:
+        if extra:
             context.load_verify_locations(cafile=extra)
-        except (OSError, ssl.SSLError) as error:
-            raise RepositoryUnusable(
-                f"{extra}: not a file of certificate authorities (apt's CAInfo): {error}"
-            ) from error
-    if client:
-        try:
+        if client:
+            problem = f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey)"
             context.load_cert_chain(*client)
-        except (OSError, ssl.SSLError) as error:
-            raise RepositoryUnusable(
-                f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey): {error}"
-            ) from error
+    except (OSError, ssl.SSLError) as error:
+        raise RepositoryUnusable(f"{problem}: {error}") from error
     return context
