@@ -1,10 +1,7 @@
-"""The only module that writes to the terminal.
+"""The only module that writes to the terminal: progress, warnings and errors to stderr, data to stdout.
 
-Talk (progress, warnings, errors) goes to stderr, data to stdout, so that `--json | jq` always works.
-Colour never carries meaning alone; NO_COLOR and pipes are honoured by rich.
-
-What hosts, files and programs say goes through here, too.  So every text is made printable on its way out, and no
-caller has to: a terminal obeys nothing but the styles that this module adds.
+Every text is made printable on its way out, because it may come from hosts, files and programs: the terminal gets no
+control codes but this module's styles.  Colour never carries meaning alone; rich honours NO_COLOR and pipes.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ def usage(text: str) -> None:
 
 
 def data(text: str) -> None:
-    """Results to stdout, at once: somebody may wait for each line.  JSON stays the same document."""
+    """Results to stdout, without buffering.  JSON stays the same document."""
     print(printable(text), flush=True)  # noqa: T201 - this is the place that may
 
 
@@ -93,13 +90,13 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def is_live() -> bool:
-    """Whether somebody looks at a terminal on which lines can be drawn again."""
+    """Whether stderr is a terminal on which lines can be redrawn."""
     return _talk.is_terminal and not _talk.is_dumb_terminal and not _quiet
 
 
 @contextmanager
 def live(render: Callable[[int, int], Sequence[str]]) -> Iterator[None]:
-    """Keep lines below everything else that is said, drawn anew twice a second, and leave the last ones there.
+    """Keep lines below all other output, redraw them twice a second, and leave the last ones there.
 
     render: columns, rows → lines; called by another thread.
     """
@@ -113,7 +110,7 @@ def live(render: Callable[[int, int], Sequence[str]]) -> Iterator[None]:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce a long step, keep its time, and say how it ended."""
+    """Announce a long step, measure its time, and print its end."""
     say(f"‣ {title} …")
     begin = time.monotonic()
     try:

@@ -1,7 +1,6 @@
-"""The only module that starts processes on the controller.
+"""The only module that starts processes on the controller: from a list of arguments, never through a shell.
 
-Arguments are always a list and never pass through a shell.  A failure is reported once: what was being done, the
-command ready to paste, its status, and the end of its output.
+A failure is reported once: the step, the command ready to paste, its status, and the end of its output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``gdsdeploy.lock``: reading, writing, and whether it still fits its fleet file.
 
-The file is written sorted and without the time of writing, so that a diff of two locks reads as a change list and
-the same input gives the same bytes.  A digest over the content notices an edit by hand.
+The file is sorted and has no time of writing: the same input gives the same bytes.  A digest detects manual edits.
 """
 
 from __future__ import annotations

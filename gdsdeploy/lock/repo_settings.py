@@ -1,8 +1,4 @@
-"""Which repositories a profile uses, with nothing left open: the fleet file over the platform's presets.
-
-An address that neither gives is taken from the controller's own apt sources, so that a site's mirror is used
-without being written down twice.
-"""
+"""The repositories of a profile: from the fleet file, the platform's presets, and the controller's own apt sources."""
 
 from __future__ import annotations
 
@@ -68,8 +64,8 @@ def repositories(
 def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
     """The address that the controller's apt sources have for the archive of ``preset``, of whatever release.
 
-    Other vendors name their suites like Debian's releases too, so an entry that is signed by another keyring does
-    not count, and one that names this keyring is preferred; a wrong guess would fail the signature check.
+    Other vendors use the same suite names, so an entry signed by another keyring doesn't count, and one that names this
+    keyring is preferred; a wrong guess would fail the signature check.
     """
     fitting = [
         source

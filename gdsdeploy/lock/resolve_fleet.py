@@ -175,10 +175,7 @@ def explain(
 def check(
     fleet: Fleet, lock: Lock, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
 ) -> list[Reason]:
-    """Every reason why ``lock`` cannot be used as it is.
-
-    It does not fit the fleet, a repository lost a file, or an index is expired, tampered with or older than it was.
-    """
+    """Every reason against ``lock``: another fleet, lost files, and indices that are expired, changed or older."""
     reasons = lockfile.status(fleet, lock)
     moved = {reason.profile for reason in reasons if reason.difference is Difference.REPOSITORIES_CHANGED}
     reader = _Reader(fleet, fetcher, now, step)

@@ -194,7 +194,7 @@ def _download(
 
 
 def _is(path: Path, file: File) -> bool:
-    """Whether the mirror has this very file, by its content."""
+    """Whether ``path`` has this file's content."""
     try:
         if path.stat().st_size != file.size:
             return False
@@ -210,9 +210,7 @@ def _sign(release: Path, fingerprint: str, keyring: Path) -> None:
     text = release.read_bytes()
     try:
         signed = verify(clear.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(clear))
-        if signed.text == text and detached.exists():
-            signature, name = detached.read_bytes(), str(detached)
-            verify(text, detached=signature, keyring=keyring, fingerprints=[fingerprint], name=name)
+        if signed.text == text and openpgp.has_signature(text, detached, fingerprint, keyring):
             return
     except (OSError, RepositoryUntrusted):
         pass

@@ -1,7 +1,6 @@
-"""The rpm repositories of a mirror: metadata by createrepo_c, with the module streams of the lock, signed.
+"""The rpm repositories of a mirror, one per system and architecture: metadata by createrepo_c, with module streams.
 
-One repository per operating system and architecture, below ``rpm``.  The packages are the originals with their makers'
-signatures; what is signed with the user's key is repomd.xml.
+The packages keep their makers' signatures; the user's key signs repomd.xml.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from gdsdeploy.errors import LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import LockStale, RepositoryUnusable
 from gdsdeploy.files import yamlfile
 from gdsdeploy.mirror import choice, openpgp
 from gdsdeploy.mirror.aptrepo import write
@@ -28,7 +27,6 @@ from gdsdeploy.repo import rpm
 from gdsdeploy.repo.candidate import Candidate, Key
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
-from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
 _HINT: Final = "Install createrepo_c (Debian and Ubuntu: createrepo-c), which writes the metadata of rpm repositories"
@@ -193,24 +191,14 @@ def _put(made: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
         if path != made_index:
             write(repodata / path.name, path.read_bytes())
     signature = repodata / "repomd.xml.asc"
-    if not _signed(made_index.read_bytes(), index, signature, fingerprint, keyring):
+    text = made_index.read_bytes()
+    same = index.is_file() and index.read_bytes() == text
+    if not same or not openpgp.has_signature(text, signature, fingerprint, keyring):
         fresh = made / "repomd.xml.asc"
         openpgp.sign(fingerprint, made_index, fresh, clear=False)
-        write(index, made_index.read_bytes())
+        write(index, text)
         write(signature, fresh.read_bytes())
     kept = {path.name for path in made.iterdir()} | {signature.name}
     for path in repodata.iterdir():
         if path.name not in kept:
             path.unlink()
-
-
-def _signed(text: bytes, index: Path, signature: Path, fingerprint: str, keyring: Path) -> bool:
-    """Whether the index in place is this text, with a good signature by the user's key."""
-    try:
-        if index.read_bytes() != text:
-            return False
-        detached = signature.read_bytes()
-        verify(text, detached=detached, keyring=keyring, fingerprints=[fingerprint], name=str(index))
-    except (OSError, RepositoryUntrusted):
-        return False
-    return True

@@ -190,3 +190,23 @@ class StackPlatform(ABC):
     def of_driver(self, candidate: Candidate) -> bool:
         """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
         return self.follows_driver(candidate)
+
+
+#: os → its place in the list of known systems, and the platform
+_PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
+
+
+def register(*platforms: StackPlatform, rank: int = 100) -> None:
+    """Make releases of an operating system known; raises ValueError for an ``os`` that is taken.
+
+    rank: place in the list of known systems, the smallest first; ties go by the order of registering.
+    """
+    for platform in platforms:
+        if platform.os in _PLATFORMS:
+            raise ValueError(f"two platforms have the name {platform.os}")
+        _PLATFORMS[platform.os] = (rank, platform)
+
+
+def registered() -> dict[str, StackPlatform]:
+    """Every platform by its ``os``, in order."""
+    return {os: platform for os, (_, platform) in sorted(_PLATFORMS.items(), key=lambda entry: entry[1][0])}

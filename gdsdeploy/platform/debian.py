@@ -10,9 +10,8 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
-from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

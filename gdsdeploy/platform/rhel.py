@@ -13,8 +13,7 @@ from typing import ClassVar, Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, StackPlatform
-from gdsdeploy.platform.registry import register
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, StackPlatform, register
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
 from gdsdeploy.repo.packages import Universe

@@ -1,7 +1,6 @@
 """Signed apt repositories: Release files and package lists, for suites with components and for flat layouts.
 
-Trust runs from a pinned fingerprint over the Release file's signature to the sha256 of each package list and from
-there to each package.  Dates are checked as apt checks them, so that a mirror cannot replay old indices for long.
+A pinned key signs the Release file; that has each list's sha256, which has each package's.  Dates are checked, too.
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     names = {fields.get("suite"), fields.get("codename")}
     if not suite.endswith("/") and suite not in names:
         raise RepositoryUntrusted(
-            f"{uri}: this is the index of {' or '.join(sorted(n for n in names if n))}, not of {suite}",
-            hint="The mirror serves another suite's index under this name; take another mirror",
+            f"{uri}: this is the index of {' or '.join(sorted(filter(None, names)))}, not of {suite}",
+            hint="The mirror serves another suite's index under this name; use another mirror",
         )
     return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
 

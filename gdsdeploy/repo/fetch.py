@@ -67,10 +67,7 @@ class Fetcher:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Open a client.
-
-        cache: folder for files of known content.  apt: Acquire settings, by default this machine's (apt_settings).
-        """
+        """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings()."""
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt

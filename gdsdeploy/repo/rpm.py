@@ -100,7 +100,7 @@ def contents(
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         indices = list(pool.map(lambda repository: repomd(fetcher, repository, now=moment), repositories))
         lists = list(pool.map(lambda index: _primary(fetcher, index, architecture), indices))
-        texts = list(pool.map(lambda index: _modules(fetcher, index), indices))
+        texts = list(pool.map(lambda i: _text(fetcher, i, "modules") if "modules" in i.files else None, indices))
     return list(map(Content, indices, lists, texts))
 
 
@@ -159,10 +159,6 @@ def _primary(fetcher: Fetcher, index: Repomd, architecture: str) -> Primary:
     name = index.repository.name
     where = Origin(name, "", "", name.lower(), (architecture, "noarch"), index.files["primary"].uri)
     return Primary(_text(fetcher, index, "primary"), where, partial(_text, fetcher, index, "filelists"))
-
-
-def _modules(fetcher: Fetcher, index: Repomd) -> bytes | None:
-    return _text(fetcher, index, "modules") if "modules" in index.files else None
 
 
 def _text(fetcher: Fetcher, index: Repomd, kind: str) -> bytes:

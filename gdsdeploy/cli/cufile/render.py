@@ -9,7 +9,7 @@ from typing import cast, get_args
 
 import click
 
-from gdsdeploy import atomic, console
+from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.converge import fitted_hosts
 from gdsdeploy.cufile.fit import Host
@@ -18,6 +18,7 @@ from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
+from gdsdeploy.validate.validate import write
 
 
 @click.command()
@@ -94,8 +95,5 @@ def _write(file: Path, text: str) -> None:
     if file.is_file() and file.read_text(encoding="utf-8", errors="replace") == text:
         console.say(f"{file} matches")
         return
-    try:
-        atomic.write(file, text)
-    except OSError as error:
-        raise GdsError(f"{file}: cannot be written: {error.strerror}") from None
+    write(file, text)
     console.say(f"Wrote {file}")

@@ -176,9 +176,7 @@ def _kernels(profile: Profile, platform: StackPlatform, universe: Universe) -> I
 def _nvidia_fs(platform: StackPlatform, universe: Universe) -> Iterator[Option]:
     for candidate in _preferred_first(platform, universe, universe.named(platform.nvidia_fs_package)):
         version = platform.upstream_version(candidate.version)
-        facts = {
-            "nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin,
-        }  # fmt: skip
+        facts = {"nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin}
         packages: dict[Part, Candidate] = {"nvidia-fs-source": candidate}
         names = (version, candidate.version)
         yield Option("nvidia-fs", f"nvidia-fs {version}", facts, packages, candidate.version, names)

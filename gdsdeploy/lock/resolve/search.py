@@ -92,10 +92,7 @@ class Search:
 
     def facts(self, choice: Choice) -> dict[str, str | None]:
         """Everything that the rules may test in a combination."""
-        facts = dict(self.base)
-        for option in choice:
-            facts.update(option.facts)
-        return facts
+        return {**self.base, **{key: value for option in choice for key, value in option.facts.items()}}
 
     def reasons(self) -> tuple[str, list[str]]:
         """The nearest combination in words, and every rule against the combinations, nearest first.
