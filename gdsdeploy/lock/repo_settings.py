@@ -28,10 +28,10 @@ def repositories(
     """The repositories of a profile, all of the platform's family.
 
     sources: the controller's own apt sources; by default read from this machine, if an address is left open.
-    Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address can be found.
+    Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address is known.
     """
     presets = platform.presets()
-    found: list[Repository] = []
+    chosen: list[Repository] = []
     problems: list[str] = []
     if not names(fleet, profile, platform):
         known = ", ".join(sorted(fleet.repositories)) or "none"
@@ -55,10 +55,10 @@ def repositories(
         elif entry is not None and platform.kind == "rpm" and (entry.suites or entry.components):
             problems.append(f"repositories.{name}: an rpm repository has neither suites nor components")
         else:
-            found.append(_repository(name, entry, preset, sources, platform.kind))
+            chosen.append(_repository(name, entry, preset, sources, platform.kind))
     if problems:
         raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
-    return found
+    return chosen
 
 
 def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:

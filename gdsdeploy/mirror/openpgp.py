@@ -34,7 +34,7 @@ def signing_key(name: str | None) -> str:
 def secret_keys(*, home: Path | None = None) -> dict[str, str]:
     """Full fingerprint → user id of the primary secret keys in the user's keyring, or in the one in ``home``."""
     argv = [*_gpg(home), "--batch", "--with-colons", "--list-secret-keys"]
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     fingerprint, primary = "", False
     for line in run(argv, doing="list your secret keys", timeout=60).stdout.splitlines():
         fields = line.split(":")
@@ -42,10 +42,10 @@ def secret_keys(*, home: Path | None = None) -> dict[str, str]:
             primary, fingerprint = fields[0] == "sec", ""
         elif fields[0] == "fpr" and primary and not fingerprint:
             fingerprint = fields[9]
-            found[fingerprint] = ""
-        elif fields[0] == "uid" and fingerprint and not found[fingerprint]:
-            found[fingerprint] = fields[9]
-    return found
+            names[fingerprint] = ""
+        elif fields[0] == "uid" and fingerprint and not names[fingerprint]:
+            names[fingerprint] = fields[9]
+    return names
 
 
 def holds(path: Path, fingerprint: str) -> bool:

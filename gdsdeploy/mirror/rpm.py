@@ -53,8 +53,8 @@ class Content:
     def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
         """Write and sign the metadata, unless what is there is the same; the packages are all there."""
         with tempfile.TemporaryDirectory(dir=directory, prefix=".repodata-") as scratch:
-            made = self._metadata(directory, Path(scratch))
-            _put(made, directory / self.folder / "repodata", fingerprint, keyring)
+            metadata = self._metadata(directory, Path(scratch))
+            _put(metadata, directory / self.folder / "repodata", fingerprint, keyring)
 
     def _metadata(self, directory: Path, scratch: Path) -> Path:
         """The unsigned metadata of exactly these files; the same files give the same bytes."""
@@ -67,7 +67,7 @@ class Content:
             "--pkglist", names, "--outputdir", scratch, directory / self.folder,
         ]  # fmt: skip
         run(argv, doing=f"write the metadata of {self.folder}", timeout=3600)
-        made = scratch / "repodata"
+        metadata = scratch / "repodata"
         if self.modules:
             (scratch / "modules.yaml").write_text(self.modules)
             argv = [
@@ -75,13 +75,13 @@ class Content:
                 "--mdtype=modules",
                 "--compress-type=gz",
                 scratch / "modules.yaml",
-                made,
+                metadata,
             ]
             run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
-        index = made / "repomd.xml"
+        index = metadata / "repomd.xml"
         # modifyrepo_c has no way to be given a time.
         index.write_bytes(_TIMESTAMP.sub(rb"\g<1>" + stamp.encode() + rb"\g<2>", index.read_bytes()))
-        return made
+        return metadata
 
 
 def content(
@@ -94,12 +94,12 @@ def content(
     architecture = platform.architecture(arch)
     indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
     repositories = [choice.repository(index, keyrings) for index in indices.values()]
-    found = rpm.contents(fetcher, repositories, architecture)
+    contents = rpm.contents(fetcher, repositories, architecture)
     modules = Modules()
-    texts = {each.repomd.files["modules"].uri: each.modules for each in found if each.modules is not None}
+    texts = {each.repomd.files["modules"].uri: each.modules for each in contents if each.modules is not None}
     for uri, text in texts.items():
         modules.add(text, uri)
-    lists = [each.primary for each in found]
+    lists = [each.primary for each in contents]
     stack: dict[Key, Candidate] = {}
     system: dict[Key, Candidate] = {}
     streams: set[tuple[str, str]] = set()
@@ -121,7 +121,7 @@ def content(
         folder,
         files,
         "".join(_documents(texts, streams)),
-        max(each.repomd.date for each in found),
+        max(each.repomd.date for each in contents),
     )
 
 
@@ -184,21 +184,21 @@ def _file(candidate: Candidate, folder: str, uris: Mapping[str, str]) -> File:
     return File(address(uris[candidate.repository], candidate.filename), candidate.sha256, candidate.size, place)
 
 
-def _put(made: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
+def _put(metadata: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
     """Move metadata into place: lists first, then the index with its signature, then what neither names goes."""
-    made_index, index = made / "repomd.xml", repodata / "repomd.xml"
-    for path in made.iterdir():
-        if path != made_index:
+    new_index, index = metadata / "repomd.xml", repodata / "repomd.xml"
+    for path in metadata.iterdir():
+        if path != new_index:
             write(repodata / path.name, path.read_bytes())
     signature = repodata / "repomd.xml.asc"
-    text = made_index.read_bytes()
+    text = new_index.read_bytes()
     same = index.is_file() and index.read_bytes() == text
     if not same or not openpgp.has_signature(text, signature, fingerprint, keyring):
-        fresh = made / "repomd.xml.asc"
-        openpgp.sign(fingerprint, made_index, fresh, clear=False)
+        fresh = metadata / "repomd.xml.asc"
+        openpgp.sign(fingerprint, new_index, fresh, clear=False)
         write(index, text)
         write(signature, fresh.read_bytes())
-    kept = {path.name for path in made.iterdir()} | {signature.name}
+    names = {path.name for path in metadata.iterdir()} | {signature.name}
     for path in repodata.iterdir():
-        if path.name not in kept:
+        if path.name not in names:
             path.unlink()

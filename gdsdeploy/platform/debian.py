@@ -98,8 +98,8 @@ class Debian(DpkgPlatform):
     def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
         # The package decides, not the release that it is installed on: 12 ships 2.13.5 as 2.13, 13 ships 2.19.7 whole.
         numbers = version.split(".")
-        kept = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
-        return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
+        shown = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
+        return f"/usr/src/nvidia-fs-{shown}", "nvidia-fs"
 
     def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
         if package.origin == nvidia.ORIGIN:

@@ -319,8 +319,8 @@ def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
         needed = (_target(result.mapping, requirement) for requirement in provider.get_dependencies(candidate))
         edges[name] = tuple(need.package for need in needed if isinstance(need, Need))
     # A package that only a conflict names is not installed.
-    kept = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
-    return Solution({name: c for name, c in packages.items() if name in kept}, edges)
+    installed = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
+    return Solution({name: c for name, c in packages.items() if name in installed}, edges)
 
 
 def _either(words: str) -> str:
