@@ -1,7 +1,6 @@
 """Ends what this process waits for, from another thread: programs, connections, pauses.
 
-Whoever performs something long does it within :meth:`Stop.scope`; ``run`` and ``transport`` then know how to end early
-without every function in between passing that on.
+Long work runs within :meth:`Stop.scope`; ``run`` and ``transport`` then end early when another thread asks for it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gdsdeploy.errors import Interrupted
 
 
 class Stop:
-    """A wish to end, which is made once and never taken back; safe to share between threads."""
+    """A request to end, made once and never withdrawn; safe to share between threads."""
 
     def __init__(self) -> None:
         self._wished = threading.Event()
@@ -24,36 +23,32 @@ class Stop:
         self._number = 0
 
     @property
-    def wished(self) -> bool:
-        return self._wished.is_set()
-
-    @property
     def event(self) -> threading.Event:
-        """Set once it is wished; for those who wait in their own way."""
+        """Set by the request; for code that waits in its own way."""
         return self._wished
 
     def wish(self) -> None:
-        """Have everything within a scope of this end soon.  Called from another thread."""
+        """End everything within a scope of this soon.  Called from another thread."""
         with self._lock:
             self._wished.set()
             ends = list(self._ends.values())
         for end in ends:
-            # Each may wait for what it ends.
+            # Each may block.
             threading.Thread(target=end, daemon=True).start()
 
     def check(self) -> None:
-        """Raise Interrupted once it is wished."""
-        if self.wished:
-            raise Interrupted("stopped before it was done; it is taken up again where it was left")
+        """Raise Interrupted after the request."""
+        if self._wished.is_set():
+            raise Interrupted("stopped before it was done; the next run resumes there")
 
     def wait(self, seconds: float) -> None:
-        """Pause; raises Interrupted as soon as it is wished."""
+        """Pause; the request raises Interrupted at once."""
         self._wished.wait(seconds)
         self.check()
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """For the block, in this thread, what can end early does.  Raises Interrupted if it is wished already."""
+        """Within the block, in this thread, the request ends long work; an earlier one raises Interrupted."""
         self.check()
         token = _CURRENT.set(self)
         try:
@@ -63,7 +58,7 @@ class Stop:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """For the block ``end`` is called, by another thread, when it is wished; at once if it is already."""
+        """Within the block, the request calls ``end`` in another thread; at once after an earlier request."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -83,7 +78,7 @@ _NEVER = Stop()
 
 
 def current() -> Stop:
-    """The stop of the scope that this thread is in; one that nobody wishes where it is in none."""
+    """The stop of this thread's scope; outside of one, a stop that is never requested."""
     return _CURRENT.get() or _NEVER
 
 

@@ -1,10 +1,7 @@
-"""The only module that writes to the terminal.
+"""The only module that writes to the terminal: progress, warnings and errors to stderr, data to stdout.
 
-Talk (progress, warnings, errors) goes to stderr, data to stdout, so that `--json | jq` always works.
-Colour never carries meaning alone; NO_COLOR and pipes are honoured by rich.
-
-What hosts, files and programs say goes through here, too.  So every text is made printable on its way out, and no
-caller has to: a terminal obeys nothing but the styles that this module adds.
+Every text is made printable on its way out, because it may come from hosts, files and programs: the terminal gets no
+control codes but this module's styles.  Colour never carries meaning alone; rich honours NO_COLOR and pipes.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from json import dumps
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
@@ -66,7 +64,7 @@ def usage(text: str) -> None:
 
 
 def data(text: str) -> None:
-    """Results to stdout, at once: somebody may wait for each line.  JSON stays the same document."""
+    """Results to stdout, without buffering.  JSON stays the same document."""
     print(printable(text), flush=True)  # noqa: T201 - this is the place that may
 
 
@@ -80,14 +78,25 @@ def table(rows: Table) -> None:
     _data.print(rows)
 
 
+def json(value: object) -> None:
+    """A JSON document to stdout."""
+    data(dumps(value, indent=2, ensure_ascii=False))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as one table: columns aligned, two spaces between them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
 def is_live() -> bool:
-    """Whether somebody looks at a terminal on which lines can be drawn again."""
+    """Whether stderr is a terminal on which lines can be redrawn."""
     return _talk.is_terminal and not _talk.is_dumb_terminal and not _quiet
 
 
 @contextmanager
 def live(render: Callable[[int, int], Sequence[str]]) -> Iterator[None]:
-    """Keep lines below everything else that is said, drawn anew twice a second, and leave the last ones there.
+    """Keep lines below all other output, redraw them twice a second, and leave the last ones there.
 
     render: columns, rows → lines; called by another thread.
     """
@@ -101,7 +110,7 @@ def live(render: Callable[[int, int], Sequence[str]]) -> Iterator[None]:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce a long step, keep its time, and say how it ended."""
+    """Announce a long step, measure its time, and print its end."""
     say(f"‣ {title} …")
     begin = time.monotonic()
     try:

@@ -1,12 +1,12 @@
-"""The error family: an error class is its message, its exit code and its hint.
+"""Errors that a user can cause or resolve: each class has an exit code, each error a message and a hint.
 
-Everything a user can cause ends in a subclass of :class:`GdsError`; `cli/__init__.py` is the only
-place that turns one into an exit code.  Anything else that escapes is a bug and keeps its traceback.
+Only `cli/__init__.py` turns one into an exit code.  Any other exception that escapes is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 
 
 class GdsError(Exception):
@@ -20,212 +20,147 @@ class GdsError(Exception):
         self.message = message
         self.hint = hint
 
+    def __init_subclass__(cls, *, exit_code: int) -> None:
+        cls.exit_code = exit_code
+
     def __str__(self) -> str:
         return self.message
 
 
-class ProgramFailed(GdsError):
-    """A program that gdsdeploy started ended with a status it does not accept."""
-
-    exit_code = 3
+class ProgramFailed(GdsError, exit_code=3):
+    """A program that gdsdeploy started ended with an unexpected status."""
 
 
-class MissingProgram(GdsError):
+class MissingProgram(GdsError, exit_code=4):
     """A program that this step needs is not installed on the controller."""
 
-    exit_code = 4
 
-
-class FleetInvalid(GdsError):
+class FleetInvalid(GdsError, exit_code=10):
     """The fleet file cannot be read or breaks its schema; every problem is listed with its place."""
 
-    exit_code = 10
 
-
-class LockInvalid(GdsError):
+class LockInvalid(GdsError, exit_code=11):
     """The lock file is missing, malformed, edited by hand, or of a newer major version."""
 
-    exit_code = 11
 
-
-class LockStale(GdsError):
+class LockStale(GdsError, exit_code=12):
     """The lock does not fit the fleet file; the reasons are listed."""
 
-    exit_code = 12
 
-
-class NoSolution(GdsError):
+class NoSolution(GdsError, exit_code=13):
     """No set of packages satisfies the pins and the compatibility rules; every reason is listed."""
 
-    exit_code = 13
 
-
-class RepositoryUnusable(GdsError):
+class RepositoryUnusable(GdsError, exit_code=14):
     """Repository metadata could not be fetched."""
 
-    exit_code = 14
 
-
-class RepositoryUntrusted(GdsError):
+class RepositoryUntrusted(GdsError, exit_code=15):
     """Repository metadata or a package failed its signature, checksum or validity check."""
 
-    exit_code = 15
 
-
-class CufileInvalid(GdsError):
+class CufileInvalid(GdsError, exit_code=16):
     """A cufile.json has errors, or cannot be read; every problem is listed with its place."""
 
-    exit_code = 16
+
+class LibraryUnusable(GdsError, exit_code=17):
+    """There is no libcufile to ask, it does not load, or it has no namespace to run in."""
 
 
-class LibraryUnusable(GdsError):
-    """A libcufile cannot be asked here: there is none, it does not load, or it has no namespace to run in."""
-
-    exit_code = 17
-
-
-class BuildCacheUnusable(GdsError):
+class BuildCacheUnusable(GdsError, exit_code=18):
     """The controller's cache of built modules cannot be read or written, or its size is not understood."""
 
-    exit_code = 18
+
+class SigningKeyUnusable(GdsError, exit_code=19):
+    """A signing or verification key is missing, malformed, readable by others, or differs from the recorded one."""
 
 
-class SigningKeyUnusable(GdsError):
-    """A key that signs, or one that verifies, is missing, malformed, another than on record, or open to others."""
-
-    exit_code = 19
-
-
-class HostUnreachable(GdsError):
+class HostUnreachable(GdsError, exit_code=20):
     """A host did not answer, or refused the login."""
 
-    exit_code = 20
 
-
-class HostKeyMismatch(GdsError):
+class HostKeyMismatch(GdsError, exit_code=21):
     """A host presented a key that is not the one on record."""
 
-    exit_code = 21
 
-
-class HostUnfit(GdsError):
+class HostUnfit(GdsError, exit_code=22):
     """A host cannot take this lock: its operating system, Python, privileges or disk space."""
 
-    exit_code = 22
 
-
-class ConvergeFailed(GdsError):
+class ConvergeFailed(GdsError, exit_code=23):
     """Ansible ended with a failed task on at least one host."""
 
-    exit_code = 23
 
-
-class ModuleBuildFailed(GdsError):
+class ModuleBuildFailed(GdsError, exit_code=24):
     """A kernel module could not be built, or its audit refused it."""
 
-    exit_code = 24
+
+class NotProvisioned(GdsError, exit_code=25):
+    """A host stays unchanged because no machine could build the kernel modules that it has to receive."""
 
 
-class NotProvisioned(GdsError):
-    """A host was left as it is because nobody could build the kernel modules that it has to receive."""
-
-    exit_code = 25
-
-
-class ChecksFailed(GdsError):
+class ChecksFailed(GdsError, exit_code=30):
     """Validation ended with at least one failed check."""
 
-    exit_code = 30
+
+class ChecksUnknown(GdsError, exit_code=31):
+    """No check failed, but at least one is inconclusive."""
 
 
-class ChecksUnknown(GdsError):
-    """No check failed, but at least one could not be decided."""
-
-    exit_code = 31
-
-
-class ChangesPending(GdsError):
+class ChangesPending(GdsError, exit_code=32):
     """A plan found that provision would change at least one host."""
 
-    exit_code = 32
 
-
-class ReportsDiffer(GdsError):
+class ReportsDiffer(GdsError, exit_code=33):
     """Two validation reports differ in hosts, verdicts or what runs."""
 
-    exit_code = 33
 
-
-class LabUnavailable(GdsError):
+class LabUnavailable(GdsError, exit_code=40):
     """The lab cannot run here, or one of its hosts did not come up."""
 
-    exit_code = 40
+
+class RolloutRefused(GdsError, exit_code=50):
+    """A rollout did not start: a host, a kernel or a driver is not ready for it; every reason is listed."""
 
 
-class RolloutRefused(GdsError):
-    """A rollout was not begun: a host, a kernel or a driver is not ready for it; every reason is listed."""
-
-    exit_code = 50
-
-
-class RolloutFailed(GdsError):
+class RolloutFailed(GdsError, exit_code=51):
     """A rollout halted, was aborted or ended with hosts that do not have the new lock."""
 
-    exit_code = 51
 
-
-class Busy(GdsError):
+class Busy(GdsError, exit_code=52):
     """Another process works on a rollout of this fleet, or changes a host."""
 
-    exit_code = 52
+
+class JournalUnusable(GdsError, exit_code=53):
+    """A rollout's journal cannot be read or written, or is damaged."""
 
 
-class JournalUnusable(GdsError):
-    """The journal of a rollout cannot be read or written, or is not what it should be."""
-
-    exit_code = 53
+class DrainFailed(GdsError, exit_code=54):
+    """A host could not be drained in time, or could not be brought back."""
 
 
-class DrainFailed(GdsError):
-    """A host could not be taken out of work in time, or not be brought back."""
-
-    exit_code = 54
+class RebootFailed(GdsError, exit_code=55):
+    """A host did not come back after its reboot, or came back with another kernel than expected."""
 
 
-class RebootFailed(GdsError):
-    """A host did not come back after its reboot, or not with the kernel that it was rebooted into."""
-
-    exit_code = 55
+class RollbackFailed(GdsError, exit_code=56):
+    """A host cannot be restored, or was not restored, to its earlier state."""
 
 
-class RollbackFailed(GdsError):
-    """A host cannot be, or is not, what it was before."""
-
-    exit_code = 56
+class AttestationInvalid(GdsError, exit_code=60):
+    """A file isn't a signed statement, was changed, or isn't covered by any statement; each is named."""
 
 
-class AttestationInvalid(GdsError):
-    """A file is no signed statement, is not what was signed, or is not covered by any statement; each is named."""
-
-    exit_code = 60
-
-
-class AttestationRefused(GdsError):
+class AttestationRefused(GdsError, exit_code=61):
     """A statement is signed by a key that the policy does not accept for its kind, or the policy has expired."""
 
-    exit_code = 61
 
-
-class PolicyInvalid(GdsError):
+class PolicyInvalid(GdsError, exit_code=62):
     """A policy of accepted keys cannot be read or breaks its schema; every problem is listed with its place."""
 
-    exit_code = 62
 
-
-class Interrupted(GdsError):
-    """Stopped by Ctrl-C; what was done so far stays and the next run goes on from there."""
-
-    exit_code = 130
+class Interrupted(GdsError, exit_code=130):
+    """Stopped by Ctrl-C; finished work stays, and the next run resumes there."""
 
 
 def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:
@@ -233,3 +168,14 @@ def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:
     yield root
     for child in root.__subclasses__():
         yield from all_errors(child)
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The one of ``names`` that is most like ``name``; None where none is like it by ``cutoff``, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown ``name``: the nearest known one, or nothing."""
+    near = nearest(name, names)
+    return f"; did you mean {near!r}?" if near else ""

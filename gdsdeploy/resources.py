@@ -29,11 +29,6 @@ def playbook(name: str) -> Path:
     return share() / "playbooks" / f"{name}.yml"
 
 
-def roles() -> Path:
-    """The folder of roles."""
-    return share() / "roles"
-
-
 def templates() -> Path:
     """The folder of templates for cufile.json and for the HTML report."""
     return share() / "templates"

@@ -1,7 +1,6 @@
-"""The only module that starts processes on the controller.
+"""The only module that starts processes on the controller: from a list of arguments, never through a shell.
 
-Arguments are always a list and never pass through a shell.  A failure is reported once, in one fixed
-layout: what was being done, the command as it can be pasted, the status, and the end of its output.
+A failure is reported once: the step, the command ready to paste, its status, and the end of its output.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from gdsdeploy import cancel
-from gdsdeploy.errors import MissingProgram, ProgramFailed
+from gdsdeploy.errors import GdsError, MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
-#: Characters of a line that is handed on at once; what is left of a longer one follows as another line.
+#: Characters of a line that is passed on at once; the rest of a longer one follows as another line.
 LINE = 16 * 1024 * 1024
-#: Beginnings of variables that no program gets which reaches hosts: they choose what Ansible, ssh, Python, OpenSSL or
-#: a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
+#: Prefixes of variables that are removed for programs that reach hosts: they choose what Ansible, ssh, Python, OpenSSL
+#: or a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
 _STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_", "OPENSSL_", "GCONV_PATH")
 #: The exceptions, and why.
 KEPT = {
     "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",  # nosec B105 # a name
     "ANSIBLE_DEBUG": "what is printed",
     "ANSIBLE_FORKS": "how many hosts at once",
-    "ANSIBLE_LOCAL_TEMP": "where there is room on this machine",
-    "ANSIBLE_REMOTE_TEMP": "where there is room on a host, in a folder that Ansible makes for itself",
+    "ANSIBLE_LOCAL_TEMP": "where this machine has room",
+    "ANSIBLE_REMOTE_TEMP": "where a host has room, in a folder that Ansible creates",
     "ANSIBLE_TIMEOUT": "how long a login may take",
-    "ANSIBLE_VAULT_PASSWORD_FILE": "how variables that the operator gives with -e @FILE are decrypted",  # nosec B105 # a name
+    "ANSIBLE_VAULT_PASSWORD_FILE": "how variables from -e @FILE are decrypted",  # nosec B105 # a name
     "ANSIBLE_VERBOSITY": "what is printed",
-    "LD_LIBRARY_PATH": "a Python of a module system or of conda doesn't start without it",
+    "LD_LIBRARY_PATH": "a module system's Python, or conda's, doesn't start without it",
     "SSH_AGENT_PID": "the agent's process",
-    "SSH_AUTH_SOCK": "the agent, which has the keys to log in with",
+    "SSH_AUTH_SOCK": "the agent, which has the login keys",
 }
 
 
@@ -59,13 +58,13 @@ class Completed:
 def which(program: str, *, hint: str | None = None) -> str:
     """Return the absolute path of ``program``; raise MissingProgram with ``hint`` otherwise.
 
-    Debian keeps administrators' programs in sbin, which a user's PATH may lack.
+    Debian keeps administrators' programs in sbin, which may be missing in a user's PATH.
     """
-    path = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/local/sbin:/usr/sbin:/sbin"
-    found = shutil.which(program, path=path)
-    if found is None:
+    search = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/local/sbin:/usr/sbin:/sbin"
+    path = shutil.which(program, path=search)
+    if path is None:
         raise MissingProgram(f"{program} is not installed on this machine", hint=hint)
-    return found
+    return path
 
 
 def as_root(argv: Sequence[str]) -> list[str]:
@@ -74,13 +73,23 @@ def as_root(argv: Sequence[str]) -> list[str]:
 
 
 def cleared(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Each variable that whatever reaches a host must not inherit → None, as ``env`` of this module's functions."""
+    """Each variable that a program which reaches a host must not inherit → None: ``env`` of :func:`run`."""
     return dict.fromkeys(name for name in inherited if _is_stray(name) and name not in KEPT)
 
 
 def _is_stray(name: str) -> bool:
     # Ansible reads variables such as _ANSIBLE_CONNECTION_PATH and _ansible_coverage_remote_output, too.
     return name.upper().removeprefix("_").startswith(_STRAY)
+
+
+def _popen(argv: Sequence[str | Path], doing: str, hint: str | None = None, **settings: Any) -> subprocess.Popen[Any]:
+    args = [str(word) for word in argv]
+    try:
+        return subprocess.Popen(args, **settings)  # nosec B603 # a list, never a shell
+    except FileNotFoundError as error:
+        if error.filename != args[0]:
+            raise ProgramFailed(f"cannot {doing}: {error}", hint=hint) from error
+        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed", hint=hint) from error
 
 
 def _environment(env: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -101,47 +110,41 @@ def run(
 ) -> Completed:
     """Run ``argv`` to its end and return what it left.
 
-    doing: what the user would call this step; begins the error message ("cannot <doing>: …").
+    doing: the step in the user's words; begins the error message ("cannot <doing>: …").
     ok: exit statuses that mean something; any other raises ProgramFailed.
     env: variables added to (not replacing) the current environment; None removes one.
     timeout: seconds; past it the program is killed and ProgramFailed raised.
     log: a file that receives stdout and stderr together instead of memory; the error quotes its end.
     Raises MissingProgram when the program does not exist.
     """
-    args = [str(a) for a in argv]
     data = input.encode() if isinstance(input, str) else input
-    sink: IO[bytes] | None = log.open("ab") if log else None
-    try:
-        proc = subprocess.run(  # nosec B603 # a list, never a shell
-            args,
-            input=data,
-            stdin=subprocess.DEVNULL if data is None else None,
+    with log.open("ab") if log else contextlib.nullcontext() as sink:
+        process = _popen(
+            argv,
+            doing,
+            hint,
+            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
             stdout=sink or subprocess.PIPE,
             stderr=subprocess.STDOUT if sink else subprocess.PIPE,
             env=_environment(env),
             cwd=cwd,
-            timeout=timeout,
-            check=False,
-            # What can be stopped by a wish is not ended by the terminal's Ctrl-C beside.
+            # A program that a Stop can end must not also get the terminal's Ctrl-C.
             start_new_session=cancel.possible(),
         )
-    except FileNotFoundError as error:
-        if error.filename == args[0]:
-            raise MissingProgram(f"cannot {doing}: {args[0]} is not installed", hint=hint) from error
-        raise ProgramFailed(f"cannot {doing}: {error}", hint=hint) from error
-    except subprocess.TimeoutExpired as error:
-        raise ProgramFailed(
-            f"cannot {doing}: no end after {timeout:.0f} s\n  $ {shlex.join(args)}", hint=hint
-        ) from error
-    finally:
-        if sink:
-            sink.close()
-    done = Completed(
-        tuple(args),
-        proc.returncode,
-        (proc.stdout or b"").decode(errors="replace"),
-        (proc.stderr or b"").decode(errors="replace"),
-    )
+        with process:
+            try:
+                outputs = process.communicate(data, timeout)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                command = shlex.join(map(str, argv))
+                raise ProgramFailed(
+                    f"cannot {doing}: no end after {timeout:.0f} s\n  $ {command}", hint=hint
+                ) from error
+            except BaseException:
+                process.kill()
+                raise
+    stdout, stderr = ((text or b"").decode(errors="replace") for text in outputs)
+    done = Completed(tuple(map(str, argv)), process.returncode, stdout, stderr)
     if done.status not in ok:
         output = log.read_text(errors="replace") if log else done.stdout + done.stderr
         raise ProgramFailed(_failure(doing, done, output, log), hint=hint)
@@ -160,79 +163,65 @@ def stream(
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
     env: variables added to the current environment; None removes one.
-    memory: bytes of address space and of each file for the program, and for each one that it starts; 0: as many as
-    this process has.
-    Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
-    wish to stop (``stopping``), after which Interrupted is raised.
+    memory: most bytes of address space and of each file, for the program and its children; 0: as for this process.
+    Ctrl-C is passed on to the program, which can clean up, and then raised again.  A request to stop (``cancel``) ends
+    the program in the same way and raises Interrupted.
     """
     stop = cancel.current()
     stop.check()
-    args = [str(a) for a in argv]
-    try:
-        proc = subprocess.Popen(  # nosec B603 # a list, never a shell
-            args,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_environment(env),
-            cwd=cwd,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
-    output = proc.stdout
+    process: subprocess.Popen[str] = _popen(
+        argv,
+        doing,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(env),
+        cwd=cwd,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    output = process.stdout
     assert output is not None
     try:
         if memory:
             # It doesn't talk to anything yet: Python itself is still starting.
-            _limit(proc.pid, memory)
-        with stop.ending(lambda: _end(proc)):
+            _limit(process.pid, memory)
+        with stop.ending(lambda: _end(process)):
             for text in iter(lambda: output.readline(LINE), ""):
                 line(text.rstrip("\n"))
-            status = proc.wait()
+            status = process.wait()
         stop.check()
     except BaseException:
-        _end(proc)
+        _end(process)
         raise
     return status
 
 
 def _limit(process: int, memory: int) -> None:
-    """No more address space and no larger file than ``memory`` bytes, or than there is a limit for already."""
+    """Limit address space and file size to ``memory`` bytes, or to a lower limit that is set already."""
     with contextlib.suppress(ProcessLookupError):
-        for what in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
-            _, most = resource.prlimit(process, what)
+        for kind in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+            _, most = resource.prlimit(process, kind)
             limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
-            resource.prlimit(process, what, (limit, limit))
+            resource.prlimit(process, kind, (limit, limit))
 
 
-def _end(proc: subprocess.Popen[str]) -> None:
-    """Ask a program and all that it started to end, and see that they do."""
-    # What a shell started in the background ignores SIGINT, outlives it, and holds its output open.
-    for how, seconds in ((signal.SIGINT, 15.0), (signal.SIGKILL, None)):
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask a program and its children to end; kill them if they don't."""
+    # A background job of a shell ignores SIGINT, outlives the shell, and keeps its output open.
+    for number, seconds in ((signal.SIGINT, 15.0), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(proc.pid, how)
+            os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            proc.wait(timeout=seconds)
+            process.wait(timeout=seconds)
 
 
 def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
     """Start ``argv`` detached, its output to ``log``, and return its process id."""
-    args = [str(a) for a in argv]
     with log.open("ab") as sink:
-        try:
-            proc = subprocess.Popen(  # nosec B603 # a list, never a shell
-                args,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
-    return proc.pid
+        settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
+        return _popen(argv, doing, start_new_session=True, **settings).pid
 
 
 @dataclass(frozen=True)
@@ -244,7 +233,7 @@ class Dialled:
     _stderr: IO[bytes]
 
     def complaint(self) -> str:
-        """The last line that it wrote to standard error so far; empty when there is none."""
+        """The last line on its standard error so far; empty without one."""
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -260,31 +249,25 @@ class Dialled:
 def dial(argv: Sequence[str], *, doing: str) -> Dialled:
     """Start ``argv`` with a socket as its standard input and output, as ssh does with a ProxyCommand.
 
-    It gets no variable of :func:`cleared`.
+    Variables that :func:`cleared` names are removed.
     """
-    ours, theirs = socket.socketpair()
+    near, far = socket.socketpair()
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
+    ends: dict[str, Any] = {"stdin": far.fileno(), "stdout": far.fileno(), "stderr": stderr}
     try:
-        process = subprocess.Popen(  # nosec B603 # a list, never a shell
-            list(argv),
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=stderr,
-            env=_environment(cleared()),
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        ours.close()
+        process = _popen(argv, doing, env=_environment(cleared()), start_new_session=True, **ends)
+    except GdsError:
+        near.close()
         stderr.close()
-        raise MissingProgram(f"cannot {doing}: {argv[0]} is not installed") from error
+        raise
     finally:
-        theirs.close()
-    return Dialled(ours, process, stderr)
+        far.close()
+    return Dialled(near, process, stderr)
 
 
 def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:
-    """Turn this process into ``argv``, which then has the user's terminal and whose status is this one's."""
-    args = [str(a) for a in argv]
+    """Replace this process by ``argv``, which gets the user's terminal and sets the exit status."""
+    args = [str(word) for word in argv]
     try:
         os.execvp(args[0], args)  # noqa: S606 # nosec B606 # as for the others: a list
     except FileNotFoundError as error:

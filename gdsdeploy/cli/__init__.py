@@ -14,21 +14,21 @@ from gdsdeploy.errors import GdsError, Interrupted
 #: Verb → what it does, in the order of use.
 VERBS = {
     "lock": "Resolve the fleet's pins into gdsdeploy.lock",
-    "mirror": "Write the lock's files to a folder as a signed repository of one's own",
+    "mirror": "Write the lock's files to a folder as a local signed repository",
     "plan": "Show what provision would change on each host, and why, without touching it",
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
-    "rollout": "Upgrade a fleet wave by wave, or have an engine that it has already do so",
+    "rollout": "Upgrade a fleet wave by wave, or render it for an engine that the fleet already has",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "verify": "Verify signed locks, archives of modules and validations, without a network",
-    "diff": "Say what changed between two runs of validate",
-    "support-bundle": "Pack what hosts say of themselves into one file, with addresses, serials and secrets replaced",
-    "remove": "Take back what provision changed on a host",
-    "cufile": "Render, check and migrate cufile.json, and ask a real libcufile what it works with",
-    "explain": "Say why a mount does not take the direct path, and what an error of cuFile means",
-    "kmod": "Audit and build kernel modules, and know beforehand what will load",
-    "topology": "Show how far GPUs, disks and network adapters are from each other, and what has moved",
-    "mode": "Say which peer-to-peer mechanisms hosts offer, which one to choose, and what a change takes",
-    "gdscheck": "Read what NVIDIA's gdscheck printed, of any release",
+    "diff": "Show what changed between two runs of validate",
+    "support-bundle": "Pack evidence from the hosts into one file, with addresses, serials and secrets replaced",
+    "remove": "Undo what provision changed on a host",
+    "cufile": "Render, check and migrate cufile.json, and show the values that a real libcufile uses",
+    "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
+    "kmod": "Audit and build kernel modules, and predict which will load",
+    "topology": "Show the distances between GPUs, disks and network adapters, and what has moved",
+    "mode": "Show which peer-to-peer mechanisms hosts offer, which to choose, and what a change requires",
+    "gdscheck": "Parse the output of NVIDIA's gdscheck, of any release",
     "lab": "Disposable hosts to rehearse on",
 }
 
@@ -39,7 +39,7 @@ VERBS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__)
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and results.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors and results.")
 def group(quiet: bool) -> None:
     """Provision, upgrade and validate GPUDirect Storage on bare Linux hosts.
 
@@ -57,12 +57,12 @@ def main(argv: list[str] | None = None) -> None:
             console.error(error.message, error.hint)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        words = io.StringIO()
-        error.show(words)
-        console.usage(words.getvalue().rstrip("\n"))
+        usage = io.StringIO()
+        error.show(usage)
+        console.usage(usage.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        console.error("interrupted", "Run the same command again: it goes on from what is done")
+        console.error("interrupted", "Run the same command again: it resumes after the finished work")
         sys.exit(Interrupted.exit_code)
     except BrokenPipeError:
         sys.exit(141)

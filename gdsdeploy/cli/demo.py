@@ -1,4 +1,4 @@
-"""``gdsdeploy lab demo``: the verbs as a user would type them, one after the other, on a lab."""
+"""``gdsdeploy lab demo``: the verbs as a user would type them, in order, on a lab."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gdsdeploy.lab.state import Lab
 
 
 @click.command()
-@click.option("--lab", "lab_name", default="demo", show_default=True, help="Name of the lab to use or make.")
-@click.option("--yes", is_flag=True, help="Install what is missing on this machine without asking.")
+@click.option("--lab", "lab_name", default="demo", show_default=True, help="Name of the lab to use or create.")
+@click.option("--yes", is_flag=True, help="Install missing packages on this machine without asking.")
 @click.pass_context
 def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
     """Rehearse the whole job on a lab: up, lock, provision, reboot, validate, report.
 
     \b
-    A VM host boots Debian's own kernel; the driver, nvidia-fs and libcufile are the real ones of Debian's
-    archive; the modules are really built, installed, loaded, and found again after a real reboot. The one
-    thing that is not real is the GPU: a small kernel module stands in for it.
+    A VM host boots Debian's own kernel. The driver, nvidia-fs and libcufile come from Debian's archive. The
+    modules are built, installed and loaded, and checked again after a real reboot. Only the GPU isn't real: a
+    small kernel module stands in for it.
 
-    It can be interrupted and run again: what is done stays, and the next run goes on from there. The lab stays
-    up afterwards; `gdsdeploy lab down` takes it away.
+    You can interrupt and repeat it: finished work stays, and the next run resumes there. The lab stays up
+    afterwards; `gdsdeploy lab down --lab demo` removes it.
     """
     begin = time.monotonic()
     confirm = lifecycle.yes if yes else lambda question: click.confirm(question, default=True)
@@ -47,17 +47,19 @@ def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
         if report.exists():
             console.say(f"\nReport: {report}")
         console.say(f"Took {time.monotonic() - begin:.0f} s. Look around: gdsdeploy lab ssh gpu1 --lab {lab_name}")
-        console.say(f"Take the lab away: gdsdeploy lab down --lab {lab_name}")
+        console.say(f"Remove the lab: gdsdeploy lab down --lab {lab_name}")
 
 
 def _plug(lab: Lab) -> None:
-    """Put the stand-in GPU under every locked kernel, once for each host."""
+    """Plug the stand-in GPU into every VM host, for every locked kernel."""
     hosts = [host for host in lab.hosts() if host.kind == "vm"]
     if not hosts:
-        raise LabUnavailable(f"lab {lab.name} has no VM host to load modules on", hint="gdsdeploy lab up --vm 1")
+        raise LabUnavailable(
+            f"lab {lab.name} has no VM host to load modules on", hint=f"gdsdeploy lab up --lab {lab.name} --vm 1"
+        )
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, hosts, kernel)
 
 
-def _say(verb: str, typed: str) -> None:
-    console.say(f"\n── {verb} " + "─" * (70 - len(verb)) + f"\n$ {typed}")
+def _say(verb: str, command_line: str) -> None:
+    console.say(f"\n── {verb} " + "─" * (70 - len(verb)) + f"\n$ {command_line}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.explain import Explanation, as_document
 from gdsdeploy.host.explain.text import render
@@ -23,12 +23,7 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_
 @click.argument("host", required=False)
 @click.argument("mount", required=False)
 @click.option(
-    "--fleet",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=DEFAULT_FLEET,
-    show_default=True,
-    metavar="FILE",
-    help="The fleet that HOST is of.",
+    "--fleet", type=options.FILE, default=DEFAULT_FLEET, show_default=True, metavar="FILE", help="HOST's fleet file."
 )
 @click.option(
     "--evidence",
@@ -36,11 +31,9 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_
     metavar="FILE",
     help="Explain saved evidence; no host is asked.",
 )
-@click.option("--error", metavar="CODE", help="Say what an error of cuFile means instead: 5027, a name, cuda:100, -22.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for the host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
+@options.timeout(TIMEOUT, "Seconds for the host.")
+@options.as_json()
 def command(
     host: str | None,
     mount: str | None,
@@ -50,52 +43,54 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Say why I/O on a mount does not take the direct path.
+    """Explain why I/O on a mount doesn't take the direct path.
 
-    For each mount that may hold data, or for MOUNT alone: the path its I/O takes (nvidia-fs, p2pdma, compat, broken,
-    or not proven), and the causes in order, the root first, each with what it was seen by, what to do, and where the
-    official documentation has it. MOUNT may be a file: then the mount is meant that it lies on, and the file's own
-    flags count.
+    For each mount that may hold data, or for MOUNT alone, it shows the path of its I/O (nvidia-fs, p2pdma, compat,
+    broken, or not proven) and the causes, the root cause first. Each cause has its evidence, what to do, and a link to
+    the official documentation. If MOUNT is a file, it explains that file's mount, and the file's own flags count.
 
-    Without HOST, and with a first argument that begins with /, this machine is explained; as root, or it says what it
-    could not see. HOST is asked once over SSH, and nothing is changed on it.
+    Without HOST, or if the first argument begins with /, it explains this machine. Run it as root, or it lists what it
+    couldn't read. HOST is asked once over SSH and stays unchanged.
 
-    The exit code is 0 whatever the paths are: `gdsdeploy validate` is what fails.
+    The exit code is 0 whatever the paths are; `gdsdeploy validate` fails on them.
 
     \b
     Examples:
       gdsdeploy explain                              # every mount of this machine
-      gdsdeploy explain /data/train.bin              # the mount that this file lies on
-      gdsdeploy explain gpu1 /mnt/nvme               # of the host gpu1 in fleet.yml
+      gdsdeploy explain /data/train.bin              # the mount of this file
+      gdsdeploy explain gpu1 /mnt/nvme               # on the host gpu1 of fleet.yml
       gdsdeploy explain gpu1 --json | jq -r '.mounts[] | [.mount, .path, .causes[0].id] | @tsv'
       gdsdeploy explain --evidence gpu1.json
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
     """
     if error is not None:
-        _require(host is None and evidence is None, "--error CODE stands alone")
+        options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
         _error(error, as_json)
         return
     if host is not None and host.startswith("/"):
-        _require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
+        options.require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
         host, mount = None, host
-    found = _explanation(host, mount, fleet, evidence, timeout)
-    console.data(json.dumps(as_document(found), indent=2, ensure_ascii=False) if as_json else render(found))
+    explanation = _explanation(host, mount, fleet, evidence, timeout)
+    if as_json:
+        console.json(as_document(explanation))
+    else:
+        console.data(render(explanation))
 
 
 def _explanation(
     host: str | None, mount: str | None, fleet: Path, evidence: Path | None, timeout: float
 ) -> Explanation:
     if mount is not None:
-        _require(mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} is none")
+        options.require(mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
         mount = os.path.normpath(mount)
     if evidence is not None:
-        _require(host is None or _is_bundle(evidence), "--evidence FILE takes the place of HOST")
+        options.require(host is None or _is_bundle(evidence), "--evidence FILE replaces HOST")
         return of_file(evidence, host or "", mount or "")
     if host is not None:
         with console.step(f"Asking {host}"):
             return of_host(fleet, host, mount or "", timeout)
-    with console.step("Looking at this machine"):
+    with console.step("Examining this machine"):
         return of_this_machine(mount or "")
 
 
@@ -106,14 +101,11 @@ def _is_bundle(file: Path) -> bool:
 
 def _error(code: str, as_json: bool) -> None:
     try:
-        found = cufile_errors.document(code)
-        words = cufile_errors.text(code)
+        document, text = cufile_errors.document(code), cufile_errors.text(code)
     except cufile_errors.UnknownCodeError as unknown:
-        near = ", ".join(unknown.nearest)
-        raise GdsError(unknown.message, hint=f"Nearest are: {near}" if near else None) from None
-    console.data(json.dumps(found, indent=2, ensure_ascii=False) if as_json else words)
-
-
-def _require(holds: bool, words: str) -> None:
-    if not holds:
-        raise click.UsageError(words)
+        names = ", ".join(unknown.nearest)
+        raise GdsError(unknown.message, hint=f"The nearest are: {names}" if names else None) from None
+    if as_json:
+        console.json(document)
+    else:
+        console.data(text)

@@ -1,4 +1,4 @@
-"""``gdsdeploy gdscheck``: what NVIDIA's gdscheck says, as data."""
+"""``gdsdeploy gdscheck``: the output of NVIDIA's gdscheck as data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
 from gdsdeploy.host.io import reading
@@ -18,9 +19,9 @@ STDIN = "-"
 
 @click.group()
 def command() -> None:
-    """Read what NVIDIA's gdscheck printed.
+    """Parse the output of NVIDIA's gdscheck.
 
-    gdscheck ends well with every I/O in compat mode, and its format changed from release to release. On a host without
+    gdscheck succeeds even if every I/O is in compat mode, and its format changed between releases. On a host without
     gdscheck, `gdsdeploy-host.pyz gdscheck` makes the same report from libcufile alone.
     """
 
@@ -31,27 +32,27 @@ def command() -> None:
     "--exit-status",
     type=click.IntRange(-255, 255),
     metavar="N",
-    help="gdscheck's exit status, where FILE does not end in a line like rc=255. The verdict does not follow it.",
+    help="gdscheck's exit status, if FILE doesn't end in a line like rc=255. It doesn't change the verdict.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, one for each file.")
+@options.as_json("Print one JSON object per file, each on one line.")
 def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> None:
-    """Understand the output of `gdscheck -p`, or a cufile.log, of any release from 1.4 to 1.20.
+    """Parse the output of `gdscheck -p`, or a cufile.log, of any release from 1.4 to 1.20.
 
-    Each FILE is one recording, standard input without FILE or with -. Of several runs in one file the last counts, and
-    the output says so. A cufile.log needs logging.level INFO, DEBUG or TRACE.
+    Each FILE is one recording; without FILE, or with -, it is standard input. If a file has several runs, the last one
+    counts, and the output says so. A cufile.log needs logging.level INFO, DEBUG or TRACE.
 
     \b
     The verdict follows from the rows, never from the exit status or from "Platform verification succeeded":
-      direct     some storage has a direct path, and some GPU supports it
-      compat     the report is whole, and no I/O takes a direct path
-      broken     a direct path is claimed that the report's own versions rule out
-      refused    the library gave up; the reason is told
-      unknown    the text is cut, mixed, or none of gdscheck's
+      direct     a storage type has a direct path, and a GPU supports it
+      compat     the report is complete, and no I/O takes a direct path
+      broken     the report claims a direct path that its own versions rule out
+      refused    the library gave up; the reason is shown
+      unknown    the text is cut, mixed, or not gdscheck's
 
     \b
     Exit code:
-      31   the verdict on some FILE is unknown
-      0    every FILE was understood, whatever its verdict
+      31   the verdict on a FILE is unknown
+      0    every FILE has another verdict
 
     \b
     Examples:
@@ -69,12 +70,12 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
         else:
             console.data(document.text(recording, name))
     if unknown:
-        hint = "Record one whole run again: gdscheck -p >FILE 2>&1"
-        raise ChecksUnknown(f"{', '.join(unknown)}: not a whole output of gdscheck, nor a cufile.log", hint=hint)
+        hint = "Record one complete run again: gdscheck -p >FILE 2>&1"
+        raise ChecksUnknown(f"{', '.join(unknown)}: not a complete output of gdscheck, nor a cufile.log", hint=hint)
 
 
 def _bytes(file: Path) -> bytes:
-    """The beginning of a file, one byte more than is looked at if there is more."""
+    """The beginning of a file: up to one byte more than is parsed."""
     if str(file) == STDIN:
         return sys.stdin.buffer.read(runs.LIMIT + 1)
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
 from gdsdeploy import console, run
+from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin
@@ -24,14 +24,14 @@ _yes = click.option("--yes", is_flag=True, help="Install missing packages on thi
 
 
 def confirm(question: str) -> bool:
-    """Ask on the terminal; raise LabUnavailable where there is none."""
+    """Ask on the terminal; raise LabUnavailable without one."""
     if not sys.stdin.isatty():
-        raise LabUnavailable(f"cannot ask without a terminal: {question}", hint="--yes answers it.")
+        raise LabUnavailable(f"cannot ask without a terminal: {question}", hint="Answer yes with --yes")
     return click.confirm(question, err=True)
 
 
 def accept(yes: bool) -> Any:
-    """How questions are answered: all with yes, or by the user."""
+    """How to answer questions: always with yes, or by asking the user."""
     return lifecycle.yes if yes else confirm
 
 
@@ -39,15 +39,15 @@ def accept(yes: bool) -> Any:
 def command() -> None:
     """Disposable hosts to rehearse on.
 
-    VM hosts (gpu1, …) boot a Debian kernel of their own under QEMU, with an NVMe disk; light hosts (build1, …) share
-    this machine's kernel and start in seconds, to build on. Every lab has its own fleet.yml, keys and ports.
+    VM hosts (gpu1, …) boot their own Debian kernel under QEMU, with an NVMe disk. Light hosts (build1, …), for builds,
+    share this machine's kernel and start in seconds. Every lab has its own fleet.yml, keys and ports.
     """
 
 
 @command.command()
 @_yes
 def setup(yes: bool) -> None:
-    """Install what a lab needs on this machine, and nothing else."""
+    """Install the packages that a lab needs on this machine, and nothing else."""
     requirements.ensure(vms=True, lights=True, confirm=accept(yes))
 
 
@@ -61,15 +61,15 @@ def setup(yes: bool) -> None:
     type=click.IntRange(0, 64),
     default=0,
     show_default=True,
-    help="Light hosts that are hosts of the fleet.",
+    help="Light hosts listed as hosts of the fleet.",
 )
 @click.option("--release", type=click.Choice(list(RELEASES)), help=f"Debian release.  [default: {DEFAULT_RELEASE}]")
 @_yes
 def up(name: str, vms: int, lights: int, nodes: int, release: str | None, yes: bool) -> None:
-    """Make the lab's hosts and start them; what already runs is left alone.
+    """Create the lab's hosts and start them; running hosts stay as they are.
 
-    The first time, base systems are made from this machine's Debian archive and cached. Safe to interrupt and to
-    run again.
+    The first time, base systems are built from this machine's Debian archive and cached. You can interrupt and repeat
+    it safely.
     """
     lab = lifecycle.up(name, vms, lights, release, nodes=nodes, confirm=accept(yes))
     for host in lab.hosts():
@@ -78,9 +78,9 @@ def up(name: str, vms: int, lights: int, nodes: int, release: str | None, yes: b
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of labs.")
+@options.as_json("Print one JSON array of labs.")
 def list_labs(as_json: bool) -> None:
-    """Show every lab, its hosts, how they run and where they listen."""
+    """Show every lab with its hosts, their runtime, port and state."""
     labs: list[dict[str, Any]] = [
         {
             "name": lab.name,
@@ -92,10 +92,10 @@ def list_labs(as_json: bool) -> None:
         for lab in all_labs()
     ]
     if as_json:
-        console.data(json.dumps(labs, indent=2))
+        console.json(labs)
         return
     if not labs:
-        console.say("There is no lab. `gdsdeploy lab up` makes one.")
+        console.say("There is no lab. Create one: gdsdeploy lab up")
     for lab in labs:
         console.data(f"{lab['name']} ({lab['release']}) {lab['fleet']}")
         for host in lab["hosts"]:
@@ -110,7 +110,7 @@ def list_labs(as_json: bool) -> None:
 def ssh_to(name: str, host: str, argv: tuple[str, ...]) -> None:
     """Log in to HOST, or run a command there: gdsdeploy lab ssh gpu1 -- uname -r.
 
-    Several words arrive as they are; a single one is a line for the shell there: 'dmesg | tail'.
+    Several words are passed unchanged; a single word is a line for HOST's shell: 'dmesg | tail'.
     """
     lab = Lab(name)
     lab.host(host)
@@ -121,34 +121,33 @@ def ssh_to(name: str, host: str, argv: tuple[str, ...]) -> None:
 @command.command()
 @_lab
 @click.argument("hosts", nargs=-1)
-@click.option("--kernel", metavar="RELEASE", help="Kernel as uname -r names it; the lock's, when not given.")
+@click.option("--kernel", metavar="RELEASE", help="Kernel as uname -r prints it. Default: the locked kernels.")
 @click.option("--version", metavar="DEBVERSION", help="Package version of that kernel's headers.")
 def plug(name: str, hosts: tuple[str, ...], kernel: str | None, version: str | None) -> None:
-    """Give VM hosts a stand-in for a GPU, so that the real nvidia.ko loads; all of them when none is named.
+    """Give VM hosts, by default all of them, a stand-in for a GPU, so that the real nvidia.ko loads.
 
-    It is built for one kernel, and is there whenever the host runs that kernel, from now on.
+    It is built for one kernel, and stays present whenever the host runs that kernel.
     """
     lab = Lab(name)
-    if version and not kernel:
-        raise click.UsageError("--version needs --kernel")
+    options.require(not version or kernel is not None, "--version needs --kernel")
     chosen = [lab.host(host) for host in hosts] or [host for host in lab.hosts() if host.kind == "vm"]
     if not chosen:
         raise LabUnavailable(f"lab {name} has no VM host", hint=f"gdsdeploy lab up --lab {name} --vm 1")
-    for wanted in [standin.Kernel(kernel, version)] if kernel else standin.locked_kernels(lab):
-        standin.plug_all(lab, chosen, wanted)
+    for target in [standin.Kernel(kernel, version)] if kernel else standin.locked_kernels(lab):
+        standin.plug_all(lab, chosen, target)
 
 
 @command.command()
 @_lab
-@click.option("--purge", is_flag=True, help="Delete the cached base systems too, except those another lab uses.")
+@click.option("--purge", is_flag=True, help="Also delete cached base systems that no other lab uses.")
 def down(name: str, purge: bool) -> None:
-    """Stop the lab's hosts and delete everything the lab made."""
+    """Stop the lab's hosts and delete everything that the lab created."""
     lab = Lab(name)
     if not lab.directory.exists():
         console.say(f"There is no lab {name}.")
     lifecycle.down(lab)
     if purge:
         with console.step("Deleting cached base systems"):
-            kept = lifecycle.purge()
-        for entry in kept:
-            console.say(f"  kept {entry}: another lab uses it")
+            in_use = lifecycle.purge()
+        for system in in_use:
+            console.say(f"  kept {system}: another lab uses it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,31 +9,31 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
+from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, known
 from gdsdeploy.lock.resolve_fleet import Upgrade
-from gdsdeploy.model.lock import Lock, Refused
+from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
 
-#: Newer ones that are named after the table; the lock and --explain have all of them.
+#: Newer versions that are named after the table; the lock and --explain have all of them.
 _SHOWN = 4
 _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("what", nargs=-1)
-@click.option("--upgrade", is_flag=True, help="Move everything to the newest that is admitted, or only WHAT.")
-@click.option("--check", is_flag=True, help="Write nothing; fail if the lock does not fit FLEET or its repositories.")
-@click.option("--explain", metavar="PACKAGE", help="Say why a package has its version, and what forbids newer ones.")
+@click.option("--upgrade", is_flag=True, help="Move everything, or only WHAT, to the newest admitted version.")
+@click.option("--check", is_flag=True, help="Write nothing; fail if the lock doesn't fit FLEET or its repositories.")
+@click.option("--explain", metavar="PACKAGE", help="Explain why a package has its version, and what forbids newer.")
 @click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
-@click.option(
-    "--key", type=click.Path(path_type=Path), metavar="FILE", help="The private key for --sign; else your own."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--key", type=options.PATH, metavar="FILE", help="The private key for --sign. Default: your own.")
+@options.as_json()
 def command(
     fleet: Path,
     what: tuple[str, ...],
@@ -47,29 +46,28 @@ def command(
 ) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
 
-    For each profile one consistent set is chosen from signed repository metadata, before any host is touched:
-    kernel and headers, driver and userland, nvidia-fs, libcufile, gds-tools, and what of the stack they depend on;
-    each with exact version, size and sha256. Which versions go together is in gdsdeploy/compat.yml.
+    It chooses one consistent set for each profile from signed repository metadata, before it touches a host: kernel
+    and headers, driver and userland, nvidia-fs, libcufile, gds-tools, and the parts of the stack that they depend on.
+    Each package has its exact version, size and sha256. gdsdeploy/lock/compat.yml lists which versions go together.
 
-    The newest driver that its pin admits wins, then the newest kernel for it, then the newest nvidia-fs. What is in
-    the lock already stays, unless the fleet file or a repository forces it to move, or --upgrade lets it.
+    The newest driver that its pin admits wins, then the newest kernel for it, then the newest nvidia-fs. Locked
+    versions stay unless the fleet file or a repository forces a move, or --upgrade allows it.
 
     \b
     Examples:
-      gdsdeploy lock fleet.yml                            # the first lock, or what FLEET's changes ask for
-      gdsdeploy lock --upgrade fleet.yml                  # everything to the newest that is admitted
-      gdsdeploy lock --upgrade fleet.yml driver           # only the driver and what has to have its version
+      gdsdeploy lock fleet.yml                            # the first lock, or the changes that FLEET requires
+      gdsdeploy lock --upgrade fleet.yml                  # everything to the newest admitted version
+      gdsdeploy lock --upgrade fleet.yml driver           # only the driver and the packages that follow it
       gdsdeploy lock --upgrade fleet.yml kernel dkms      # also: nvidia-fs, libcufile, doca, any locked package
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
       gdsdeploy lock --sign fleet.yml                     # for `gdsdeploy verify`; see docs/attest.md
     """
-    if sum((upgrade, check, explain is not None)) > 1:
-        raise click.UsageError("--upgrade, --check and --explain exclude each other")
-    if what and not upgrade:
-        raise click.UsageError(f"{' '.join(what)}: names what to move, which only --upgrade does")
-    if sign and (check or explain is not None):
-        raise click.UsageError("--sign goes with neither --check nor --explain")
+    options.require(
+        sum((upgrade, check, explain is not None)) <= 1, "--upgrade, --check and --explain exclude each other"
+    )
+    options.require(upgrade or not what, f"{' '.join(what)}: only --upgrade takes names of what to move")
+    options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
     signer = signing.opened(key) if sign else None
     if check:
         _check(fleet, as_json)
@@ -98,7 +96,7 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
         if change.subject and change.kind == "downgraded":
             console.warn(f"profile {change.profile}: {change.what} goes back from {change.before} to {change.after}")
     if as_json:
-        found = {
+        value = {
             "lock": str(path),
             "digest": old.digest if same and old else resolved.lock.digest,
             "changed": not same,
@@ -107,28 +105,27 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
             "refused": {n: [r.model_dump() for r in target.refused] for n, target in resolved.lock.targets.items()},
             "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
         }
-        console.data(json.dumps(found, indent=2, ensure_ascii=False))
+        console.json(value)
         return
     if old is not None and changes:
         _show(changes)
     console.data(_table(resolved.lock))
     _passed_over(fleet, resolved.lock)
     if same:
-        console.say(f"Nothing changed: {path} stays as it is")
+        console.say(f"Nothing changed in {path}")
         if old is not None and not upgrade.everything and not upgrade.what:
-            console.say(f"To move to what is newer: gdsdeploy lock --upgrade {fleet}")
+            console.say(f"To move to newer versions: gdsdeploy lock --upgrade {fleet}")
     else:
         console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
 
 
 def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
-    """Refuse a name that --upgrade could only ignore."""
+    """Refuse a name that --upgrade would ignore."""
     if not upgrade.what:
         return
     if old is None:
-        raise click.UsageError(
-            f"there is no usable lock at {path} to move {', '.join(sorted(upgrade.what))} of; lock first"
-        )
+        moving = ", ".join(sorted(upgrade.what))
+        raise click.UsageError(f"there is no usable lock at {path} in which to move {moving}; lock first")
     names = {name for target in old.targets.values() for name in known(target)}
     for name in sorted(upgrade.what - names):
         raise click.UsageError(f"{name} is neither driver, kernel, nvidia-fs, libcufile, doca nor a package of {path}")
@@ -141,68 +138,61 @@ def _check(fleet: Path, as_json: bool) -> None:
     with Fetcher() as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
-        named = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
-        console.data(json.dumps({"lock": str(path), "fits": not reasons, "reasons": named}, indent=2))
+        value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
+        console.json({"lock": str(path), "fits": not reasons, "reasons": value})
     if not reasons:
-        console.say(f"{path} fits {fleet}, and its repositories have every package of it")
+        console.say(f"{path} fits {fleet}, and the repositories have all its packages")
         return
-    text = "\n".join([f"{path} cannot be used as it is:", *(f"  - {reason}" for reason in reasons)])
+    text = "\n".join([f"{path} cannot be used:", *(f"  - {reason}" for reason in reasons)])
     if any(reason.difference in _UNTRUSTED for reason in reasons):
-        raise RepositoryUntrusted(text, hint="Take a mirror that is up to date; if this clock is wrong, correct it")
+        raise RepositoryUntrusted(text, hint="Use an up-to-date mirror; if this machine's clock is wrong, correct it")
     raise LockStale(text, hint=f"Run `gdsdeploy lock {fleet}` and review the change list")
 
 
 def _explain(fleet: Path, what: str, as_json: bool) -> None:
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
+    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     with Fetcher() as fetcher:
-        found = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
+        explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
     if as_json:
-        named = [
-            {**asdict(each), "package": each.package.model_dump(), "index": each.index.model_dump()} for each in found
+        profiles = [
+            {**asdict(e), "package": e.package.model_dump(), "index": e.index.model_dump()} for e in explanations
         ]
-        console.data(json.dumps({"what": what, "profiles": named}, indent=2, ensure_ascii=False))
+        console.json({"what": what, "profiles": profiles})
         return
-    for each in found:
-        console.data("\n".join(_words(each, fleet)))
+    for explanation in explanations:
+        console.data("\n".join(_words(explanation, fleet)))
 
 
-def _words(found: Explanation, fleet: Path) -> list[str]:
-    package, index = found.package, found.index
+def _words(explanation: Explanation, fleet: Path) -> list[str]:
+    package, index = explanation.package, explanation.index
     where = " ".join(filter(None, (package.repository, package.suite, package.component)))
     lines = [
-        f"profile {found.profile}: {package.package} {package.version} ({package.part}, on {package.needed_by})",
+        f"profile {explanation.profile}: {package.package} {package.version} ({package.part}, on {package.needed_by})",
         f"  from       {where}: {package.file} ({package.size} bytes)",
         f"  sha256     {package.sha256}",
         f"  signed by  {index.signed_by}, index of {index.date}",
-        f"  needed by  {', '.join(found.needed_by) or 'the profile itself'}",
+        f"  needed by  {', '.join(explanation.needed_by) or 'the profile itself'}",
     ]
-    lines += [f"  admitted   [{rule}] {says}" for rule, says in found.rules]
-    lines += [f"  warned     [{rule}] {says}" for rule, says in found.warned]
-    if not found.newer:
-        lines.append("  newer      none is on offer")
-    for newer in found.newer:
+    lines += [f"  admitted   [{rule}] {says}" for rule, says in explanation.rules]
+    lines += [f"  warned     [{rule}] {says}" for rule, says in explanation.warned]
+    if not explanation.newer:
+        lines.append("  newer      nothing on offer")
+    for newer in explanation.newer:
         lines.append(f"  newer      {newer.what}")
-        against = newer.forbidden_by or (
-            f"nothing forbids it: `gdsdeploy lock --upgrade {fleet} {found.subject or package.package}` takes it",
-        )
-        lines += [f"    - {reason}" for reason in against]
+        upgrade = f"gdsdeploy lock --upgrade {fleet} {explanation.subject or package.package}"
+        reasons = newer.forbidden_by or (f"nothing forbids it; take it with: {upgrade}",)
+        lines += [f"    - {reason}" for reason in reasons]
     return lines
 
 
 def _passed_over(fleet: Path, lock: Lock) -> None:
-    """What was not taken though it is newer, in one line a profile: nothing goes back in silence."""
+    """Name newer versions that were not chosen, in one line per profile."""
     for name, target in lock.targets.items():
         if target.refused:
-            more = len(target.refused) - _SHOWN
-            shown = ", ".join(map(_brief, target.refused[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
-            console.say(f"Passed over for profile {name}: {shown}")
+            newer = [f"{refused.what} [{refused.rule}]" for refused in target.refused]
+            console.say(f"Passed over for profile {name}: {first_few(newer, _SHOWN)}")
     if any(target.refused for target in lock.targets.values()):
         console.say(f"Why: gdsdeploy lock --explain driver {fleet} (or kernel, nvidia-fs, libcufile, a package)")
-
-
-def _brief(refused: Refused) -> str:
-    return f"{refused.what} [{refused.rule}]"
 
 
 def _show(changes: list[lockdiff.Change]) -> None:
@@ -218,8 +208,7 @@ def _table(lock: Lock) -> str:
     """One line for each profile under a line of headings."""
     rows = [["profile", "system", "kernel", "driver", "nvidia-fs", "libcufile", "packages"]]
     for name, target in lock.targets.items():
-        about = lockdiff.subjects(target)
+        subjects = lockdiff.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
-        rows.append([name, *(about[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        rows.append([name, *(subjects[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
+    return console.columns(rows)

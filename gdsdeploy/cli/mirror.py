@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
-from gdsdeploy.mirror import KEYRING, Mirrored, mirror, openpgp, work
+from gdsdeploy.mirror import KEYRING, mirror, openpgp, work
 from gdsdeploy.repo.fetch import Fetcher
-
-_FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("lock", type=_FILE)
-@click.argument("directory", type=_FILE)
+@click.argument("lock", type=options.PATH)
+@click.argument("directory", type=options.PATH)
+@click.option("--key", metavar="FINGERPRINT", help="Your secret key to sign with; without it, your keys are listed.")
 @click.option(
-    "--key", metavar="FINGERPRINT", help="Your secret key to sign with; without it, those you have are listed."
+    "--keyring",
+    "keyrings",
+    type=options.PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Keys of the original indices.",
 )
-@click.option("--keyring", "keyrings", type=_FILE, multiple=True, metavar="FILE", help="Keys of the original indices.")
-@click.option("--no-dependencies", is_flag=True, help="Only the locked files, without what they need of the system.")
+@click.option("--no-dependencies", is_flag=True, help="Only the locked files, without the packages that they need.")
 @click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Downloads at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@options.as_json()
 def command(
     lock: Path,
     directory: Path,
@@ -35,27 +39,27 @@ def command(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """Write the files of LOCK to DIRECTORY as a repository that hosts can use instead of the original ones.
+    """Write LOCK's files to DIRECTORY as a repository that hosts can use instead of the original ones.
 
-    Every file is checked against the lock's sha256. What the locked packages need of the operating system is
-    carried too, so that a provision from the mirror needs no other network. The indices are signed with your own
-    key, by gpg; hosts trust that key for this mirror alone. Run again, it fetches only what is missing or damaged.
-    For locks of rpm systems, createrepo_c has to be installed on this machine.
+    Every file is checked against the lock's sha256. The mirror includes the system packages that the locked packages
+    need, so that provisioning from it needs no other network. gpg signs the indices with your key; hosts trust that
+    key for this mirror only. A second run fetches only missing or damaged files. For locks of rpm systems,
+    createrepo_c must be installed on this machine.
 
     \b
-    Then serve DIRECTORY with any web server, or mount it on the hosts, and put into the fleet file:
+    Then serve DIRECTORY with any web server, or mount it on the hosts, and add to the fleet file:
       mirror: {uri: 'http://mirror.example/gds', keyring: DIRECTORY/gdsdeploy-mirror.gpg}
 
     \b
     Examples:
-      gdsdeploy mirror gdsdeploy.lock /srv/gds                      # lists the keys you could sign with
+      gdsdeploy mirror gdsdeploy.lock /srv/gds                      # lists your signing keys
       gdsdeploy mirror gdsdeploy.lock /srv/gds --key 0123…CDEF
     """
     content = lockfile.read(lock)
     fingerprint = openpgp.signing_key(key)
     unfinished = work(directory)
     with Fetcher() as indices, Fetcher(cache=unfinished) as files:
-        made = mirror(
+        result = mirror(
             content,
             directory,
             fingerprint,
@@ -69,26 +73,9 @@ def command(
         )
     shutil.rmtree(unfinished)
     if as_json:
-        console.data(_json(made))
+        console.json({**asdict(result), "directory": str(result.directory), "keyring": str(result.keyring)})
         return
-    for suite in made.suites:
+    for suite in result.suites:
         console.data(f"{suite.os} {suite.architecture}: {suite.stack} locked packages, {suite.system} that they need")
-    console.data(f"{made.downloaded} files downloaded ({made.bytes / 1e6:.0f} MB), {made.present} were there")
-    console.say(f"Next, in the fleet file: mirror: {{uri: …, keyring: {made.directory / KEYRING}}}")
-
-
-def _json(made: Mirrored) -> str:
-    suites = [
-        {"os": suite.os, "architecture": suite.architecture, "stack": suite.stack, "system": suite.system}
-        for suite in made.suites
-    ]
-    found = {
-        "directory": str(made.directory),
-        "keyring": str(made.keyring),
-        "fingerprint": made.fingerprint,
-        "suites": suites,
-        "downloaded": made.downloaded,
-        "bytes": made.bytes,
-        "present": made.present,
-    }
-    return json.dumps(found, indent=2)
+    console.data(f"{result.downloaded} files downloaded ({result.bytes / 1e6:.0f} MB), {result.present} present")
+    console.say(f"Next, in the fleet file: mirror: {{uri: …, keyring: {result.directory / KEYRING}}}")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
+from gdsdeploy.host.explain.mechanisms import choose, mechanisms, words
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
@@ -22,19 +22,15 @@ from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("fleet", required=False, type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
-@click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
-@click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.optional_fleet
+@options.limit
+@options.saved_evidence
+@click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan a change to this mode.")
+@click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan a change to this one for RDMA.")
+@options.timeout(TIMEOUT)
+@options.as_json("Print one JSON object.")
 def command(
     fleet: Path | None,
     limit: str | None,
@@ -44,13 +40,14 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Say which peer-to-peer mechanisms the hosts of FLEET offer, which to choose, and what a change takes.
+    """Show which peer-to-peer mechanisms the hosts of FLEET offer, which to choose, and what a change requires.
 
-    For each host: nvidia-fs, PCI P2PDMA, PeerDirect (registered, not only loaded), DMA-BUF and HMM: usable or not, and
-    why; and the `mode` and `rdma` that fit it as it runs now. Nothing is changed: the fleet file decides.
+    For each host it shows whether nvidia-fs, PCI P2PDMA, PeerDirect (registered, not only loaded), DMA-BUF and HMM are
+    usable, and why, and the `mode` and `rdma` that fit the host as it runs now. Hosts stay unchanged: the fleet file
+    decides.
 
-    With --to or --rdma, no host is asked: the steps from what the fleet file has to what is named, from the lock beside
-    it: fleet file, packages, module options, modules, keys of cufile.json, reboot, and who does each.
+    With --to or --rdma, no host is asked. It lists the steps from the fleet file's setting to the new one, by the lock
+    beside it: fleet file, packages, module options, modules, keys of cufile.json, reboot, and who performs each.
 
     \b
     Examples:
@@ -60,73 +57,61 @@ def command(
       gdsdeploy mode fleet.yml --rdma dmabuf
     """
     if file is not None:
-        if fleet is not None or limit is not None or mode is not None or rdma is not None:
-            raise click.UsageError("--evidence FILE stands alone, but for --json")
+        options.require(not any((fleet, limit, mode, rdma)), options.EVIDENCE_ALONE)
         _saved(evidence_file.of_hosts(file), as_json)
         return
     if fleet is None:
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
     intent = load_fleet(fleet)
     if mode is not None or rdma is not None:
-        if limit is not None:
-            raise click.UsageError("--to and --rdma are about profiles: --limit has nothing to choose from")
+        options.require(limit is None, "--to and --rdma are about profiles: --limit doesn't go with them")
         _plan(intent, fleet, cast("Mode | None", mode), cast("Rdma | None", rdma), as_json)
         return
     _ask(intent, fleet, limit, timeout, as_json)
 
 
-def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
-    """Print what saved evidence shows; of evidence that names no host, the object without a name around it."""
-    documents = {name: _document(facts) for name, facts in found.items()} if as_json else {}
+def _saved(hosts: dict[str, HostFacts], as_json: bool) -> None:
+    """Print the result of saved evidence; evidence without a host's name gives its object alone."""
     if as_json:
-        whole = documents.get(UNNAMED, documents)
-        console.data(json.dumps(whole, indent=2, ensure_ascii=False))
+        documents = {name: _document(facts) for name, facts in hosts.items()}
+        console.json(documents.get(UNNAMED, documents))
         return
-    for name, facts in found.items():
+    for name, facts in hosts.items():
         console.data((f"{name}:\n" if name else "") + _text(facts))
 
 
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
-        found = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
-    known, lost = hostdata.each(found, lambda _, facts: _document(facts) if as_json else _text(facts))
+        answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
+    results, errors = hostdata.each(answers, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
-        console.data(json.dumps(known, indent=2, ensure_ascii=False))
+        console.json(results)
     else:
-        for name, text in known.items():
+        for name, text in results.items():
             profile = intent.profiles[intent.hosts[name].profile]
             console.data(f"{name} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{text}")
-    if lost:
-        raise lost[0]
+    if errors:
+        raise errors[0]
 
 
 def _document(facts: HostFacts) -> dict[str, Any]:
-    return {
-        "mechanisms": {item.name: as_dict(item) for item in mechanisms(facts)},
-        "choice": as_dict(choose(facts)),
-    }
+    by_name = {mechanism.name: as_dict(mechanism) for mechanism in mechanisms(facts)}
+    return {"mechanisms": by_name, "choice": as_dict(choose(facts))}
 
 
 def _text(facts: HostFacts) -> str:
     lines = []
-    for item in mechanisms(facts):
-        lines += _mechanism(item)
-    return "\n".join([*lines, *_choice(choose(facts))]) + "\n"
-
-
-def _mechanism(item: Mechanism) -> list[str]:
-    mark = "?" if isinstance(item.usable, Unknown) else "✓" if item.usable else "✗"
-    lines = [f"  {mark} {item.title}: {words(item)}"]
-    lines += [f"      {reason}" for reason in item.why]
-    return lines + [f"      → {fix}" for fix in item.fixes]
-
-
-def _choice(found: Choice) -> list[str]:
-    return [
-        f"  {key}: {'not known' if isinstance(value, Unknown) else value}" + (f" ({why[0]})" if why else "")
-        for key, value, why in (("mode", found.mode, found.mode_why), ("rdma", found.rdma, found.rdma_why))
-    ]
+    for mechanism in mechanisms(facts):
+        mark = "?" if isinstance(mechanism.usable, Unknown) else "✓" if mechanism.usable else "✗"
+        lines.append(f"  {mark} {mechanism.title}: {words(mechanism)}")
+        lines += [f"      {reason}" for reason in mechanism.why]
+        lines += [f"      → {fix}" for fix in mechanism.fixes]
+    choice = choose(facts)
+    for key, value, why in (("mode", choice.mode, choice.mode_why), ("rdma", choice.rdma, choice.rdma_why)):
+        reason = f" ({why[0]})" if why else ""
+        lines.append(f"  {key}: {'not known' if isinstance(value, Unknown) else value}{reason}")
+    return "\n".join(lines) + "\n"
 
 
 def _plan(intent: Fleet, fleet: Path, mode: Mode | None, rdma: Rdma | None, as_json: bool) -> None:
@@ -134,15 +119,15 @@ def _plan(intent: Fleet, fleet: Path, mode: Mode | None, rdma: Rdma | None, as_j
     plans: dict[str, Migration] = {}
     for name, profile in intent.profiles.items():
         if name not in lock.targets:
-            raise LockStale(f"the lock has nothing for profile {name}", hint=f"Run `gdsdeploy lock {fleet}` again")
+            raise LockStale(f"the lock has nothing for profile {name}", hint=f"Run `gdsdeploy lock {fleet}`")
         plans[name] = migration(name, profile, lock.targets[name], mode or profile.mode, rdma or profile.rdma)
     if as_json:
-        console.data(json.dumps({name: as_dict(item) for name, item in plans.items()}, indent=2, ensure_ascii=False))
+        console.json({name: as_dict(plan) for name, plan in plans.items()})
         return
-    for name, item in plans.items():
-        console.data(f"{name}: " + ("there already" if not item.steps else "reboot" if item.reboot else "no reboot"))
-        for step in item.steps:
+    for name, plan in plans.items():
+        console.data(f"{name}: {'reboot' if plan.reboot else 'no reboot' if plan.steps else 'already set'}")
+        for step in plan.steps:
             change = " → ".join(part or "nothing" for part in (step.before, step.after))
             console.data(f"  [{step.by}] {step.where}: {change}")
-        for line in item.obstacles:
-            console.data(f"  ✗ {line}")
+        for obstacle in plan.obstacles:
+            console.data(f"  ✗ {obstacle}")

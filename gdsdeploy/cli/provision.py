@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work.")
-@click.option("--force-roles", is_flag=True, help="Run the roles on every host, also where there is nothing to change.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
+@options.limit_with_builders
+@click.option("--force-roles", is_flag=True, help="Run the roles on every host, even one without changes.")
+@options.as_json("Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_roles: bool, as_json: bool) -> None:
     """Converge the hosts of FLEET to its lock.
 
@@ -34,12 +34,12 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
       configure   cufile.json, module order, nouveau kept out
       reboot      if the kernel or a loaded module is not the locked one; proven by boot id
 
-    Every host is asked once beforehand, as `gdsdeploy plan` does. Those that are as the lock wants them are left
-    alone; if all are, Ansible is not started at all. --force-roles runs the roles all the same. Hosts that refuse
-    are left as they are, and the others go on.
+    Every host is asked once beforehand, as `gdsdeploy plan` does. Hosts that match the lock are skipped; if all
+    match, Ansible doesn't start. --force-roles runs the roles anyway. A host that is refused stays unchanged, and the
+    others continue.
 
-    Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With any of them but
-    -v, --forks and --timeout the roles are run on every host, as Ansible would.
+    Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With a flag other than
+    -v, --forks or --timeout, the roles run on every host, as with Ansible.
 
     \b
     Examples:
@@ -48,9 +48,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
       gdsdeploy provision fleet.yml --check --diff
     """
     require_flags(ansible)
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {', '.join(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)
@@ -58,7 +56,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
         console.data(summary(run))
     failures = run.failures()
     if set(names) == set(run.satisfied):
-        console.say("Nothing to change: every host is as the lock wants it")
+        console.say("Nothing to change: every host matches the lock")
     for name in names:
         result = run.outcome.hosts.get(name)
         if name not in failures and name not in run.satisfied:
@@ -69,7 +67,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
 
 
 def require_flags(ansible: tuple[str, ...]) -> None:
-    """End with a usage error, before any host is asked, unless ansible-playbook takes these flags."""
+    """End with a usage error, before a host is asked, unless ansible-playbook accepts these flags."""
     problem = converge.refused_flags(ansible)
     if problem:
         hint = "Flags that gdsdeploy doesn't have go to ansible-playbook; see: ansible-playbook --help"
@@ -77,7 +75,7 @@ def require_flags(ansible: tuple[str, ...]) -> None:
 
 
 def raise_last(failures: dict[str, GdsError]) -> None:
-    """Say every failure; the last one ends the command with its exit code."""
+    """Print every failure; the last one ends the command with its exit code."""
     errors = list(failures.values())
     for error in errors[:-1]:
         console.error(error.message, error.hint)

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate.support_bundle import pack_fleet
@@ -16,47 +16,37 @@ from gdsdeploy.validate.validate import require_folder, write
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The file to write (.tar.gz).",
-)
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--hide-names", is_flag=True, help="Replace the hosts' names, too.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
+@options.fleet
+@options.output("The file to write (.tar.gz).", "-o", required=True)
+@options.limit
+@click.option("--hide-names", is_flag=True, help="Also replace the hosts' names.")
+@options.timeout(TIMEOUT)
 def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
-    """Pack what the hosts of FLEET say of themselves into one file that may be given to others.
+    """Pack evidence from the hosts of FLEET into one file that you can give to others.
 
-    Each host is asked as validate asks it, and nothing is changed on it. Into the file go that evidence, what the host
-    was held against and what came of it, fleet file and lock, and the end of the last provision's log.
+    Each host is asked as by validate, and stays unchanged. The file holds that evidence, the expected state and the
+    verdicts, fleet file and lock, and the end of the last provision's log.
 
-    Before, the fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins,
-    addresses and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs,
-    serial numbers, login names and what looks like a secret are replaced, and with --hide-names the hosts' names.
-    What was replaced is counted in it and here. Patterns don't find every secret: look through it before you give it
-    away. Only you can read the file.
+    The fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins, addresses
+    and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs, serial
+    numbers, login names and apparent secrets are replaced; with --hide-names also the hosts' names. The file and this
+    command count the replacements. Patterns don't find every secret: read the file before you share it. Only you can
+    read the file.
 
-    A host that cannot be asked is in it with the reason.
+    For a host that can't be asked, the file has the reason.
 
     \b
     Examples:
       gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
       gdsdeploy validate --evidence case-4711.tar.gz
     """
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     require_folder(output)
     with console.step(f"Asking {', '.join(names)}"):
-        data, taken_out = pack_fleet(
+        data, replaced = pack_fleet(
             intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
         )
     write(output, data, mode=0o600)
-    console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in taken_out.items()) or 'nothing'}")
+    console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
     console.data(str(output))

@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.topology import text as shown
+from gdsdeploy.host.topology import text as view
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("fleet", required=False, type=click.Path(path_type=Path))
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
+@options.optional_fleet
+@options.limit
+@options.saved_evidence
 @click.option(
     "--golden",
     type=click.Choice(["write", "check"]),
-    help="Write the golden topology of each profile from its hosts, or hold the hosts against it.",
+    help="Write each profile's golden topology from its hosts, or compare the hosts with it.",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, by host.")
+@options.timeout(TIMEOUT)
+@options.as_json("Print one JSON object, by host.")
 def command(
     fleet: Path | None, limit: str | None, file: Path | None, golden: str | None, timeout: float, as_json: bool
 ) -> None:
-    """Show how far GPUs, NVMe disks and network adapters are from each other on the hosts of FLEET.
+    """Show the distances between GPUs, NVMe disks and network adapters on the hosts of FLEET.
 
-    From sysfs alone, so also before a driver is installed. Distances are those of `nvidia-smi topo -m`: PIX, PXB, PHB,
-    NODE, SYS. Beside the matrix: links that are slower or narrower than both ends could be, access control (ACS) that
-    sends peers' traffic out of a switch, what the IOMMU does, and BAR1.
+    It reads only sysfs, so it also works before a driver is installed. The distances are those of `nvidia-smi topo
+    -m`: PIX, PXB, PHB, NODE, SYS. It also shows links that are slower or narrower than both ends allow, access control
+    (ACS) that sends peers' traffic out of a switch, the IOMMU's mode, and BAR1.
 
     A profile may name a file with the golden topology of its machines (`topology: {golden: FILE}`). --golden write
-    makes it from a host that is right; --golden check, and `gdsdeploy validate`, say what has moved since: slot, part,
-    link, distance.
+    makes it from a correct host. --golden check and `gdsdeploy validate` show what has moved since: slot, part, link,
+    distance.
 
     \b
     Exit code, the first of these that applies:
@@ -63,7 +59,7 @@ def command(
       gdsdeploy topology fleet.yml --golden check
     """
     if file is not None:
-        _require(fleet is None and limit is None and golden is None, "--evidence FILE stands alone, but for --json")
+        options.require(not any((fleet, limit, golden)), options.EVIDENCE_ALONE)
         saved = evidence_file.of_hosts(file)
         shapes = {
             name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
@@ -76,51 +72,45 @@ def command(
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
         facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
-    found, lost = hostdata.each(facts, topologies.known)
+    shapes, errors = hostdata.each(facts, topologies.known)
     if golden == "write":
-        _raise_first(lost)
-        for path, hosts in topologies.write_golden(intent, fleet, found).items():
+        _raise_first(errors)
+        for path, hosts in topologies.write_golden(intent, fleet, shapes).items():
             console.say(f"{path}: the topology of {', '.join(hosts)}")
     elif golden == "check":
-        _check(intent, found, as_json, lost)
+        _check(intent, shapes, as_json, errors)
     else:
-        lost += _show(found, as_json)
-    _raise_first(lost)
+        errors += _show(shapes, as_json)
+    _raise_first(errors)
 
 
-def _raise_first(lost: list[GdsError]) -> None:
-    if lost:
-        raise lost[0]
+def _raise_first(errors: list[GdsError]) -> None:
+    if errors:
+        raise errors[0]
 
 
-def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> list[GdsError]:
-    """Print them; the errors of those that cannot be shown."""
-    whole, lost = hostdata.each(found, lambda _, item: shown.document(item) if as_json else shown.text(item))
+def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) -> list[GdsError]:
+    """Print the topologies; returns the errors of hosts whose topology cannot be shown."""
+    views, errors = hostdata.each(shapes, lambda _, shape: view.document(shape) if as_json else view.text(shape))
     if as_json:
-        shapes = next(iter(whole.values()), None) if alone else whole
-        console.data(json.dumps(shapes, indent=2, ensure_ascii=False))
-        return lost
-    for name, item in whole.items():
-        console.data((f"{name}:\n" if not alone else "") + str(item))
-    return lost
+        console.json(next(iter(views.values()), None) if alone else views)
+        return errors
+    for name, text in views.items():
+        console.data((f"{name}:\n" if not alone else "") + str(text))
+    return errors
 
 
-def _check(fleet: Fleet, found: dict[str, Topology], as_json: bool, lost: list[GdsError]) -> None:
-    differ = {name: topologies.compared(fleet, name, item) for name, item in found.items()}
+def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: list[GdsError]) -> None:
+    differences = {name: topologies.compared(fleet, name, shape) for name, shape in shapes.items()}
     if as_json:
-        console.data(json.dumps(differ, indent=2, ensure_ascii=False))
+        console.json(differences)
     else:
-        for name, lines in differ.items():
-            words = ["its profile names no golden topology"] if lines is None else lines or ["as it should be"]
+        for name, lines in differences.items():
+            words = ["its profile names no golden topology"] if lines is None else lines or ["matches"]
             console.data("\n".join(f"{name}: {line}" for line in words))
-    moved = [name for name, lines in differ.items() if lines]
-    if moved and not lost:
+    moved = [name for name, lines in differences.items() if lines]
+    if moved and not errors:
         raise ChecksFailed(
             f"the topology has moved on {', '.join(moved)}",
-            hint="Put back what moved, or write the golden topology again: --golden write",
+            hint="Restore the old topology, or write the golden topology again: --golden write",
         )
-
-
-def _require(holds: bool, words: str) -> None:
-    if not holds:
-        raise click.UsageError(words)

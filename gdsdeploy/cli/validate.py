@@ -9,6 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
+from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
@@ -25,42 +26,31 @@ from gdsdeploy.validate import bundle
 from gdsdeploy.validate.support_bundle import judge
 from gdsdeploy.validate.validate import Asked, known_check, outcome, require_folder, validate, write
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("fleet", type=click.Path(path_type=Path), required=False)
+@options.optional_fleet
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
-@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--check", "only", metavar="ID", multiple=True, help="Only this check; may be given more than once.")
-@click.option("--load", is_flag=True, help="Also read from mounts that have a threshold under load, some seconds each.")
-@click.option("--since-boot", is_flag=True, help="What each host's own gate found in the boot that runs.")
-@click.option("--waive", metavar="ID", multiple=True, help="Accept that this check does not pass; needs the next two.")
+@options.limit
+@click.option("--check", "only", metavar="ID", multiple=True, help="Only this check; repeatable.")
+@click.option("--load", is_flag=True, help="Also read under load, for some seconds, from mounts that have a threshold.")
+@click.option("--since-boot", is_flag=True, help="Show the results of each host's gate in the current boot.")
+@click.option("--waive", metavar="ID", multiple=True, help="Accept that this check fails; needs --until and --reason.")
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
-@click.option("--reason", metavar="TEXT", help="Why --waive is given; the report has it.")
-@click.option(
-    "--evidence",
-    "--from",
-    "source",
-    type=click.Path(path_type=Path),
-    metavar="BUNDLE",
-    help="Judge a support bundle instead of a fleet.",
-)
+@click.option("--reason", metavar="TEXT", help="Why --waive is given; the report shows it.")
+@click.option("--evidence", "--from", "source", type=options.PATH, metavar="BUNDLE", help="Judge a support bundle.")
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-@click.option("--junit", type=_FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write one self-contained HTML file.")
+@options.timeout(TIMEOUT)
+@options.as_json()
+@click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
 @click.option(
     "--attest",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE|DIR",
-    help="Also sign what was found: a statement in FILE (*.json), or DIR with report, lock and statement.",
+    help="Also sign the results: a statement in FILE (*.json), or DIR with report, lock and statement.",
 )
-@click.option("--key", type=_FILE, metavar="FILE", help="The private key for --attest; without it your own.")
-@click.option("--prometheus", type=_FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
+@click.option("--key", type=options.FILE, metavar="FILE", help="The private key for --attest. Default: your own.")
+@click.option("--prometheus", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 def command(
     fleet: Path | None,
     pytest_args: tuple[str, ...],
@@ -83,15 +73,15 @@ def command(
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
 
-    Every host is asked once, all at the same time, and nothing is changed on it. What it says is held against
-    the lock: kernel, driver, nvidia-fs and its symbol versions, peermem, cufile.json, packages, and for each
-    storage mount the path that its I/O takes and why. A check passes, fails, could not tell, or is waived.
+    All hosts are asked at the same time and stay unchanged. Their evidence is compared with the lock: kernel,
+    driver, nvidia-fs and its symbol versions, peermem, cufile.json, packages, and for each storage mount the path
+    of its I/O and why. A check passes, fails, is inconclusive, or is waived.
 
     \b
     Exit code, the first of these that applies:
-      30            a check failed on some host
+      30            a check failed on a host
       20, 21, 22    a host gave no evidence: unreachable, wrong host key, unfit
-      31            a check could not tell
+      31            a check is inconclusive
       0             every check passed, or is waived, on every host
 
     \b
@@ -104,14 +94,14 @@ def command(
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
-    asked = Asked([known_check(name) for name in only], _waivers(waive, until, reason), load=load)
-    _fits(fleet, source, since_boot=since_boot, limit=limit, load=load)
+    request = Asked([known_check(name) for name in only], _waivers(waive, until, reason), load=load)
+    _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
-        given = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
+        others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
                  "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus,
                  "--attest": attest}  # fmt: skip
-        if alien := [name for name, value in given.items() if value]:
-            raise click.UsageError(f"--pytest does not go with {alien[0]}; pytest has -k and --junitxml")
+        if refused := [name for name, value in others.items() if value]:
+            raise click.UsageError(f"--pytest does not go with {refused[0]}; pytest has -k and --junitxml")
         assert fleet is not None
         _as_pytest(fleet, limit, pytest_args)
         return
@@ -119,47 +109,46 @@ def command(
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
     for file in (junit, html, prometheus, attest):
         require_folder(file)
-    if attest is not None and fleet is None:
-        raise click.UsageError("--attest signs what hosts say now: it does not go with --evidence")
     if attest is not None:
+        options.require(
+            fleet is not None, "--attest signs fresh evidence from the hosts: it doesn't go with --evidence"
+        )
         signing.require_target(attest)
     signer = signing.opened(key) if attest is not None else None
     if source is not None:
-        found = _replayed(source, asked)
+        report = _judge_bundle(source, request)
     else:
         assert fleet is not None
-        found = _asked(fleet, limit, asked, timeout=timeout, since_boot=since_boot)
+        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     if as_json:
-        console.data(json_object.render(found).rstrip("\n"))
+        console.data(json_object.render(report).rstrip("\n"))
     else:
-        console.table(text.fleet_table(found))
-        console.data(text.details(found))
+        console.table(text.fleet_table(report))
+        console.data(text.details(report))
     files = ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render))
     for file, render in files:
         if file is not None:
-            write(file, render(found))
+            write(file, render(report))
     if attest is not None and fleet is not None and signer is not None:
-        signing.of_validation(found, fleet, attest, signer, asked.only)
-    error = outcome(found)
+        signing.of_validation(report, fleet, attest, signer, request.only)
+    error = outcome(report)
     if error is not None:
         raise error
 
 
-def _asked(fleet: Path, limit: str | None, asked: Asked, *, timeout: float, since_boot: bool) -> Report:
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+def _validate_hosts(fleet: Path, limit: str | None, request: Asked, *, timeout: float, since_boot: bool) -> Report:
+    intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {', '.join(names)}"):
         return validate(
-            intent, lock, fleet, names, timeout=timeout, asked=asked, since_boot=since_boot, progress=console.say
+            intent, lock, fleet, names, timeout=timeout, asked=request, since_boot=since_boot, progress=console.say
         )
 
 
-def _replayed(source: Path, asked: Asked) -> Report:
-    given = bundle.read(source)
-    with console.step(f"Judging what {', '.join(given.hosts)} said on {given.when}"):
-        return judge(given, asked, fleet=str(source), progress=console.say)
+def _judge_bundle(source: Path, request: Asked) -> Report:
+    saved = bundle.read(source)
+    with console.step(f"Judging the evidence from {', '.join(saved.hosts)} of {saved.when}"):
+        return judge(saved, request, fleet=str(source), progress=console.say)
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
@@ -170,22 +159,23 @@ def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
     pytest_suite.run_suite(intent, fleet, names, argv, line=console.data)
 
 
-def _fits(fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool) -> None:
-    if (fleet is None) == (source is None):
-        raise click.UsageError("name a fleet file, or a support bundle with --evidence")
-    if source is not None and (since_boot or limit):
-        raise click.UsageError(f"--evidence does not go with {'--since-boot' if since_boot else '--limit'}")
-    if load and (source is not None or since_boot):
-        raise click.UsageError("--load reads from mounts now: it goes with neither --evidence nor --since-boot")
+def _require_combination(
+    fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool
+) -> None:
+    options.require((fleet is None) != (source is None), "name a fleet file, or a support bundle with --evidence")
+    other = "--since-boot" if since_boot else "--limit" if limit else ""
+    options.require(source is None or not other, f"--evidence does not go with {other}")
+    only_now = "--load reads from mounts now: it goes with neither --evidence nor --since-boot"
+    options.require(not load or not (source or since_boot), only_now)
 
 
 def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> list[Waiver]:
     if not checks and not until and not reason:
         return []
     if not checks or not until or not (reason or "").strip():
-        raise click.UsageError("--waive, --until and --reason are given together")
+        raise click.UsageError("--waive, --until and --reason go together")
     try:
         day = dt.date.fromisoformat(until)
     except ValueError:
-        raise FleetInvalid(f"--until: {until!r} is no day", hint="Write it as 2026-12-31") from None
+        raise FleetInvalid(f"--until: {until!r} isn't a date", hint="Write it as 2026-12-31") from None
     return [Waiver(known_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]

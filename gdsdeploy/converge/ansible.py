@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import secrets
@@ -26,6 +25,7 @@ from gdsdeploy.errors import (
     HostUnreachable,
     ModuleBuildFailed,
     NotProvisioned,
+    did_you_mean,
 )
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
@@ -139,8 +139,7 @@ def refused_flags(extra: Sequence[str]) -> str:
     parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:
-        close = difflib.get_close_matches(unknown[0].partition("=")[0], parsed["flags"], 3)
-        meant = f" (did you mean {' or '.join(close)}?)" if close else ""
+        meant = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
         return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{meant}"
     if parsed["error"]:
         return f"ansible-playbook: {parsed['error']}"

@@ -8,6 +8,7 @@ from itertools import groupby
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.io.phrases import first_few
 
 #: Kinds whose neighbours share a line, and how many of them are named.
 _SHARED, _NAMED = frozenset({"hold", "unhold", "sign", "delete"}), 3
@@ -43,9 +44,7 @@ def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 def sentence(group: Sequence[Change]) -> str:
     """What is done by changes of one kind."""
-    names = ", ".join(change.subject for change in group[:_NAMED])
-    rest = len(group) - _NAMED
-    return registry.kinds()[group[0].kind].format(names + (f" and {rest} more" if rest > 0 else ""))
+    return registry.kinds()[group[0].kind].format(first_few([change.subject for change in group], _NAMED))
 
 
 def role(change: Change) -> str:

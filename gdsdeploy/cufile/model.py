@@ -6,7 +6,6 @@ is a problem, and so is a word that the library accepts without a check.  The da
 
 from __future__ import annotations
 
-import difflib
 import functools
 import ipaddress
 import re
@@ -17,6 +16,8 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
+
+from gdsdeploy.errors import nearest
 
 #: (major, minor) of a libcufile version
 Release = tuple[int, int]
@@ -247,12 +248,12 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
 
 def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
     """By the whole name first; then by the last part, for a key in the wrong section."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    near = nearest(name, known, cutoff=0.75)
     if near:
-        return near[0]
+        return near
     last = {key.rsplit(".", 1)[-1]: key for key in reversed(list(known))}
-    near = difflib.get_close_matches(name.rsplit(".", 1)[-1], last, n=1, cutoff=0.8)
-    return last[near[0]] if near else None
+    near = nearest(name.rsplit(".", 1)[-1], last, cutoff=0.8)
+    return last[near] if near else None
 
 
 def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,6 @@ The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column f
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -15,11 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gdsdeploy import paths
-from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.io import jsontext, reading
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.text import WORDS
@@ -161,8 +161,7 @@ def _unknown(key: str, model: type[BaseModel]) -> str:
     keys = _known_keys(model)
     if key in keys:
         return "this key does not belong here"
-    near = difflib.get_close_matches(key[:_SHOWN], keys, n=1)
-    return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
+    return "unknown key" + did_you_mean(key[:_SHOWN], keys)
 
 
 def _known_keys(model: type[BaseModel]) -> list[str]:
@@ -174,5 +173,4 @@ def _known_keys(model: type[BaseModel]) -> list[str]:
 def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsError]) -> GdsError:
     ordered = sorted(problems, key=lambda problem: (problem[0].line, problem[0].column))
     lines = list(dict.fromkeys(f"{path}:{mark.line + 1}:{mark.column + 1}: {words}" for mark, words in ordered))
-    more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
-    return error("\n".join(lines[:MAX_PROBLEMS] + more))
+    return error(first_few(lines, MAX_PROBLEMS, "\n"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.errors import FleetInvalid, did_you_mean
 
 
 def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
@@ -31,12 +30,6 @@ def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
     """Raise FleetInvalid unless ``name`` is one of the fleet's hosts."""
     if name not in hosts:
         raise _no_host("", name, hosts, fleet)
-
-
-def did_you_mean(word: str, words: Collection[str]) -> str:
-    """The end of an error about ``word``: the nearest of ``words``, if one is near."""
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> FleetInvalid:

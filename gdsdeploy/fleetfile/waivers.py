@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 
-from gdsdeploy.fleetfile.selection import did_you_mean
+from gdsdeploy.errors import did_you_mean
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -82,12 +83,10 @@ class Verdict:
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read rules; raises ValueError (pydantic's) for one that is malformed and for an id given twice."""
-    rules = tuple(Rule.model_validate(item) for item in yaml.safe_load(text)["rules"])
-    seen: set[str] = set()
-    for rule in rules:
-        if rule.id in seen:
-            raise ValueError(f"the rule id {rule.id} is given twice")
-        seen.add(rule.id)
+    rules = tuple(Rule.model_validate(rule) for rule in yaml.safe_load(text)["rules"])
+    for name, count in Counter(rule.id for rule in rules).items():
+        if count > 1:
+            raise ValueError(f"the rule id {name} is given twice")
     return rules
 
 
@@ -103,7 +102,7 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
     A rule speaks only if all its subjects are decided, none that it needs or refuses is absent, and its ``when``
     holds; so a combination can be judged while it is still being chosen.
     """
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for rule in shipped() if rules is None else rules:
         if not rule.looks_at <= combination.keys() or not _all(rule.when, combination):
             continue
@@ -111,13 +110,12 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
         if any(combination[subject] is None for subject in effect):
             continue
         holds = _all(effect, combination)
-        allowed = holds if rule.needs else not (rule.refuses and holds)
-        warning = bool(rule.warns and holds)
         if rule.warns and not holds:
             continue
-        there = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
-        found.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {there}.", warning))
-    return found
+        allowed = holds if rule.needs else not (rule.refuses and holds)
+        here = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
+        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {here}.", warning=bool(rule.warns)))
+    return verdicts
 
 
 def _all(conditions: Mapping[str, tuple[str, ...]], combination: Combination) -> bool:

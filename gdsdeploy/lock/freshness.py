@@ -1,4 +1,4 @@
-"""How old an index is: without Valid-Until its signature is good for ever, and a mirror can stand still unnoticed."""
+"""The age of an index: without Valid-Until its signature never expires, and a mirror can go stale unnoticed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.model.lock import Index
 from gdsdeploy.model.repository import Repository
 
-#: Older than that, an index is worth a warning if no Valid-Until ends it within such a time; stable releases get a new
-#: one more often.
+#: An older index gets a warning unless its Valid-Until ends it within that time; stable releases get new indices more
+#: often.
 OLD: Final = timedelta(days=180)
 #: The rule's name in warnings.
 RULE: Final = "index-age"
@@ -21,17 +21,17 @@ RULE: Final = "index-age"
 def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now: datetime | None) -> list[Verdict]:
     """A warning for each old index, without Valid-Until or with one far away, whose repository has no ``max_age``.
 
-    repositories: name → what the fleet file says of it.  now: aware; by default this machine's clock.
+    repositories: name → its entry in the fleet file.  now: aware; by default this machine's clock.
     Raises RepositoryUntrusted listing every index that is older than the ``max_age`` of its repository.
     """
     moment, refused, warnings = now or datetime.now(UTC), list[str](), list[Verdict]()
     for index in indices:
         date = datetime.fromisoformat(index.date)
         age, ends = moment - date, index.valid_until
-        wish = repositories.get(index.repository)
-        if wish and wish.max_age is not None:
-            if age > timedelta(seconds=wish.max_age):
-                most = f"max_age of repositories.{index.repository} is {_words(timedelta(seconds=wish.max_age))}"
+        entry = repositories.get(index.repository)
+        if entry and entry.max_age is not None:
+            if age > timedelta(seconds=entry.max_age):
+                most = f"max_age of repositories.{index.repository} is {_words(timedelta(seconds=entry.max_age))}"
                 refused.append(f"{_dated(index, age)}, and {most}")
         elif age > OLD and (ends is None or datetime.fromisoformat(ends) - date > OLD):
             until = "has no Valid-Until" if ends is None else f"is valid until {ends}"
@@ -40,7 +40,7 @@ def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now:
     if refused:
         raise RepositoryUntrusted(
             "\n".join(refused),
-            hint="The mirror stands still, or somebody replays an old state: take another mirror. If this machine's "
+            hint="The mirror is stale, or an attacker replays an old state: use another mirror. If this machine's "
             "clock is wrong, correct it",
         )
     return warnings

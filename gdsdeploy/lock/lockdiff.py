@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.platform import version_order
@@ -34,35 +34,34 @@ class Change:
 def changes(old: Lock | None, new: Lock) -> list[Change]:
     """Every change from ``old`` to ``new``: of each profile first its subjects, then its packages by name."""
     before = old.targets if old else {}
-    found: list[Change] = []
-    for name in sorted(before.keys() | new.targets.keys()):
-        found += _subjects(name, before.get(name), new.targets.get(name))
-        found += _packages(name, before.get(name), new.targets.get(name))
-    return found
+    return [
+        change
+        for name in sorted(before.keys() | new.targets.keys())
+        for differences in (_subjects, _packages)
+        for change in differences(name, before.get(name), new.targets.get(name))
+    ]
 
 
 def same_choice(old: Lock | None, new: Lock) -> bool:
-    """Whether both locks stand for the same packages from the same places for the same wishes.
+    """Whether both locks have the same packages from the same places for the same pins.
 
-    The dates of the indices, and what was passed over, move with the archive while the choice stays.
+    The dates of the indices, and the refused versions, change with the archive while the choice stays.
     """
     return old is not None and _choice(old) == _choice(new)
 
 
 def _choice(lock: Lock) -> dict[str, Target]:
+    timeless = {"date": "", "valid_until": None}
     return {
         name: target.model_copy(
-            update={
-                "refused": (),
-                "indices": tuple(i.model_copy(update={"date": "", "valid_until": None}) for i in target.indices),
-            }
+            update={"refused": (), "indices": tuple(index.model_copy(update=timeless) for index in target.indices)}
         )
         for name, target in lock.targets.items()
     }
 
 
 def subjects(target: Target) -> dict[str, str]:
-    """What a target is about, in words."""
+    """The subjects of a target with their versions, in words."""
     return {
         "os": f"{target.os} {target.arch}",
         "kernel": target.kernel.release,
@@ -73,13 +72,10 @@ def subjects(target: Target) -> dict[str, str]:
     }
 
 
-_VERSIONS: Final[dict[str, Callable[[Target], str]]] = {
-    "kernel": lambda target: target.kernel.version,
-    "driver": lambda target: target.driver.version,
-    "nvidia-fs": lambda target: target.nvidia_fs.version if target.nvidia_fs else "",
-    "libcufile": lambda target: target.libcufile.version,
-    "gds-tools": lambda target: target.gds_tools.version if target.gds_tools else "",
-}
+def _version(target: Target, subject: str) -> str:
+    """A subject's version; empty if the target has no such subject, or it has no version."""
+    part = getattr(target, subject.replace("-", "_"))
+    return getattr(part, "version", "")
 
 
 def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
@@ -94,11 +90,10 @@ def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[
 
 
 def _goes_back(what: str, old: Target, new: Target) -> bool:
-    """Whether a subject's version is lower than it was; two systems are not compared."""
-    if old.os != new.os or what not in _VERSIONS:
+    """Whether a subject's version is lower than before, on the same system."""
+    if old.os != new.os:
         return False
-    order, version = version_order(new.os), _VERSIONS[what]
-    before, after = version(old), version(new)
+    order, before, after = version_order(new.os), _version(old, what), _version(new, what)
     return bool(before and after and order.key(after) < order.key(before))
 
 
@@ -109,8 +104,6 @@ def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[
     for name in sorted(before.keys() | after.keys()):
         a, b = before.get(name), after.get(name)
         if a is None or b is None:
-            there = a or b
-            assert there is not None
             kind: Kind = "added" if a is None else "removed"
             yield Change(profile, kind, name, a.version if a else "", b.version if b else "")
         elif a.version != b.version:

@@ -1,7 +1,6 @@
 """``gdsdeploy.lock``: reading, writing, and whether it still fits its fleet file.
 
-The file is written sorted and without the time of writing, so that a diff of two locks reads as a change list and
-the same input gives the same bytes.  A digest over the content notices an edit by hand.
+The file is sorted and has no time of writing: the same input gives the same bytes.  A digest detects manual edits.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import yaml
 from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import checked
-from gdsdeploy.lock.repo_settings import declared
+from gdsdeploy.fleetfile.load import checked, load_fleet
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
@@ -59,9 +58,8 @@ def write(path: Path, lock: Lock) -> None:
     try:
         atomic.write(path, render(lock), mode=0o644)
     except OSError as error:
-        raise LockInvalid(
-            f"{path}: cannot be written: {error.strerror}", hint=f"Make {path.parent.resolve()} writable, or make room"
-        ) from error
+        hint = f"Make {path.parent.resolve()} writable, or free some space"
+        raise LockInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
 
 
 def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
@@ -79,19 +77,19 @@ def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
     if found > own:
         warn(
             f"{path}: written by a newer gdsdeploy (lock version {value['lock_version']}, this one writes "
-            f"{LOCK_VERSION}); what this one does not know is left out of account"
+            f"{LOCK_VERSION}); unknown keys are ignored"
         )
     lock = checked(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
     if _digest(value) != lock.digest:
         raise LockInvalid(
             f"{path}: the lock was edited by hand: its content does not match its digest",
-            hint="Undo the edit, or put the wish into the fleet file and run `gdsdeploy lock`",
+            hint="Undo the edit, or change the fleet file and run `gdsdeploy lock` on it",
         )
     return lock
 
 
 def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock | None:
-    """The lock that is about to be replaced, if it can be read; raises LockInvalid only for one of a newer major."""
+    """The lock that a new one will replace, if it is readable; raises LockInvalid only for a newer major."""
     if not path.exists():
         return None
     try:
@@ -99,7 +97,7 @@ def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock 
     except LockInvalid as error:
         if _too_new(path):
             raise
-        warn(f"{error.message}; it is resolved anew")
+        warn(f"{error.message}; resolving it again")
         return None
 
 
@@ -116,7 +114,7 @@ def _mapping(document: yamlfile.Document) -> dict[str, Any]:
 
 
 def _numbers(version: object) -> tuple[int, ...]:
-    """(major, minor), or nothing for what is no lock version."""
+    """(major, minor); empty for anything but a lock version."""
     match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", version) if isinstance(version, str) else None
     return tuple(map(int, match.groups())) if match else ()
 
@@ -149,7 +147,7 @@ class Difference(enum.Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """One difference: what is asked for (expected) and what there is instead (found)."""
+    """One difference: the expected and the found value."""
 
     difference: Difference
     profile: str
@@ -171,14 +169,9 @@ class Reason:
 
 def status(fleet: Fleet, lock: Lock) -> list[Reason]:
     """Every reason why ``lock`` does not fit ``fleet``; empty: it fits."""
-    reasons = [
-        Reason(Difference.PROFILE_MISSING, name, "", "", "")
-        for name in sorted(fleet.profiles.keys() - lock.targets.keys())
-    ]
-    reasons += [
-        Reason(Difference.PROFILE_GONE, name, "", "", "")
-        for name in sorted(lock.targets.keys() - fleet.profiles.keys())
-    ]
+    missing, gone = fleet.profiles.keys() - lock.targets.keys(), lock.targets.keys() - fleet.profiles.keys()
+    reasons = [Reason(Difference.PROFILE_MISSING, name, "", "", "") for name in sorted(missing)]
+    reasons += [Reason(Difference.PROFILE_GONE, name, "", "", "") for name in sorted(gone)]
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         reasons += _profile(name, fleet.profiles[name], lock.targets[name])
         reasons += _repositories(fleet, name, lock.targets[name])
@@ -193,27 +186,28 @@ def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.OS_CHANGED, name, "", profile.os, target.os)
     if profile.arch != target.arch:
         yield Reason(Difference.ARCH_CHANGED, name, "", profile.arch, target.arch)
-    wanted = pins(profile)
-    for key in sorted(wanted.keys() | target.pins.keys()):
-        expected, found = wanted.get(key, "nothing"), target.pins.get(key, "nothing")
+    current = pins(profile)
+    for key in sorted(current.keys() | target.pins.keys()):
+        expected, found = current.get(key, "nothing"), target.pins.get(key, "nothing")
         if expected != found:
             yield Reason(_NAMED.get(key, Difference.PIN_CHANGED), name, "" if key in _NAMED else key, expected, found)
 
 
 def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
-    """What the fleet file fixes about repositories; an address that it leaves open may differ between controllers."""
+    """Differences in what the fleet file fixes; an address that it leaves open may differ between controllers."""
     platform = stack_platform_for(target.os)
     presets = platform.presets()
-    listed = fleet.profiles[name].repositories
-    wanted = sorted(presets if listed is None else listed)
+    names = sorted(repo_settings.names(fleet, name, platform))
     locked: dict[str, list[Index]] = {}
     for index in target.indices:
         locked.setdefault(index.repository, []).append(index)
-    if wanted != sorted(locked):
-        yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(wanted), ", ".join(sorted(locked)))
-    for repository in sorted(set(wanted) & locked.keys()):
+    if names != sorted(locked):
+        yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(names), ", ".join(sorted(locked)))
+    for repository in sorted(set(names) & locked.keys()):
         indices = locked[repository]
-        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository), platform.kind)
+        fixed = repo_settings.declared(
+            repository, fleet.repositories.get(repository), presets.get(repository), platform.kind
+        )
         compared = [
             ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
             ("components", list(fixed.components), list(indices[0].components)),
@@ -227,6 +221,14 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
                 yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(found))
         for signer in sorted({index.signed_by for index in indices} - set(fixed.fingerprints)):
             yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
+
+
+def fleet_and_lock(fleet_path: Path, *, fresh: bool = True) -> tuple[Fleet, Lock]:
+    """The fleet file and the lock beside it; raises FleetInvalid, LockInvalid and, where ``fresh``, LockStale."""
+    fleet, lock = load_fleet(fleet_path), read(beside(fleet_path))
+    if fresh:
+        require_fresh(fleet, lock, fleet_file=fleet_path)
+    return fleet, lock
 
 
 def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str = "FLEET") -> None:

@@ -1,12 +1,12 @@
-"""What hosts were provisioned with: lock and fleet file, word for word, by their digests.
+"""Releases: exact copies of the lock and the fleet file that hosts were provisioned with, by their digests.
 
 Layout below the state folder::
 
     releases/<fleet file>/<lock>-<fleet>/gdsdeploy.lock, fleet.yml, release.json
 
 ``<fleet file>`` is a digest of its path, ``<lock>`` and ``<fleet>`` are the first digits of the contents' digests, and
-release.json says when which host got it.  A rollback takes a host to its release; a rollout that is resumed goes on
-with the one that it was planned with, whatever has happened to the files since.
+release.json says when which host got it.  A rollback restores a host's release; a resumed rollout continues with the
+release of its plan, even if the files have changed since.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Release:
-    """A lock and the fleet file that it belonged to, which has its relative names from ``fleet_path``."""
+    """A lock and its fleet file, whose relative names start from ``fleet_path``."""
 
     fleet: Fleet
     lock: Lock
@@ -43,20 +43,20 @@ class Release:
     fleet_digest: str
     #: where it is kept
     folder: Path
-    #: host → seconds since the epoch at which it was brought to this release
+    #: host → when it got this release, in seconds since the epoch
     hosts: Mapping[str, float] = field(default_factory=dict)
 
     def for_host(self, name: str, now: Fleet) -> Fleet:
-        """The release's fleet with ``name`` where it answers now; other machines as they were.
+        """The release's fleet with the current address of ``name``; other machines as they were.
 
-        Raises RolloutRefused when the release knows no profile for it.
+        Raises RolloutRefused if the release has no profile for it.
         """
         machines = {**self.fleet.builders, **self.fleet.hosts}
         profile = machines[name].profile if name in machines else now.everyone()[name].profile
         if profile not in self.fleet.profiles or profile not in self.lock.targets:
             raise RolloutRefused(
                 f"{name}: the release {short(self.lock.digest)} has no profile {profile}",
-                hint="Give the lock that this host was provisioned with: gdsdeploy rollout start FLEET --from LOCK",
+                hint=f"Name the lock that this host has: gdsdeploy rollout start {self.fleet_path} --from LOCK",
             )
         here = now.everyone()[name]
         modules = machines[name].modules if name in machines else here.modules
@@ -69,7 +69,7 @@ class Release:
 
 
 def short(digest: str) -> str:
-    """The digits of a digest by which people know it."""
+    """The first digits of a digest, for display."""
     return digest.removeprefix("sha256:")[:12]
 
 
@@ -108,7 +108,7 @@ def store(fleet_path: Path, lock: Lock) -> Release:
 
 
 def got(release: Release, hosts: Iterable[str]) -> None:
-    """Write down that ``hosts`` were brought to ``release`` now; raises GdsError as :func:`store` does."""
+    """Record that ``hosts`` got ``release`` now; raises GdsError as :func:`store` does."""
     names = list(hosts)
     if not names:
         return
@@ -119,47 +119,48 @@ def got(release: Release, hosts: Iterable[str]) -> None:
 
 
 def of_plan(fleet_path: Path, lock_digest: str, fleet_digest: str) -> Release:
-    """The very release that a rollout was planned with; raises RolloutRefused when it is not kept."""
+    """The release of a rollout's plan; raises RolloutRefused if it is not kept."""
     for folder, about in _all(fleet_path.resolve()):
         if about.get("lock_digest") == lock_digest and about.get("fleet_digest") == fleet_digest:
             return _read(folder, fleet_path.resolve())
     raise RolloutRefused(
         f"{fleet_path}: lock {short(lock_digest)} with fleet file {short(fleet_digest)}, which the rollout was planned"
         " with, is not kept on this machine",
-        hint="Resume it where it was started, or start another with the lock that the hosts should have",
+        hint="Resume it on the machine that started it, or start another with the lock that the hosts should have",
     )
 
 
 def find(fleet_path: Path, lock_digest: str, host: str = "") -> Release | None:
-    """The release with this lock that ``host`` got last; else the one that was kept last; None without any."""
-    found: list[tuple[float, float, Path]] = []
-    for folder, about in _all(fleet_path.resolve()):
-        if about.get("lock_digest") == lock_digest:
-            found.append((float(about.get("hosts", {}).get(host, 0)), float(about.get("stored", 0)), folder))
-    return _read(max(found)[2], fleet_path.resolve()) if found else None
+    """The release with this lock that ``host`` got last; else the newest one; None without any."""
+    folders = [
+        (float(about.get("hosts", {}).get(host, 0)), float(about.get("stored", 0)), folder)
+        for folder, about in _all(fleet_path.resolve())
+        if about.get("lock_digest") == lock_digest
+    ]
+    return _read(max(folders)[2], fleet_path.resolve()) if folders else None
 
 
 def last(fleet_path: Path, host: str) -> Release | None:
-    """The release that ``host`` got last; None where that was never written down."""
-    found = [
+    """The release that ``host`` got last; None if there is no record of it."""
+    folders = [
         (float(about["hosts"][host]), folder)
         for folder, about in _all(fleet_path.resolve())
         if host in about.get("hosts", {})
     ]
-    return _read(max(found)[1], fleet_path.resolve()) if found else None
+    return _read(max(folders)[1], fleet_path.resolve()) if folders else None
 
 
 def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
-    """Keep a lock that hosts have been provisioned with from elsewhere, with the fleet file as it is now.
+    """Keep the lock that hosts got from another machine, with the fleet file as it is now.
 
-    Raises LockInvalid, and RolloutRefused when it has nothing for a profile of the fleet.
+    Raises LockInvalid, and RolloutRefused if it doesn't have a profile of the fleet.
     """
     lock = lockfile.read(lock_path)
-    lacking = sorted(fleet.profiles.keys() - lock.targets.keys())
-    if lacking:
+    missing = sorted(fleet.profiles.keys() - lock.targets.keys())
+    if missing:
         raise RolloutRefused(
-            f"{lock_path}: this lock has nothing for profile {', '.join(lacking)} of {fleet_path}",
-            hint="Give the lock that the hosts of this fleet were provisioned with",
+            f"{lock_path}: this lock has nothing for profile {', '.join(missing)} of {fleet_path}",
+            hint="Name the lock that the hosts of this fleet were provisioned with",
         )
     return store(fleet_path, lock)
 
@@ -176,7 +177,7 @@ def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """What release.json says; empty where there is none, or none that can be read."""
+    """The content of release.json; empty if it is missing or unreadable."""
     try:
         value = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -185,17 +186,14 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path, path: Path) -> Release:
-    about = _about(folder)
+    about, hint = _about(folder), f"Remove {folder}, and name the lock with --from"
     try:
         fleet = load_fleet(folder / _FLEET, names_from=path.parent)
         lock = lockfile.read(folder / lockfile.NAME)
     except LockInvalid as error:
-        raise RolloutRefused(error.message, hint=f"Remove {folder}, and give the lock with --from") from None
+        raise RolloutRefused(error.message, hint=hint) from None
     if lock.digest != about.get("lock_digest") or digest_of(folder / _FLEET) != about.get("fleet_digest"):
-        raise RolloutRefused(
-            f"{folder}: what is kept there is not what was put there",
-            hint=f"Remove {folder}, and give the lock with --from",
-        )
+        raise RolloutRefused(f"{folder}: the files there were changed", hint=hint)
     return Release(fleet, lock, path, str(about["fleet_digest"]), folder, dict(about.get("hosts", {})))
 
 
@@ -205,7 +203,7 @@ def _write_about(folder: Path, about: dict[str, Any]) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Two runs of one fleet keep theirs one after the other; what is wrong with the folder is an error of ours."""
+    """Let one run of a fleet at a time write; report errors of the folder as GdsError."""
     folder = _of(path)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -215,5 +213,5 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise GdsError(
             f"{error.filename or folder}: cannot be written: {error.strerror}",
-            hint="Make room, or set GDSDEPLOY_STATE_DIR to a folder that has some: a rollback needs what is kept there",
+            hint="Free some space, or set GDSDEPLOY_STATE_DIR to a folder with enough: a rollback needs these files",
         ) from None

@@ -1,39 +1,19 @@
-"""Which repositories a profile uses, with nothing left open: the fleet file over the platform's presets.
-
-An address that neither gives is taken from the controller's own apt sources, so that a site's mirror is used
-without being written down twice.
-"""
+"""The repositories of a profile: from the fleet file, the platform's presets, and the controller's own apt sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.repository import Repository as Wish
+from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform.base import Preset, StackPlatform
-from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.aptsources import controller_sources
+from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.order import Kind
-from gdsdeploy.repo.read import Repository
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What is fixed about a repository without looking at any machine."""
-
-    #: None: from the controller's own apt sources
-    uri: str | None
-    #: empty for rpm
-    suites: tuple[str, ...]
-    #: empty for a flat layout and for rpm
-    components: tuple[str, ...]
-    keyring: Path
-    fingerprints: tuple[str, ...]
-    host_keyring: str
 
 
 def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...]:
@@ -48,10 +28,10 @@ def repositories(
     """The repositories of a profile, all of the platform's family.
 
     sources: the controller's own apt sources; by default read from this machine, if an address is left open.
-    Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address can be found.
+    Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address is known.
     """
     presets = platform.presets()
-    found: list[Repository] = []
+    chosen: list[Repository] = []
     problems: list[str] = []
     if not names(fleet, profile, platform):
         known = ", ".join(sorted(fleet.repositories)) or "none"
@@ -59,33 +39,33 @@ def repositories(
             f"profiles.{profile}.repositories: {platform.os} has no presets, so list some; the fleet file has {known}"
         )
     for name in names(fleet, profile, platform):
-        wish, preset = fleet.repositories.get(name), presets.get(name)
-        if wish is None and preset is None:
+        entry, preset = fleet.repositories.get(name), presets.get(name)
+        if entry is None and preset is None:
             known = ", ".join(sorted({*presets, *fleet.repositories}))
             problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {known}")
             continue
-        lacks = _lacks(wish or Wish(), preset, platform.kind)
+        lacks = _lacks(entry or RepositoryEntry(), preset, platform.kind)
         if lacks:
             problems.append(
                 f"repositories.{name}: {platform.os} has no preset of this name, so give {', '.join(lacks)}"
             )
-        elif wish is not None and (wish.kind or platform.kind) != platform.kind:
+        elif entry is not None and (entry.kind or platform.kind) != platform.kind:
             uses = f"{platform.os} of profile {profile} uses {platform.kind}"
-            problems.append(f"repositories.{name}: kind is {wish.kind}, but {uses}")
-        elif wish is not None and platform.kind == "rpm" and (wish.suites or wish.components):
+            problems.append(f"repositories.{name}: kind is {entry.kind}, but {uses}")
+        elif entry is not None and platform.kind == "rpm" and (entry.suites or entry.components):
             problems.append(f"repositories.{name}: an rpm repository has neither suites nor components")
         else:
-            found.append(_repository(name, wish, preset, sources, platform.kind))
+            chosen.append(_repository(name, entry, preset, sources, platform.kind))
     if problems:
         raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
-    return found
+    return chosen
 
 
 def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
     """The address that the controller's apt sources have for the archive of ``preset``, of whatever release.
 
-    Other vendors name their suites like Debian's releases too, so an entry that is signed by another keyring does
-    not count, and one that names this keyring is preferred; a wrong guess would fail the signature check.
+    Other vendors use the same suite names, so an entry signed by another keyring doesn't count, and one that names this
+    keyring is preferred; a wrong guess would fail the signature check.
     """
     fitting = [
         source
@@ -100,63 +80,55 @@ def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
     return fitting[0].uri.rstrip("/") if fitting else None
 
 
-def _lacks(wish: Wish, preset: Preset | None, kind: Kind) -> list[str]:
+def _lacks(entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> list[str]:
     if preset is not None:
         return []
-    needed = {"uri": wish.uri, "suites": wish.suites, "keyring": wish.keyring, "fingerprints": wish.fingerprints}
+    needed = {"uri": entry.uri, "suites": entry.suites, "keyring": entry.keyring, "fingerprints": entry.fingerprints}
     if kind == "rpm":
         del needed["suites"]
     lacks = [key for key, value in needed.items() if not value]
-    if kind == "apt" and wish.suites and not all(suite.endswith("/") for suite in wish.suites) and not wish.components:
+    flat = all(suite.endswith("/") for suite in entry.suites or ())
+    if kind == "apt" and not flat and not entry.components:
         lacks.append("components")
     return lacks
 
 
-def declared(name: str, wish: Wish | None, preset: Preset | None, kind: Kind = "apt") -> Declared:
-    """What the fleet file and the preset fix about a repository."""
-    wish = wish or Wish()
-    suites = wish.suites or (preset.suites if preset else ())
+def declared(name: str, entry: RepositoryEntry | None, preset: Preset | None, kind: Kind = "apt") -> Repository:
+    """What the fleet file and the preset fix about a repository; ``uri`` may be left open."""
+    entry = entry or RepositoryEntry()
+    suites = entry.suites or (preset.suites if preset else ())
     flat = bool(suites) and all(suite.endswith("/") for suite in suites)
-    return Declared(
-        uri=wish.uri.rstrip("/") if wish.uri else None,
+    return Repository(
+        name=name,
+        uri=(entry.uri or "").rstrip("/"),
         suites=suites,
-        components=() if flat else wish.components or (preset.components if preset else ()),
-        keyring=Path(wish.keyring) if wish.keyring else preset.keyring if preset else Path(),
-        fingerprints=wish.fingerprints or (preset.fingerprints if preset else ()),
-        host_keyring=_host_keyring(name, wish, preset, kind),
+        components=() if flat else entry.components or (preset.components if preset else ()),
+        keyring=Path(entry.keyring) if entry.keyring else preset.keyring if preset else Path(),
+        fingerprints=entry.fingerprints or (preset.fingerprints if preset else ()),
+        host_keyring=_host_keyring(name, entry, preset, kind),
     )
 
 
 def _repository(
-    name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source] | None, kind: Kind
+    name: str, entry: RepositoryEntry | None, preset: Preset | None, sources: Sequence[Source] | None, kind: Kind
 ) -> Repository:
-    fixed = declared(name, wish, preset, kind)
-    uri = fixed.uri
-    if uri is None and preset is not None:
+    repository = declared(name, entry, preset, kind)
+    uri: str | None = repository.uri
+    if not uri and preset is not None:
         uri = controller_uri(preset, controller_sources() if sources is None else sources)
-    if uri is None:
+    if not uri:
         raise RepositoryUnusable(
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
             hint=f"Set `uri` of repositories.{name} in the fleet file to a mirror of it",
         )
-    if kind == "rpm":
-        return rpm.Repository(name, uri, fixed.keyring, fixed.fingerprints, fixed.host_keyring)
-    return apt.Repository(
-        name=name,
-        uri=uri,
-        suites=fixed.suites,
-        components=fixed.components,
-        keyring=fixed.keyring,
-        fingerprints=fixed.fingerprints,
-        host_keyring=fixed.host_keyring,
-    )
+    return replace(repository, uri=uri)
 
 
-def _host_keyring(name: str, wish: Wish, preset: Preset | None, kind: Kind) -> str:
+def _host_keyring(name: str, entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> str:
     """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
-    if wish.signed_by:
-        return wish.signed_by
-    if preset is not None and wish.keyring in (None, str(preset.keyring)):
+    if entry.signed_by:
+        return entry.signed_by
+    if preset is not None and entry.keyring in (None, str(preset.keyring)):
         return str(preset.keyring)
     return (
         f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-{name}" if kind == "rpm" else f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"

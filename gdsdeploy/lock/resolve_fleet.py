@@ -1,8 +1,8 @@
-"""Resolve a whole fleet against its repositories, and hold an existing lock against them."""
+"""Resolve a whole fleet against its repositories, and compare an existing lock with them."""
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted
+from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, nearest
 from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
@@ -58,19 +58,19 @@ class _Reader:
         """What the repositories of ``profile`` offer."""
         repositories = repo_settings.repositories(self._fleet, profile, platform)
         architecture = platform.architecture(self._fleet.profiles[profile].arch)
-        wanted = (tuple(repositories), architecture)
+        key = (tuple(repositories), architecture)
         # Only the last one is kept: a distribution's lists take some hundred megabytes.
-        if self._last is None or self._last[0] != wanted:
+        if self._last is None or self._last[0] != key:
             self._last = None
             names = ", ".join(map(str, repositories))
             with self._step(f"Reading {names}"):
-                self._last = (wanted, read(self._fetcher, repositories, architecture, now=self._now))
+                self._last = (key, read(self._fetcher, repositories, architecture, now=self._now))
         return self._last[1]
 
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What may move of a lock: everything, or the subjects and packages that are named."""
+    """The parts of a lock that may move: everything, or the named subjects and packages."""
 
     everything: bool = False
     what: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ def resolve_fleet(
 ) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
-    old: stays as it is but for what ``upgrade`` names, and for what the fleet or the repositories force.
+    old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
     Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for an index that is older than
     the one in ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
     """
@@ -104,14 +104,8 @@ def resolve_fleet(
         warnings += [(name, verdict) for verdict in freshness.judge(indices, fleet.repositories, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         try:
-            resolution = resolve(
-                name,
-                fleet.profiles[name],
-                platforms[name],
-                universe,
-                indices,
-                keep=None if upgrade.everything else keep,
-            )
+            chosen = None if upgrade.everything else keep
+            resolution = resolve(name, fleet.profiles[name], platforms[name], universe, indices, keep=chosen)
         except NoSolution as error:
             failures.append(error)
             continue
@@ -123,14 +117,14 @@ def resolve_fleet(
 
 
 def _before(fleet: Fleet, old: Lock | None, name: str) -> Target | None:
-    """What the old lock has for a profile, if that is still of the same system."""
+    """The old lock's target of a profile, if it is for the same system."""
     target = old.targets.get(name) if old else None
     profile = fleet.profiles[name]
     return target if target and (target.os, target.arch) == (profile.os, profile.arch) else None
 
 
 def _loose(before: Target, profile: Profile) -> frozenset[str]:
-    """What a new order of repositories lets move: it says whose driver, nvidia-fs and libcufile are wanted."""
+    """The subjects that a new order of repositories lets move, because the order decides their maker."""
     same = before.pins.get("repositories") == pins(profile).get("repositories")
     return frozenset() if same else frozenset({"driver", "nvidia-fs", "libcufile"})
 
@@ -139,22 +133,22 @@ def _older(before: Target | None, indices: Sequence[Index]) -> Iterator[tuple[In
     """Every index that is dated before the one that was locked: (locked, found)."""
     locked = {(i.repository, i.suite): i for i in before.indices} if before else {}
     for index in indices:
-        known = locked.get((index.repository, index.suite))
+        before_index = locked.get((index.repository, index.suite))
         # RFC 3339 in UTC sorts as text.
-        if known is not None and index.date < known.date:
-            yield known, index
+        if before_index is not None and index.date < before_index.date:
+            yield before_index, index
 
 
 def _refuse_replay(name: str, before: Target | None, indices: Sequence[Index]) -> None:
     older = [
-        f"{found.uri}: the index of {found.repository} {found.suite} is dated {found.date}, "
-        f"but profile {name} was locked from that of {known.date}"
-        for known, found in _older(before, indices)
+        f"{index.uri}: the index of {index.repository} {index.suite} is dated {index.date}, "
+        f"but profile {name} was locked from that of {locked.date}"
+        for locked, index in _older(before, indices)
     ]
     if older:
         raise RepositoryUntrusted(
             "\n".join(older),
-            hint="The mirror is behind, or somebody replays an old state: take another mirror, or wait until it is "
+            hint="The mirror is behind, or an attacker replays an old state: use another mirror, or wait until it is "
             "up to date. To go back on purpose, remove the lock",
         )
 
@@ -164,29 +158,24 @@ def explain(
 ) -> list[Explanation]:
     """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has."""
     reader = _Reader(fleet, fetcher, now, step)
-    found = []
+    explanations = []
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         target, platform = lock.targets[name], stack_platform_for(fleet.profiles[name].os)
         if what in known(target):
             universe, _ = reader.read(name, platform)
-            try:
-                found.append(why(name, fleet.profiles[name], platform, universe, target, what))
-            except KeyError:
-                continue
-    if not found:
+            with contextlib.suppress(KeyError):
+                explanations.append(why(name, fleet.profiles[name], platform, universe, target, what))
+    if not explanations:
         names = {each for target in lock.targets.values() for each in known(target)}
-        near = ", ".join(difflib.get_close_matches(what, sorted(names), n=3)) or "driver, kernel, nvidia-fs, libcufile"
-        raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=f"Try: {near}")
-    return found
+        hint = f"Try: {nearest(what, sorted(names)) or 'driver, kernel, nvidia-fs, libcufile'}"
+        raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=hint)
+    return explanations
 
 
 def check(
     fleet: Fleet, lock: Lock, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
 ) -> list[Reason]:
-    """Every reason why ``lock`` cannot be used as it is.
-
-    It does not fit the fleet, a repository lost a file, or an index is expired, tampered with or older than it was.
-    """
+    """Every reason against ``lock``: another fleet, lost files, and indices that are expired, changed or older."""
     reasons = lockfile.status(fleet, lock)
     moved = {reason.profile for reason in reasons if reason.difference is Difference.REPOSITORIES_CHANGED}
     reader = _Reader(fleet, fetcher, now, step)
@@ -213,10 +202,10 @@ def check(
 def _lost(name: str, target: Target, universe: Universe) -> Iterator[Reason]:
     """Packages that the indices no longer list, or list with another content."""
     for package in target.packages:
-        there = universe.named(package.package)
-        same = [c for c in there if (c.version, c.architecture) == (package.version, package.architecture)]
+        candidates = universe.named(package.package)
+        same = [c for c in candidates if (c.version, c.architecture) == (package.version, package.architecture)]
         if not same:
-            offered = ", ".join(sorted(c.version for c in there)) or "nothing of this name"
+            offered = ", ".join(sorted(c.version for c in candidates)) or "nothing of this name"
             yield Reason(Difference.PACKAGE_GONE, name, package.package, package.version, offered)
         elif all(c.sha256 != package.sha256 for c in same):
             yield Reason(Difference.PACKAGE_REPLACED, name, package.package, package.sha256, same[0].sha256)
@@ -228,9 +217,9 @@ def _absent(name: str, target: Target, lost: set[str], fetcher: Fetcher) -> list
     listed = [package for package in target.packages if package.package not in lost]
     uris = [address(base[package.repository, package.suite], package.file) for package in listed]
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        there = list(pool.map(fetcher.has, uris))
+        present = list(pool.map(fetcher.has, uris))
     return [
         Reason(Difference.FILE_GONE, name, package.package, "", uri)
-        for package, uri, has in zip(listed, uris, there, strict=True)
-        if not has
+        for package, uri, is_present in zip(listed, uris, present, strict=True)
+        if not is_present
     ]

@@ -1,4 +1,4 @@
-"""A signed repository of one's own with exactly the files of a lock, and what those need of the operating system."""
+"""A local signed repository with exactly a lock's files, and the system packages that they need."""
 
 from __future__ import annotations
 
@@ -75,12 +75,11 @@ def mirror(
 ) -> Mirrored:
     """Write a mirror of ``lock`` to ``directory``, signed with the user's secret key ``fingerprint``.
 
-    indices: fetches the original indices.  files: fetches packages, and keeps what is unfinished in :func:`work`, so
-    that finished ones are moved and not copied.
-    dependencies: carry also what the locked packages need of the operating system.
-    keyrings: to check the original indices with where this machine lacks the hosts' own keyring.
-    Run again, it downloads what is missing or damaged and signs what has changed.  Raises LockStale when a repository
-    no longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key.
+    indices: fetches the original indices.  files: fetches packages into :func:`work`, from where they are moved.
+    dependencies: also carry the system packages that the locked packages need.
+    keyrings: for original indices whose keyring is not on this machine.
+    A second run downloads missing or damaged files and signs changed indices.  Raises LockStale when a repository no
+    longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key.
     """
     groups: dict[tuple[str, str], list[Target]] = {}
     for target in lock.targets.values():
@@ -91,22 +90,15 @@ def mirror(
             of_rpm = stack_platform_for(name).kind == "rpm"
             read = rpm.content if of_rpm else _content
             contents.append(read(name, arch, targets, indices, keyrings, dependencies=dependencies))
-    wanted = {file.place: file for content in contents for file in content.files}
-    downloaded, fetched = _download(list(wanted.values()), directory, files, jobs, progress)
+    by_place = {file.place: file for content in contents for file in content.files}
+    downloaded, size = _download(list(by_place.values()), directory, files, jobs, progress)
     keyring = directory / KEYRING
     openpgp.export(fingerprint, keyring)
     openpgp.export(fingerprint, keyring.with_suffix(".asc"), armour=True)
     for content in contents:
         content.publish(directory, fingerprint, keyring)
-    return Mirrored(
-        directory,
-        keyring,
-        fingerprint,
-        tuple(content.suite for content in contents),
-        downloaded,
-        fetched,
-        len(wanted) - downloaded,
-    )
+    suites = tuple(content.suite for content in contents)
+    return Mirrored(directory, keyring, fingerprint, suites, downloaded, size, len(by_place) - downloaded)
 
 
 def work(directory: Path) -> Path:
@@ -114,9 +106,8 @@ def work(directory: Path) -> Path:
     try:
         (directory / _WORK).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise GdsError(
-            f"{directory}: cannot be made: {error.strerror}", hint="Name a folder that you may write"
-        ) from None
+        hint = "Name a folder that you may write to"
+        raise GdsError(f"{directory}: cannot be created: {error.strerror}", hint=hint) from None
     return directory / _WORK
 
 
@@ -129,19 +120,17 @@ def _content(
     lists, date = _read(indices.values(), architecture, fetcher, keyrings)
     locked = {(p.repository, p.file): p for target in targets for p in target.packages}
     stack = choice.locked(locked.values(), lists)
-    found: list[Candidate] = []
-    if dependencies:
-        found = choice.dependencies(stack, Universe(lists), platform, name)
+    system = choice.dependencies(stack, Universe(lists), platform, name) if dependencies else []
     uris = {index.repository: index.uri for index in indices.values()}
-    stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *found])}
+    stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *system])}
     written: dict[str, list[Entry]] = {STACK: [], SYSTEM: []}
     files = []
-    for component, candidates in ((STACK, stack), (SYSTEM, found)):
+    for component, candidates in ((STACK, stack), (SYSTEM, system)):
         for c in candidates:
             where = aptrepo.place(c.repository, c.filename)
             written[component].append(Entry(c.package, c.version, stanzas[c.repository, c.filename], where))
             files.append(File(address(uris[c.repository], c.filename), c.sha256, c.size, where))
-    return _Content(Suite(name, architecture, len(stack), len(found)), written, files, date)
+    return _Content(Suite(name, architecture, len(stack), len(system)), written, files, date)
 
 
 def _read(
@@ -151,16 +140,7 @@ def _read(
     lists: list[PackageList] = []
     dates = []
     for index in indices:
-        repository = apt.Repository(
-            name=index.repository,
-            uri=index.uri,
-            suites=(index.suite,),
-            components=index.components,
-            keyring=choice.keyring(index, keyrings),
-            fingerprints=(index.signed_by,),
-            host_keyring=index.host_keyring,
-        )
-        release = apt.release(fetcher, repository, index.suite, now=datetime.now(UTC))
+        release = apt.release(fetcher, choice.repository(index, keyrings), index.suite, now=datetime.now(UTC))
         dates.append(release.date)
         components = index.components or ("",)
         lists += [apt.package_list(fetcher, release, component, architecture) for component in components]
@@ -185,16 +165,15 @@ def _download(
         if stopped.is_set() or _is(target, file):
             return
         if target.exists():
-            progress(f"  {file.place}: not what it should be; fetched again")
+            progress(f"  {file.place}: damaged; fetching it again")
         try:
-            got = fetcher.file(file.uri, sha256=file.sha256, size=file.size)
+            download = fetcher.file(file.uri, sha256=file.sha256, size=file.size)
         except NotThere as error:
-            raise LockStale(
-                str(error), hint="Run `gdsdeploy lock` on the fleet file, and mirror the new lock"
-            ) from None
+            hint = "Run `gdsdeploy lock` on the fleet file, and mirror the new lock"
+            raise LockStale(str(error), hint=hint) from None
         target.parent.mkdir(parents=True, exist_ok=True)
-        got.chmod(0o644)
-        got.replace(target)
+        download.chmod(0o644)
+        download.replace(target)
         done.append(file.size)
         progress(f"  {target.name} ({file.size / 1e6:.1f} MB; {len(done)})")
 
@@ -205,18 +184,17 @@ def _download(
         for future in finished:
             future.result()
     except OSError as error:
-        raise RepositoryUnusable(
-            f"{error.filename or directory}: cannot be written: {error.strerror}", hint="Make room there"
-        ) from error
+        problem = f"{error.filename or directory}: cannot be written: {error.strerror}"
+        raise RepositoryUnusable(problem, hint="Free some space there") from error
     finally:
-        # Also after Ctrl-C: what is under way ends, and is not begun anew.
+        # Also after Ctrl-C: running downloads end, and no new one starts.
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
     return len(done), sum(done)
 
 
 def _is(path: Path, file: File) -> bool:
-    """Whether the mirror has this very file, by its content."""
+    """Whether ``path`` has this file's content."""
     try:
         if path.stat().st_size != file.size:
             return False
@@ -232,10 +210,7 @@ def _sign(release: Path, fingerprint: str, keyring: Path) -> None:
     text = release.read_bytes()
     try:
         signed = verify(clear.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(clear))
-        if signed.text == text and detached.exists():
-            verify(
-                text, detached=detached.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(detached)
-            )
+        if signed.text == text and openpgp.has_signature(text, detached, fingerprint, keyring):
             return
     except (OSError, RepositoryUntrusted):
         pass

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from gdsdeploy.errors import LockStale, NoSolution, RepositoryUnusable
 from gdsdeploy.mirror import openpgp
-from gdsdeploy.mirror.closure import closure, key
+from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.platform import StackPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Offers, Universe
+from gdsdeploy.repo.candidate import Candidate, Key
+from gdsdeploy.repo.index import Repository
+from gdsdeploy.repo.packages import IndexedList, Universe
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to have: where it comes from, what it has to be, where it lies below the mirror."""
+    """A file of the mirror: its source, its expected content, its path below the mirror."""
 
     uri: str
     sha256: str
@@ -35,51 +36,63 @@ class Suite:
     system: int
 
 
+def repository(index: Index, keyrings: Sequence[Path]) -> Repository:
+    """The repository of a locked index, limited to that suite; raises as :func:`keyring`."""
+    return Repository(
+        name=index.repository,
+        uri=index.uri,
+        keyring=keyring(index, keyrings),
+        fingerprints=(index.signed_by,),
+        host_keyring=index.host_keyring,
+        suites=(index.suite,) if index.suite else (),
+        components=index.components,
+    )
+
+
 def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     """The file on this machine to check ``index`` with: the host's own, or one of ``keyrings`` that has its key.
 
     Raises RepositoryUnusable where there is none.
     """
-    there = [path for path in (Path(index.host_keyring), *keyrings) if path.is_file()]
-    if len(there) == 1:
-        return there[0]
-    for path in there:
+    paths = [path for path in (Path(index.host_keyring), *keyrings) if path.is_file()]
+    if len(paths) == 1:
+        return paths[0]
+    for path in paths:
         if openpgp.holds(path, index.signed_by):
             return path
     raise RepositoryUnusable(
         f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
-        hint=f"Give the file that has the key {index.signed_by}: --keyring FILE",
+        hint=f"Name the file that has the key {index.signed_by}: --keyring FILE",
     )
 
 
-def locked(packages: Iterable[Package], lists: Sequence[Offers]) -> list[Candidate]:
+def locked(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
     """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
-    universe = Universe(lists)
-    found: list[Candidate] = []
+    listed: dict[Key, Candidate] = {}
     gone: list[str] = []
     for package in packages:
-        there = [c for c in universe.named(package.package) if c.sha256 == package.sha256]
-        # One version may be listed by two suites, and Universe has it once.
-        same = [c for each in lists for c in each.named(package.package) if c.sha256 == package.sha256]
-        if not there and not same:
+        # Two suites may list the same version with different content.
+        candidates = (c for each in lists for c in each.named(package.package))
+        same = next((c for c in candidates if c.sha256 == package.sha256), None)
+        if same is None:
             where = ", ".join(filter(None, (package.repository, package.suite)))
             gone.append(f"  - {package.package} {package.version} ({where})")
         else:
-            found.append((there or same)[0])
+            listed[same.key] = same
     if gone:
         raise LockStale(
             "\n".join(["the repositories no longer list these locked files:", *sorted(gone)]),
             hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
         )
-    return sorted({key(c): c for c in found}.values(), key=key)
+    return [listed[key] for key in sorted(listed)]
 
 
 def dependencies(stack: Sequence[Candidate], universe: Universe, platform: StackPlatform, name: str) -> list[Candidate]:
-    """What ``stack`` needs of the system ``name``; raises NoSolution with who needs what is not on offer."""
-    found, lacking = closure(stack, universe, platform.order)
-    if lacking:
+    """The packages of the system ``name`` that ``stack`` needs; raises NoSolution naming missing ones."""
+    packages, missing = closure(stack, universe, platform.order)
+    if missing:
         raise NoSolution(
-            "\n".join([f"{name}: the repositories lack what locked packages need:", *(f"  - {w}" for w in lacking)]),
+            "\n".join([f"{name}: the repositories lack what locked packages need:", *(f"  - {w}" for w in missing)]),
             hint="Add the operating system's own repositories to the profile, or mirror with --no-dependencies",
         )
-    return found
+    return packages

@@ -1,28 +1,26 @@
-"""Everything that locked packages may need of their operating system, so that a host can install them from a mirror.
+"""The system packages that locked packages may need, so that a host can install them from a mirror.
 
-Not an installation: which of these a host takes is decided there, by its own package manager and what it has already.
-So of alternatives the first one on offer is carried, and where two packages want different versions, both are.  Pure.
+A host's package manager decides which of them it installs.  So the mirror carries the first alternative on offer, and
+both versions where two packages need different ones.  Pure.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
-from gdsdeploy.repo.candidate import Candidate, Group
+from gdsdeploy.repo.candidate import Candidate, Group, Key
 from gdsdeploy.repo.order import Order
 from gdsdeploy.repo.packages import Universe
 
-#: What tells two package files apart: package, version, architecture.
-Key = tuple[str, str, str]
-
 
 def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tuple[list[Candidate], list[str]]:
-    """What ``roots`` depend on, themselves not included, and each dependency that nothing on offer satisfies, in words.
+    """The dependencies of ``roots`` without these themselves, and each dependency that nothing satisfies, in words.
 
-    Depends and Pre-Depends are followed, as the roles install without Recommends.  What is needed only beside another
-    package, rpm's ``(a if b)``, is carried where it is on offer, and lacking only if that one is locked.
+    Depends and Pre-Depends are followed, as the roles install without Recommends.  A dependency beside another package,
+    rpm's ``(a if b)``, is carried if it is on offer, and missing only if that package is locked.
     """
-    locked = {key(candidate): candidate for candidate in roots}
+    locked = {candidate.key: candidate for candidate in roots}
     chosen: dict[Key, Candidate] = {}
     lacking: list[str] = []
     waiting = list(locked.values())
@@ -37,28 +35,22 @@ def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tup
             if answer is None:
                 if not _absent(group, locked, universe):
                     lacking.append(f"{owner} needs {' | '.join(map(str, group))}")
-            elif key(answer) not in locked and key(answer) not in chosen:
-                chosen[key(answer)] = answer
+            elif answer.key not in locked and answer.key not in chosen:
+                chosen[answer.key] = answer
                 waiting.append(answer)
-    return sorted(chosen.values(), key=lambda c: key(c)), lacking
-
-
-def key(candidate: Candidate) -> Key:
-    """The key of a package file."""
-    return candidate.package, candidate.version, candidate.architecture
+    return sorted(chosen.values(), key=lambda c: c.key), lacking
 
 
 def _answer(
     group: Group, locked: dict[Key, Candidate], chosen: dict[Key, Candidate], universe: Universe, order: Order
 ) -> Candidate | None:
-    """What satisfies a group: a locked package, else one that is carried already, else the newest of the first name."""
+    """The package that satisfies a group: a locked one, else a chosen one, else the newest of the first name."""
     group = tuple(relation for relation in group if not relation.negated)
     fitting = [universe.answering(relation) for relation in group]
-    for there in (locked, chosen):
-        for candidates in fitting:
-            for candidate in candidates:
-                if key(candidate) in there:
-                    return candidate
+    for packages in (locked, chosen):
+        for candidate in itertools.chain.from_iterable(fitting):
+            if candidate.key in packages:
+                return candidate
     for relation, candidates in zip(group, fitting, strict=True):
         own = [candidate for candidate in candidates if candidate.package == relation.package]
         if own or candidates:
@@ -67,6 +59,6 @@ def _answer(
 
 
 def _absent(group: Group, locked: dict[Key, Candidate], universe: Universe) -> bool:
-    """Whether nothing is locked that answers one of the relations that want something to be absent."""
+    """Whether no locked package answers one of the negated relations."""
     unwanted = (universe.answering(relation) for relation in group if relation.negated)
-    return any(not any(key(candidate) in locked for candidate in candidates) for candidates in unwanted)
+    return any(not any(candidate.key in locked for candidate in candidates) for candidates in unwanted)

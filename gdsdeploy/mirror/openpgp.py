@@ -1,39 +1,40 @@
-"""Signs with the user's own OpenPGP key, through gpg and its agent: the secret key is never seen here."""
+"""Signs with the user's OpenPGP key, through gpg and its agent; this program never reads the secret key."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from gdsdeploy.errors import GdsError, ProgramFailed
+from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted
+from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
-_GPG_HINT = "Install the package gnupg"
 _MAKE = 'gpg --quick-generate-key "Our mirror" ed25519 sign never'
 
 
-def signing_key(wanted: str | None) -> str:
-    """The full fingerprint of the user's secret key ``wanted``; raises GdsError that lists those there are."""
+def signing_key(name: str | None) -> str:
+    """The full fingerprint of the user's secret key ``name``; raises GdsError that lists the user's keys."""
     keys = secret_keys()
     listed = "\n".join(f"  {fingerprint}  {name}" for fingerprint, name in keys.items()) or "  (none)"
-    if wanted is None:
+    if name is None:
         raise GdsError(
             f"a mirror is signed, and no key was named; your secret keys are:\n{listed}",
-            hint=f"Name one with --key FINGERPRINT, or make one for this: {_MAKE}",
+            hint=f"Name one with --key FINGERPRINT, or create one: {_MAKE}",
         )
-    fingerprint = re.sub(r"\s|^0x", "", wanted).upper()
+    fingerprint = re.sub(r"\s|^0x", "", name).upper()
     if fingerprint not in keys:
         raise GdsError(
-            f"--key {wanted}: there is no secret key with this fingerprint; there are:\n{listed}",
-            hint=f"Give all 40 digits of one of these, or make a key: {_MAKE}",
+            f"--key {name}: there is no secret key with this fingerprint; there are:\n{listed}",
+            hint=f"Name all 40 digits of one of these, or create a key: {_MAKE}",
         )
     return fingerprint
 
 
 def secret_keys(*, home: Path | None = None) -> dict[str, str]:
     """Full fingerprint → user id of the primary secret keys in the user's keyring, or in the one in ``home``."""
-    argv = [which("gpg", hint=_GPG_HINT), *_home(home), "--batch", "--with-colons", "--list-secret-keys"]
-    found: dict[str, str] = {}
+    argv = [*_gpg(home), "--batch", "--with-colons", "--list-secret-keys"]
+    names: dict[str, str] = {}
     fingerprint, primary = "", False
     for line in run(argv, doing="list your secret keys", timeout=60).stdout.splitlines():
         fields = line.split(":")
@@ -41,29 +42,34 @@ def secret_keys(*, home: Path | None = None) -> dict[str, str]:
             primary, fingerprint = fields[0] == "sec", ""
         elif fields[0] == "fpr" and primary and not fingerprint:
             fingerprint = fields[9]
-            found[fingerprint] = ""
-        elif fields[0] == "uid" and fingerprint and not found[fingerprint]:
-            found[fingerprint] = fields[9]
-    return found
+            names[fingerprint] = ""
+        elif fields[0] == "uid" and fingerprint and not names[fingerprint]:
+            names[fingerprint] = fields[9]
+    return names
 
 
 def holds(path: Path, fingerprint: str) -> bool:
     """Whether a file of public keys, armoured or not, has the key ``fingerprint``."""
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", "--with-colons", "--show-keys", path]
+    argv: list[str | Path] = [*_gpg(), "--batch", "--with-colons", "--show-keys", path]
     # 2: not a file of keys.
     shown = run(argv, doing=f"list the keys of {path}", ok=(0, 2), timeout=60).stdout
     return fingerprint in {line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")}
 
 
+def has_signature(text: bytes, signature: Path, fingerprint: str, keyring: Path) -> bool:
+    """Whether the file ``signature`` is a good detached signature of ``text`` by this key."""
+    try:
+        detached = signature.read_bytes()
+        verify(text, detached=detached, keyring=keyring, fingerprints=[fingerprint], name=str(signature))
+    except (OSError, RepositoryUntrusted):
+        return False
+    return True
+
+
 def export(fingerprint: str, path: Path, *, armour: bool = False, home: Path | None = None) -> None:
     """Write the public key to ``path``, as gpgv and apt read it, or armoured, as rpm does."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), *_home(home), "--batch", *(["--armor"] if armour else [])]
-    argv += ["--output", part, "--export", fingerprint]
-    run(argv, doing=f"export the public key {fingerprint}", timeout=60)
-    part.chmod(0o644)
-    part.replace(path)
+    argv = [*_gpg(home), "--batch", *(["--armor"] if armour else []), "--export", fingerprint]
+    _write(path, argv, f"export the public key {fingerprint}", timeout=60)
 
 
 def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool, home: Path | None = None) -> None:
@@ -71,22 +77,26 @@ def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool, home
 
     Raises GdsError when the key cannot be used.
     """
-    part = signature.with_name(f".{signature.name}.part")
-    part.unlink(missing_ok=True)
-    how = ["--clearsign"] if clear else ["--armor", "--detach-sign"]
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), *_home(home), "--local-user", fingerprint]
-    argv += ["--digest-algo", "SHA256"]
+    kind = ["--clearsign"] if clear else ["--armor", "--detach-sign"]
+    argv = [*_gpg(home), "--local-user", fingerprint, "--digest-algo", "SHA256", *kind, str(document)]
     try:
-        run([*argv, "--output", part, *how, document], doing=f"sign {document.name}")
-        part.chmod(0o644)
-        part.replace(signature)
+        _write(signature, argv, f"sign {document.name}")
     except ProgramFailed as error:
-        raise GdsError(
-            error.message, hint='Try `gpg --clearsign` by hand; in a terminal, set GPG_TTY="$(tty)" for its questions'
-        ) from None
+        hint = 'Try `gpg --clearsign` by hand; in a terminal, set GPG_TTY="$(tty)" for its questions'
+        raise GdsError(error.message, hint=hint) from None
+
+
+def _write(path: Path, argv: Sequence[str | Path], doing: str, timeout: float | None = None) -> None:
+    """Replace ``path`` by the output of a gpg command in one step."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        run([argv[0], "--output", part, *argv[1:]], doing=doing, timeout=timeout)
+        part.chmod(0o644)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _home(home: Path | None) -> list[str]:
-    return ["--homedir", str(home)] if home is not None else []
+def _gpg(home: Path | None = None) -> list[str]:
+    return [which("gpg", hint="Install the package gnupg"), *(["--homedir", str(home)] if home else [])]

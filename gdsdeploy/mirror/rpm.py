@@ -1,7 +1,6 @@
-"""The rpm repositories of a mirror: metadata by createrepo_c, with the module streams of the lock, signed.
+"""The rpm repositories of a mirror, one per system and architecture: metadata by createrepo_c, with module streams.
 
-One repository per operating system and architecture, below ``rpm``.  The packages are the originals with their makers'
-signatures; what is signed with the user's key is repomd.xml.
+The packages keep their makers' signatures; the user's key signs repomd.xml.
 """
 
 from __future__ import annotations
@@ -16,23 +15,21 @@ from typing import Any, Final
 
 import yaml
 
-from gdsdeploy.errors import LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import LockStale, RepositoryUnusable
 from gdsdeploy.files import yamlfile
 from gdsdeploy.mirror import choice, openpgp
 from gdsdeploy.mirror.aptrepo import write
 from gdsdeploy.mirror.choice import File, Suite
-from gdsdeploy.mirror.closure import Key, key
 from gdsdeploy.mirror.host_vars import rpm_folder
-from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.candidate import Candidate, Key
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
-from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
-_HINT: Final = "Install the package {} (on Debian and Ubuntu createrepo-c): it writes the metadata of rpm repositories"
+_HINT: Final = "Install createrepo_c (Debian and Ubuntu: createrepo-c), which writes the metadata of rpm repositories"
 #: What the roles bring to hosts beside the lock; a repository need not have them.
 _TOOLS: Final = ("python3-dnf-plugin-versionlock",)
 _TIMESTAMP: Final = re.compile(rb"(<timestamp>)[^<]*(</timestamp>)")
@@ -56,8 +53,8 @@ class Content:
     def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
         """Write and sign the metadata, unless what is there is the same; the packages are all there."""
         with tempfile.TemporaryDirectory(dir=directory, prefix=".repodata-") as scratch:
-            made = self._metadata(directory, Path(scratch))
-            _put(made, directory / self.folder / "repodata", fingerprint, keyring)
+            metadata = self._metadata(directory, Path(scratch))
+            _put(metadata, directory / self.folder / "repodata", fingerprint, keyring)
 
     def _metadata(self, directory: Path, scratch: Path) -> Path:
         """The unsigned metadata of exactly these files; the same files give the same bytes."""
@@ -65,20 +62,26 @@ class Content:
         names.write_text("".join(f"{file.place.removeprefix(self.folder + '/')}\n" for file in self.files))
         stamp = str(int(self.date.timestamp()))
         argv: list[str | Path] = [
-            _program("createrepo_c"), "--quiet", "--no-database", "--general-compress-type=gz",
+            which("createrepo_c", hint=_HINT), "--quiet", "--no-database", "--general-compress-type=gz",
             f"--revision={stamp}", "--set-timestamp-to-revision",
             "--pkglist", names, "--outputdir", scratch, directory / self.folder,
         ]  # fmt: skip
         run(argv, doing=f"write the metadata of {self.folder}", timeout=3600)
-        made = scratch / "repodata"
+        metadata = scratch / "repodata"
         if self.modules:
             (scratch / "modules.yaml").write_text(self.modules)
-            argv = [_program("modifyrepo_c"), "--mdtype=modules", "--compress-type=gz", scratch / "modules.yaml", made]
+            argv = [
+                which("modifyrepo_c", hint=_HINT),
+                "--mdtype=modules",
+                "--compress-type=gz",
+                scratch / "modules.yaml",
+                metadata,
+            ]
             run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
-        index = made / "repomd.xml"
+        index = metadata / "repomd.xml"
         # modifyrepo_c has no way to be given a time.
         index.write_bytes(_TIMESTAMP.sub(rb"\g<1>" + stamp.encode() + rb"\g<2>", index.read_bytes()))
-        return made
+        return metadata
 
 
 def content(
@@ -86,17 +89,17 @@ def content(
 ) -> Content:
     """What the mirror has to have for the profiles ``targets`` of one system; raises as ``mirror`` does."""
     for program in ("createrepo_c", "modifyrepo_c"):
-        _program(program)
+        which(program, hint=_HINT)
     platform = stack_platform_for(name)
     architecture = platform.architecture(arch)
     indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
-    repositories = [_repository(index, keyrings) for index in indices.values()]
-    found = rpm.contents(fetcher, repositories, architecture)
+    repositories = [choice.repository(index, keyrings) for index in indices.values()]
+    contents = rpm.contents(fetcher, repositories, architecture)
     modules = Modules()
-    texts = {each.repomd.files["modules"].uri: each.modules for each in found if each.modules is not None}
+    texts = {each.repomd.files["modules"].uri: each.modules for each in contents if each.modules is not None}
     for uri, text in texts.items():
         modules.add(text, uri)
-    lists = [each.primary for each in found]
+    lists = [each.primary for each in contents]
     stack: dict[Key, Candidate] = {}
     system: dict[Key, Candidate] = {}
     streams: set[tuple[str, str]] = set()
@@ -106,8 +109,8 @@ def content(
         _visible(own, seen, target)
         tools = _tools(seen, platform) if dependencies else []
         needed = [*tools, *choice.dependencies([*own, *tools], seen, platform, name)] if dependencies else []
-        stack |= {key(c): c for c in own}
-        system |= {key(c): c for c in needed}
+        stack |= {c.key: c for c in own}
+        system |= {c.key: c for c in needed}
         streams |= _active(modules, _streams(target), [*own, *needed])
     system = {each: c for each, c in system.items() if each not in stack}
     folder = rpm_folder(name, arch)
@@ -118,17 +121,8 @@ def content(
         folder,
         files,
         "".join(_documents(texts, streams)),
-        max(each.repomd.date for each in found),
+        max(each.repomd.date for each in contents),
     )
-
-
-def _program(name: str) -> str:
-    return which(name, hint=_HINT.format("createrepo_c"))
-
-
-def _repository(index: Index, keyrings: Sequence[Path]) -> rpm.Repository:
-    keyring = choice.keyring(index, keyrings)
-    return rpm.Repository(index.repository, index.uri, keyring, (index.signed_by,), index.host_keyring)
 
 
 def _streams(target: Target) -> dict[str, str]:
@@ -144,7 +138,7 @@ def _tools(seen: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
 
 def _visible(stack: Iterable[Candidate], seen: ModularUniverse, target: Target) -> None:
     """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
-    hidden = [c for c in stack if key(c) not in {key(other) for other in seen.named(c.package)}]
+    hidden = [c for c in stack if c.key not in {other.key for other in seen.named(c.package)}]
     if hidden:
         raise LockStale(
             "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
@@ -190,31 +184,21 @@ def _file(candidate: Candidate, folder: str, uris: Mapping[str, str]) -> File:
     return File(address(uris[candidate.repository], candidate.filename), candidate.sha256, candidate.size, place)
 
 
-def _put(made: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
+def _put(metadata: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
     """Move metadata into place: lists first, then the index with its signature, then what neither names goes."""
-    made_index, index = made / "repomd.xml", repodata / "repomd.xml"
-    for path in made.iterdir():
-        if path != made_index:
+    new_index, index = metadata / "repomd.xml", repodata / "repomd.xml"
+    for path in metadata.iterdir():
+        if path != new_index:
             write(repodata / path.name, path.read_bytes())
     signature = repodata / "repomd.xml.asc"
-    if not _signed(made_index.read_bytes(), index, signature, fingerprint, keyring):
-        fresh = made / "repomd.xml.asc"
-        openpgp.sign(fingerprint, made_index, fresh, clear=False)
-        write(index, made_index.read_bytes())
+    text = new_index.read_bytes()
+    same = index.is_file() and index.read_bytes() == text
+    if not same or not openpgp.has_signature(text, signature, fingerprint, keyring):
+        fresh = metadata / "repomd.xml.asc"
+        openpgp.sign(fingerprint, new_index, fresh, clear=False)
+        write(index, text)
         write(signature, fresh.read_bytes())
-    kept = {path.name for path in made.iterdir()} | {signature.name}
+    names = {path.name for path in metadata.iterdir()} | {signature.name}
     for path in repodata.iterdir():
-        if path.name not in kept:
+        if path.name not in names:
             path.unlink()
-
-
-def _signed(text: bytes, index: Path, signature: Path, fingerprint: str, keyring: Path) -> bool:
-    """Whether the index in place is this text, with a good signature by the user's key."""
-    try:
-        if index.read_bytes() != text:
-            return False
-        detached = signature.read_bytes()
-        verify(text, detached=detached, keyring=keyring, fingerprints=[fingerprint], name=str(index))
-    except (OSError, RepositoryUntrusted):
-        return False
-    return True

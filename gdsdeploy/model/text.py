@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
@@ -65,11 +64,3 @@ NetworkAddress = Annotated[
 SshFile = Annotated[
     str, matching(r'^[^"\x00-\x1f\x7f]+$', "write the name of a file, in one line and without double quotes")
 ]
-
-
-def listed(texts: Sequence[str], limit: int, separator: str = ", ") -> str:
-    """The first ``limit`` of ``texts``, and how many more there are."""
-    if len(texts) <= limit:
-        return separator.join(texts)
-    gap = " " if separator == ", " else separator
-    return f"{separator.join(texts[:limit])}{gap}and {len(texts) - limit} more"

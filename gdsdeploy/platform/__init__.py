@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.discovery import import_modules
-from gdsdeploy.platform.base import Preset, StackPlatform, Wanted
-from gdsdeploy.platform.registry import registered
+from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, registered
 from gdsdeploy.repo.order import DEB, Order
 
-__all__ = ["Preset", "StackPlatform", "Wanted", "known", "stack_platform_for", "version_order"]
+__all__ = ["Preset", "StackPackage", "StackPlatform", "known", "stack_platform_for", "version_order"]
 
 import_modules(__name__)
 _PLATFORMS = registered()

@@ -1,4 +1,4 @@
-"""The shape of a platform: names and layouts that the rest of the program asks for instead of knowing."""
+"""The interface of a platform: names and layouts that the rest of the program asks it for."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A package that the stack consists of, apart from what it depends on."""
+class StackPackage:
+    """A package of the stack itself, not only a dependency."""
 
     package: str
     part: Part
     needed_by: Literal["host", "build"]
-    #: taken where the repositories have it
+    #: used if the repositories have it
     optional: bool = False
 
 
 @dataclass(frozen=True)
 class Packaging:
-    """How its maker packages one driver: names and places."""
+    """How its maker packages one driver: names and folders."""
 
     #: directory of the source tree on the host, and its DKMS name
     tree: str
     dkms_name: str
     #: name of the module file, without ending
     module: str
-    #: what else of the driver a host needs
-    further: tuple[Wanted, ...]
+    #: the driver's other packages that a host needs
+    further: tuple[StackPackage, ...]
     #: packages that must not be chosen beside this driver
     excluded: tuple[re.Pattern[str], ...]
 
@@ -68,13 +68,17 @@ class StackPlatform(ABC):
     order: ClassVar[Order] = DEB
     #: the program that installs packages there: a module of gdsdeploy/host/apply/packages
     manager: ClassVar[str] = "apt"
+    #: packages that hold nvidia-fs's source tree, libcufile, and gdscheck with gdsio in libcufile's version
+    nvidia_fs_package: ClassVar[str] = "nvidia-fs-dkms"
+    libcufile_package: ClassVar[str] = "libcufile0"
+    gds_tools_package: ClassVar[str] = "gds-tools"
 
     #: as a profile names it, e.g. ``debian-13``
     os: str
     #: ``debian``, ``ubuntu`` or ``rhel``
     family: str
     release: str
-    #: source packages that make up the stack: what is built from them is locked, and nothing else is
+    #: source packages of the stack: only packages built from them are locked
     stack_sources: tuple[re.Pattern[str], ...]
     #: of these, the ones whose packages have to be of the driver's own version
     driver_sources: tuple[re.Pattern[str], ...]
@@ -115,17 +119,15 @@ class StackPlatform(ABC):
         return [self.driver_package(flavour)]
 
     def stands_for(self, driver: Candidate) -> str:  # noqa: ARG002 - see ubuntu.py
-        """What an empty driver package only passes on to, in words; empty for a package with a driver in it."""
+        """The package that an empty driver package only depends on, in words; empty for a real driver package."""
         return ""
 
-    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:
+    @abstractmethod
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         """How the maker of the package ``driver`` packages that driver."""
-        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
-        excluded = self.excluded(flavour)
-        return Packaging(tree, name, self.driver_module(flavour), self.further_packages(flavour, rdma), excluded)
 
     def companion_packages(self, companion: Companion, driver: Candidate) -> tuple[str, ...]:
-        """Names under which a companion of ``driver`` may come, first wanted first.
+        """Names that a companion of ``driver`` may have, the preferred one first.
 
         The branch is a part of the name in older releases (nvidia-imex-570), and the fabric manager has two names.
         """
@@ -133,37 +135,17 @@ class StackPlatform(ABC):
         names = ("fabricmanager", "fabric-manager") if companion == "fabricmanager" else (companion,)
         return tuple(f"nvidia-{name}{suffix}" for suffix in (f"-{branch}", "") for name in names)
 
-    @abstractmethod
-    def nvidia_fs_package(self) -> str:
-        """Name of the package that holds nvidia-fs's source tree."""
-
-    @abstractmethod
-    def libcufile_package(self) -> str:
-        """Name of the package that holds libcufile."""
-
-    @abstractmethod
-    def gds_tools_package(self) -> str:
-        """Name of the package that holds gdscheck and gdsio; its version equals libcufile's."""
-
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:  # noqa: ARG002 - see rhel.py
         """Of ``names``, each package that holds a libcufile, with that of its gds-tools."""
-        return [(self.libcufile_package(), self.gds_tools_package())]
+        return [(self.libcufile_package, self.gds_tools_package)]
 
-    @abstractmethod
-    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
-        """What else the stack has, beside kernel, driver source, nvidia-fs, libcufile and gds-tools."""
-
-    def kernel_extras(self, release: str) -> tuple[Wanted, ...]:  # noqa: ARG002 - see ubuntu.py
-        """What a kernel's image leaves to packages that it does not depend on."""
+    def kernel_extras(self, release: str) -> tuple[StackPackage, ...]:  # noqa: ARG002 - see ubuntu.py
+        """Packages of a kernel that its image doesn't depend on."""
         return ()
 
-    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002 - see debian.py
-        """What belongs to this libcufile, apart from its gds-tools."""
+    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[StackPackage, ...]:  # noqa: ARG002 - see dpkg.py
+        """Packages that belong to this libcufile, apart from its gds-tools."""
         return ()
-
-    @abstractmethod
-    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
-        """Packages that must not be chosen: the other flavour's, and other driver series'."""
 
     @abstractmethod
     def upstream_version(self, version: str) -> str:
@@ -173,13 +155,9 @@ class StackPlatform(ABC):
     def cuda_version(self, candidate: Candidate) -> str | None:
         """The CUDA release that a GDS package belongs to, if it says so."""
 
-    @abstractmethod
-    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
-        """Directory of the driver's source on the host, and its DKMS name."""
-
-    @abstractmethod
     def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
         """Directory of nvidia-fs's source on the host, and its DKMS name."""
+        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
 
     def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
         """Where ``package`` puts nvidia-fs's source on the host, and its DKMS name."""
@@ -187,11 +165,11 @@ class StackPlatform(ABC):
 
     @abstractmethod
     def kept_out(self) -> tuple[str, ...]:
-        """Globs of packages that could move the stack, and are refused in every version that the lock does not name."""
+        """Globs of packages that could move the stack; every version outside the lock is refused."""
 
-    @abstractmethod
-    def driver_module(self, flavour: Flavour) -> str:
-        """Name of the driver's module file, without ending: what modprobe.d options have to be given for."""
+    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002 - see debian.py
+        """Name of the driver's module file, without ending, for options in modprobe.d."""
+        return "nvidia"
 
     def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:  # noqa: ARG002 - see rhel.py
         """Module streams to enable for a pin of the driver: module → stream."""
@@ -199,10 +177,10 @@ class StackPlatform(ABC):
 
     @abstractmethod
     def part(self, candidate: Candidate) -> Part:
-        """What a package is that came in as a dependency."""
+        """The part of the stack that a dependency belongs to."""
 
     def in_stack(self, candidate: Candidate) -> bool:
-        """Whether the lock has to hold this package, rather than leave it to the host's own updates."""
+        """Whether the lock holds this package; otherwise the host's own updates decide."""
         return any(pattern.fullmatch(candidate.source) for pattern in self.stack_sources)
 
     def follows_driver(self, candidate: Candidate) -> bool:
@@ -212,3 +190,23 @@ class StackPlatform(ABC):
     def of_driver(self, candidate: Candidate) -> bool:
         """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
         return self.follows_driver(candidate)
+
+
+#: os → its place in the list of known systems, and the platform
+_PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
+
+
+def register(*platforms: StackPlatform, rank: int = 100) -> None:
+    """Make releases of an operating system known; raises ValueError for an ``os`` that is taken.
+
+    rank: place in the list of known systems, the smallest first; ties go by the order of registering.
+    """
+    for platform in platforms:
+        if platform.os in _PLATFORMS:
+            raise ValueError(f"two platforms have the name {platform.os}")
+        _PLATFORMS[platform.os] = (rank, platform)
+
+
+def registered() -> dict[str, StackPlatform]:
+    """Every platform by its ``os``, in order."""
+    return {os: platform for os, (_, platform) in sorted(_PLATFORMS.items(), key=lambda entry: entry[1][0])}

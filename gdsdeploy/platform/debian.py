@@ -10,9 +10,8 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
-from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -47,21 +46,12 @@ class Debian(DpkgPlatform):
     """One release of Debian."""
 
     def presets(self) -> dict[str, Preset]:
+        archive = re.compile(rf"{_RELEASE_NAME}(?:-updates|-backports)?")
+        suites = (self.codename, f"{self.codename}-updates")
+        security = re.compile(rf"{_RELEASE_NAME}-security")
         return {
-            "debian": Preset(
-                suites=(self.codename, f"{self.codename}-updates"),
-                components=COMPONENTS,
-                keyring=KEYRING,
-                fingerprints=ARCHIVE_KEYS,
-                known_as=re.compile(rf"{_RELEASE_NAME}(?:-updates|-backports)?"),
-            ),
-            "debian-security": Preset(
-                suites=(f"{self.codename}-security",),
-                components=COMPONENTS,
-                keyring=KEYRING,
-                fingerprints=SECURITY_KEYS,
-                known_as=re.compile(rf"{_RELEASE_NAME}-security"),
-            ),
+            "debian": Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, archive),
+            "debian-security": Preset((f"{self.codename}-security",), COMPONENTS, KEYRING, SECURITY_KEYS, security),
         }
 
     def kernel_release(self, package: str, arch: str) -> str | None:
@@ -81,36 +71,35 @@ class Debian(DpkgPlatform):
         nvidias = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
         return sorted({self.driver_package(flavour), nvidias}.intersection(names))
 
-    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         if driver.origin == nvidia.ORIGIN:
             return nvidia.debian_packaging(driver, flavour)
-        return super().packaging(driver, flavour, rdma)
-
-    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
         support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
-        return (
-            Wanted("libcuda1", "driver-userland", "host"),
-            Wanted("nvidia-smi", "driver-userland", "host"),
-            Wanted(support, "driver-userland", "host"),
-            Wanted("firmware-nvidia-gsp", "companion", "host"),
-            Wanted("dkms", "dkms", "build"),
+        further = (
+            *(StackPackage(name, "driver-userland", "host") for name in ("libcuda1", "nvidia-smi", support)),
+            StackPackage("firmware-nvidia-gsp", "companion", "host"),
+            StackPackage("dkms", "dkms", "build"),
         )
+        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
+        return Packaging(tree, name, self.driver_module(flavour), further, self.excluded(flavour))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
+        """Packages that must not be chosen: the other flavour's, and other driver series'."""
         series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
         return series, re.compile(other), nvidia.UMBRELLAS
 
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
+        """Directory of the driver's source on the host, and its DKMS name."""
         name = "nvidia-current-open" if flavour == "open" else "nvidia-current"
         return f"/usr/src/{name}-{version}", name
 
     def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
         # The package decides, not the release that it is installed on: 12 ships 2.13.5 as 2.13, 13 ships 2.19.7 whole.
         numbers = version.split(".")
-        kept = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
-        return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
+        shown = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
+        return f"/usr/src/nvidia-fs-{shown}", "nvidia-fs"
 
     def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
         if package.origin == nvidia.ORIGIN:
@@ -137,15 +126,5 @@ class Debian(DpkgPlatform):
         return "support"
 
 
-def _release(number: str, codename: str) -> Debian:
-    return Debian(
-        os=f"debian-{number}",
-        family="debian",
-        release=number,
-        stack_sources=_STACK_SOURCES,
-        driver_sources=_DRIVER_SOURCES,
-        codename=codename,
-    )
-
-
-register(_release("12", "bookworm"), _release("13", "trixie"), rank=10)
+for _number, _codename in (("12", "bookworm"), ("13", "trixie")):
+    register(Debian(f"debian-{_number}", "debian", _number, _STACK_SOURCES, _DRIVER_SOURCES, _codename), rank=10)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Rdma, StackPlatform, Wanted
+from gdsdeploy.platform.base import Rdma, StackPackage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import upstream
 
@@ -27,22 +27,13 @@ class DpkgPlatform(StackPlatform):
     def kernel_packages(self, release: str) -> tuple[str, str]:
         return f"linux-image-{release}", f"linux-headers-{release}"
 
-    def nvidia_fs_package(self) -> str:
-        return "nvidia-fs-dkms"
-
-    def libcufile_package(self) -> str:
-        return "libcufile0"
-
-    def gds_tools_package(self) -> str:
-        return "gds-tools"
-
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        return [(self.libcufile_package(), self.gds_tools_package()), *nvidia.libcufile_packages(names)]
+        return [(self.libcufile_package, self.gds_tools_package), *nvidia.libcufile_packages(names)]
 
-    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:
+    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[StackPackage, ...]:
         # NVIDIA's package holds both libraries.
-        own = library.package == self.libcufile_package() and rdma != "none"
-        return (Wanted("libcufile-rdma1", "libcufile", "host"),) if own else ()
+        own = library.package == self.libcufile_package and rdma != "none"
+        return (StackPackage("libcufile-rdma1", "libcufile", "host"),) if own else ()
 
     def upstream_version(self, version: str) -> str:
         # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform.base import Flavour, Packaging, Wanted
+from gdsdeploy.platform.base import Flavour, Packaging, StackPackage
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import deb
 
@@ -77,12 +77,12 @@ def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
         dkms_name="nvidia",
         module="nvidia",
         further=(
-            Wanted(f"libnvidia-compute{s}", "driver-userland", "host"),
-            Wanted(f"nvidia-utils{s}", "driver-userland", "host"),
-            Wanted(f"nvidia-kernel-common{s}", "driver-userland", "host"),
-            Wanted(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
-            Wanted(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
-            Wanted("dkms", "dkms", "build"),
+            StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-utils{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-kernel-common{s}", "driver-userland", "host"),
+            StackPackage(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
+            StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
+            StackPackage("dkms", "dkms", "build"),
         ),
         excluded=(UMBRELLAS, re.compile(other)),
     )
@@ -98,11 +98,11 @@ def debian_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
         dkms_name=name,
         module="nvidia",
         further=(
-            Wanted("libcuda1", "driver-userland", "host"),
-            Wanted("nvidia-smi", "driver-userland", "host", optional=True),
-            Wanted("nvidia-driver-cuda", "driver-userland", "host", optional=True),
-            Wanted("nvidia-kernel-support", "driver-userland", "host", optional=True),
-            Wanted("dkms", "dkms", "build"),
+            StackPackage("libcuda1", "driver-userland", "host"),
+            StackPackage("nvidia-smi", "driver-userland", "host", optional=True),
+            StackPackage("nvidia-driver-cuda", "driver-userland", "host", optional=True),
+            StackPackage("nvidia-kernel-support", "driver-userland", "host", optional=True),
+            StackPackage("dkms", "dkms", "build"),
         ),
         excluded=(UMBRELLAS, re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms")),
     )

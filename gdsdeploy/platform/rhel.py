@@ -1,7 +1,7 @@
 """Red Hat Enterprise Linux and the systems that equal it, with the driver and GDS of NVIDIA's CUDA repository.
 
-The names are those of NVIDIA's rpm packages; the distribution gives the kernels.  Nothing is preset: Red Hat's own
-repositories cannot be had without an account and their index is not signed, so that a site names its mirrors.
+The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  There are no presets: Red Hat's
+own repositories need an account and their index isn't signed, so a site names its mirrors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import ClassVar, Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
-from gdsdeploy.platform.registry import register
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, StackPlatform, register
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
 from gdsdeploy.repo.packages import Universe
@@ -46,6 +45,8 @@ class Rhel(StackPlatform):
     kind: ClassVar[Kind] = "rpm"
     order: ClassVar[Order] = RPM
     manager: ClassVar[str] = "dnf"
+    libcufile_package: ClassVar[str] = "libcufile-X-Y"
+    gds_tools_package: ClassVar[str] = "gds-tools-X-Y"
 
     def architecture(self, arch: str) -> str:
         return arch
@@ -73,30 +74,24 @@ class Rhel(StackPlatform):
     def driver_package(self, flavour: Flavour) -> str:
         return "kmod-nvidia-open-dkms" if flavour == "open" else "kmod-nvidia-latest-dkms"
 
-    def nvidia_fs_package(self) -> str:
-        return "nvidia-fs-dkms"
-
-    def libcufile_package(self) -> str:
-        return "libcufile-X-Y"
-
-    def gds_tools_package(self) -> str:
-        return "gds-tools-X-Y"
-
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """One of each for every CUDA release."""
         return nvidia.libcufile_packages(names)
 
-    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002 - alike for all
-        # libcufile's package has its RDMA half in it.
-        return (
-            Wanted("nvidia-driver-cuda", "driver-userland", "host"),
-            Wanted("nvidia-kmod-common", "companion", "host"),
-            Wanted("nvidia-modprobe", "companion", "host"),
-            Wanted("nvidia-persistenced", "companion", "host"),
-            Wanted("dkms", "dkms", "build"),
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
+        further = (
+            StackPackage("nvidia-driver-cuda", "driver-userland", "host"),
+            *(
+                StackPackage(f"nvidia-{name}", "companion", "host")
+                for name in ("kmod-common", "modprobe", "persistenced")
+            ),
+            StackPackage("dkms", "dkms", "build"),
         )
+        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
+        return Packaging(tree, name, self.driver_module(flavour), further, self.excluded(flavour))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
+        """Packages that must not be chosen: the other flavour's, and other drivers'."""
         other = "latest" if flavour == "open" else "open"
         # kmod-nvidia-580.95.05-… are built for one kernel each; cuda-drivers and cuda pull whatever driver is newest.
         return (
@@ -112,12 +107,10 @@ class Rhel(StackPlatform):
         return nvidia.cuda_version(candidate)
 
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
+        """Directory of the driver's source on the host, and its DKMS name."""
         old = flavour == "open" and bool(version) and DEB.holds(version, "<<", _ONE_DKMS_NAME)
         name = "nvidia-open" if old else "nvidia"
         return f"/usr/src/{name}-{version}", name
-
-    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
-        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
@@ -127,9 +120,6 @@ class Rhel(StackPlatform):
             "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
             "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
         )  # fmt: skip
-
-    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002 - both files are called nvidia.ko
-        return "nvidia"
 
     def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:
         """NVIDIA's streams: ``580-open`` for a pin within one branch, ``open-dkms`` for any other; 10 has none."""
@@ -151,7 +141,7 @@ class Rhel(StackPlatform):
         return "cuda" if name.startswith("cuda-") else "support"
 
     def in_stack(self, candidate: Candidate) -> bool:
-        """By name: the source packages of NVIDIA's rpms are named after no rule that is known."""
+        """By name, because the source packages of NVIDIA's rpms follow no known rule."""
         name = candidate.package
         patterns = (_KERNEL, _GDS, _CUDA, _DRIVER)
         return name in ("dkms", "nvlsm") or any(pattern.fullmatch(name) for pattern in patterns)

@@ -10,9 +10,8 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import DpkgPlatform
-from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
@@ -56,9 +55,9 @@ class Ubuntu(DpkgPlatform):
         match = re.fullmatch(r"linux-image-([0-9]+\.[0-9]+\.[0-9]+-[0-9]+-generic)", package)
         return match[1] if match else None
 
-    def kernel_extras(self, release: str) -> tuple[Wanted, ...]:
+    def kernel_extras(self, release: str) -> tuple[StackPackage, ...]:
         # Only the metapackage linux-image-generic depends on it; it holds file systems and drivers that hosts use.
-        return (Wanted(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
+        return (StackPackage(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
 
     def driver_package(self, flavour: Flavour) -> str:
         return "nvidia-dkms-open" if flavour == "open" else "nvidia-dkms"
@@ -69,28 +68,12 @@ class Ubuntu(DpkgPlatform):
     def stands_for(self, driver: Candidate) -> str:
         return nvidia.stands_for(driver)
 
-    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:  # noqa: ARG002
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         return nvidia.ubuntu_packaging(driver, flavour)
-
-    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
-        # Their names carry the driver's branch: see packaging().
-        return ()
-
-    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:  # noqa: ARG002
-        return (nvidia.UMBRELLAS,)
-
-    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:  # noqa: ARG002
-        return f"/usr/src/nvidia-{version}", "nvidia"
-
-    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
-        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
 
     def kept_out(self) -> tuple[str, ...]:
         # Ubuntu builds modules of its drivers for each kernel, which would take the place of the audited ones.
         return (*nvidia.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
-
-    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002
-        return "nvidia"
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
@@ -98,15 +81,5 @@ class Ubuntu(DpkgPlatform):
         return nvidia.part(candidate) or "support"
 
 
-def _release(number: str, codename: str) -> Ubuntu:
-    return Ubuntu(
-        os=f"ubuntu-{number}",
-        family="ubuntu",
-        release=number,
-        stack_sources=_STACK_SOURCES,
-        driver_sources=_DRIVER_SOURCES,
-        codename=codename,
-    )
-
-
-register(_release("22.04", "jammy"), _release("24.04", "noble"), _release("26.04", "resolute"), rank=20)
+for _number, _codename in (("22.04", "jammy"), ("24.04", "noble"), ("26.04", "resolute")):
+    register(Ubuntu(f"ubuntu-{_number}", "ubuntu", _number, _STACK_SOURCES, _DRIVER_SOURCES, _codename), rank=20)

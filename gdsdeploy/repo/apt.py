@@ -1,7 +1,6 @@
 """Signed apt repositories: Release files and package lists, for suites with components and for flat layouts.
 
-Trust runs from a pinned fingerprint over the Release file's signature to the sha256 of each package list and from
-there to each package.  Dates are checked as apt checks them, so that a mirror cannot replay old indices for long.
+A pinned key signs the Release file; that has each list's sha256, which has each package's.  Dates are checked, too.
 """
 
 from __future__ import annotations
@@ -11,47 +10,27 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
-from gdsdeploy.repo.fetch import Fetcher, NotThere
+from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, NotThere
+from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past, rfc3339
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from gdsdeploy.repo.signature import Signed, verify
 
-#: A Release file may be dated this far ahead of this machine's clock.
-MAX_FUTURE: Final = timedelta(minutes=10)
-#: Best first.
-_COMPRESSIONS: Final = (".xz", ".gz", ".bz2", "")
-_FETCHES_AT_ONCE: Final = 6
+#: Ending → decompression, best first.
+_COMPRESSIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    ".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress, "": bytes,
+}  # fmt: skip
 #: Bytes of a file; Python refuses to convert more than some thousand digits.
 _SIZE: Final = re.compile(r"[0-9]{1,15}")
-
-
-@dataclass(frozen=True)
-class Repository:
-    """An apt repository with nothing left open."""
-
-    name: str
-    uri: str
-    #: ``("/",)`` for a flat layout; as for apt, its files are relative to ``uri`` even where its index is in a folder
-    suites: tuple[str, ...]
-    #: empty for a flat layout
-    components: tuple[str, ...]
-    #: on the controller
-    keyring: Path
-    fingerprints: tuple[str, ...]
-    #: on the host
-    host_keyring: str
-
-    def __str__(self) -> str:
-        return f"{self.name} ({' '.join(self.suites)})"
 
 
 @dataclass(frozen=True)
@@ -77,16 +56,7 @@ class Release:
 
     def index(self) -> Index:
         """The lock's record of it."""
-        return Index(
-            repository=self.repository.name,
-            uri=self.repository.uri,
-            suite=self.suite,
-            components=self.repository.components,
-            date=_rfc3339(self.date),
-            valid_until=_rfc3339(self.valid_until) if self.valid_until else None,
-            signed_by=self.signed_by[0],
-            host_keyring=self.repository.host_keyring,
-        )
+        return self.repository.index("apt", self.date, self.signed_by[0], self.suite, self.valid_until)
 
 
 def read(
@@ -94,15 +64,15 @@ def read(
 ) -> tuple[Universe, tuple[Index, ...]]:
     """Fetch and verify everything that ``repositories`` offer for ``architecture`` (dpkg's name).
 
-    now: aware; the time that Date and Valid-Until are held against.
+    now: aware; the time that Date and Valid-Until are compared with.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
     moment = now or datetime.now(UTC)
-    with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         suites = [(repository, suite) for repository in repositories for suite in repository.suites]
         releases = list(pool.map(lambda pair: release(fetcher, pair[0], pair[1], now=moment), suites))
-        wanted = [(r, component) for r in releases for component in (("",) if r.flat else r.repository.components)]
-        lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), wanted))
+        components = [(r, component) for r in releases for component in (("",) if r.flat else r.repository.components)]
+        lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), components))
     return Universe(lists), tuple(r.index() for r in releases)
 
 
@@ -132,8 +102,8 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     names = {fields.get("suite"), fields.get("codename")}
     if not suite.endswith("/") and suite not in names:
         raise RepositoryUntrusted(
-            f"{uri}: this is the index of {' or '.join(sorted(n for n in names if n))}, not of {suite}",
-            hint="The mirror serves another suite's index under this name; take another mirror",
+            f"{uri}: this is the index of {' or '.join(sorted(filter(None, names)))}, not of {suite}",
+            hint="The mirror serves another suite's index under this name; use another mirror",
         )
     return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
 
@@ -182,7 +152,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
             return PackageList(data, where_from)
     raise RepositoryUnusable(
         f"{release.base}{stem}: the signed index names this list, but the repository does not have it",
-        hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+        hint=BETWEEN_UPDATES,
     ) from missing
 
 
@@ -204,13 +174,8 @@ def parse_release(text: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]
 
 
 def _verified(repository: Repository, uri: str, document: bytes, detached: bytes | None = None) -> Signed:
-    return verify(
-        document,
-        detached=detached,
-        keyring=repository.keyring,
-        fingerprints=repository.fingerprints,
-        name=uri,
-    )
+    keyring, fingerprints = repository.keyring, repository.fingerprints
+    return verify(document, detached=detached, keyring=keyring, fingerprints=fingerprints, name=uri)
 
 
 def _components(release: Release) -> set[str]:
@@ -227,15 +192,9 @@ def _addresses(release: Release, path: str, sha256: str) -> Iterator[str]:
 
 def _decompress(data: bytes, path: str, uri: str) -> bytes:
     try:
-        if path.endswith(".xz"):
-            return lzma.decompress(data)
-        if path.endswith(".gz"):
-            return gzip.decompress(data)
-        if path.endswith(".bz2"):
-            return bz2.decompress(data)
+        return _COMPRESSIONS[Path(path).suffix](data)
     except (lzma.LZMAError, OSError, EOFError, zlib.error) as error:
         raise RepositoryUnusable(f"{uri}: cannot be decompressed: {error}") from error
-    return data
 
 
 def _date(text: str | None, uri: str, field: str) -> datetime | None:
@@ -251,15 +210,7 @@ def _date(text: str | None, uri: str, field: str) -> datetime | None:
 def _check_time(uri: str, date: datetime, valid_until: datetime | None, now: datetime) -> None:
     if valid_until is not None and valid_until < now:
         raise RepositoryUntrusted(
-            f"{uri}: this index was valid until {_rfc3339(valid_until)}, and it is {_rfc3339(now)}",
+            f"{uri}: this index was valid until {rfc3339(valid_until)}, and it is {rfc3339(now)}",
             hint="The mirror is out of date: take another one. If this machine's clock is wrong, correct it",
         )
-    if date > now + MAX_FUTURE:
-        raise RepositoryUntrusted(
-            f"{uri}: this index is dated {_rfc3339(date)}, and it is {_rfc3339(now)}",
-            hint="Correct this machine's clock",
-        )
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    require_past(uri, date, now)

@@ -1,8 +1,4 @@
-"""The controller's own apt configuration: where it gets each archive from.
-
-A fleet file need not repeat a mirror that the machine already uses; a repository without ``uri`` takes the
-address from here.
-"""
+"""The controller's own apt sources, from which a repository without ``uri`` in the fleet file takes its address."""
 
 from __future__ import annotations
 
@@ -21,19 +17,15 @@ def controller_sources(etc: Path = Path("/etc/apt")) -> list[Source]:
     parts = etc / "sources.list.d"
     if parts.is_dir():
         files += sorted(p for p in parts.iterdir() if p.suffix in SUFFIXES)
-    found: list[Source] = []
+    sources: list[Source] = []
     for path in files:
         if not path.is_file():
             continue
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            sources += parse_sources(path.read_text(encoding="utf-8", errors="replace"), str(path))
         except OSError as error:
-            raise RepositoryUnusable(
-                f"{path}: cannot be read: {error.strerror}",
-                hint="Make it readable, or set `uri` of each repository in the fleet file",
-            ) from error
-        try:
-            found += parse_sources(text, str(path))
+            hint = "Make it readable, or set `uri` of each repository in the fleet file"
+            raise RepositoryUnusable(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
         except SourcesError as error:
             raise RepositoryUnusable(error.message, hint=error.hint) from None
-    return found
+    return sources

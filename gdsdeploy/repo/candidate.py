@@ -19,9 +19,9 @@ class Relation:
     relation: str = ""
     version: str = ""
     order: Order = DEB
-    #: satisfied where nothing installed answers it: rpm's ``(a if b)`` is "a, or not b"
+    #: satisfied if no installed package answers it: rpm's ``(a if b)`` is "a, or not b"
     negated: bool = False
-    #: what the same package has to answer too: rpm's ``(a with b)``; a negated one it must not: ``(a without b)``
+    #: what the same package must also answer: rpm's ``(a with b)``; a negated one it must not: ``(a without b)``
     also: tuple[Relation, ...] = ()
 
     def admits(self, version: str) -> bool:
@@ -34,8 +34,10 @@ class Relation:
         return f"not {text}" if self.negated else text
 
 
-#: Alternatives, first wanted first.
+#: Alternatives, the preferred one first.
 Group = tuple[Relation, ...]
+#: What tells two package files apart: package, version, architecture.
+Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,16 @@ class Candidate:
     repository: str
     suite: str
     component: str
-    #: the signed index's Origin, lower case: who made the package (``debian``, ``nvidia``); rpm's indices have none,
-    #: and its packages' Vendor is nobody's to check, so that the fleet file's name of the repository stands for it
+    #: the signed index's Origin, lower case: the package's maker (``debian``, ``nvidia``); rpm's indices have none, and
+    #: nothing proves a package's Vendor, so the fleet file's name of the repository stands for it
     origin: str
     #: rpm's Obsoletes: packages of these names, not providers of them, may not be installed beside this one
     obsoletes: tuple[Relation, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What tells it apart from other package files."""
+        return self.package, self.version, self.architecture
 
     def answers(self, relation: Relation) -> bool:
         """Whether this package satisfies ``relation``, negation aside, by its own name or by one it provides."""

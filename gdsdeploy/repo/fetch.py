@@ -1,12 +1,12 @@
 """Repository files over HTTP(S) or from disk: bounded, retried, and cached by content.
 
-A file whose sha256 is known from a signed index is kept under the user's cache folder by that name and never
-fetched twice.  Proxies and extra authorities come from where the machine already has them: apt's configuration
-first (as apt itself does), then the environment; server certificates are always verified.
+A file whose sha256 a signed index names is cached under that digest and never fetched twice.  Proxies and extra
+authorities come from apt's configuration, then from the environment; server certificates are always verified.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 import certifi
 import httpx
 
+from gdsdeploy import atomic
 from gdsdeploy import paths as folders
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.run import run
@@ -37,6 +38,8 @@ SMALL: Final = 16 * 1024 * 1024
 #: Files that no lock has used for this long are removed.
 KEEP_DAYS: Final = 30
 _CHUNK: Final = 1 << 20
+#: The next step when a file differs from what the signed index names.
+BETWEEN_UPDATES: Final = "The mirror may be between two updates: try again in some minutes, or use another mirror"
 
 
 class NotThere(Exception):
@@ -44,7 +47,7 @@ class NotThere(Exception):
 
 
 def address(base: str, file: str) -> str:
-    """The address of a package file, whose name in an index is a path and no address: ``%3a`` is no colon in it."""
+    """The address of a package file, whose name in an index is a path, not an address: ``%3a`` isn't a colon in it."""
     return base.rstrip("/") + "/" + quote(file, safe="/~+:@!$&'()*,;=")
 
 
@@ -64,10 +67,7 @@ class Fetcher:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Open a client.
-
-        cache: folder for files of known content.  apt: Acquire settings, by default this machine's (apt_settings).
-        """
+        """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings()."""
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt
@@ -94,9 +94,9 @@ class Fetcher:
         self._client.close()
 
     def small(self, uri: str, *, limit: int = SMALL) -> bytes:
-        """The content behind ``uri``, fetched anew each time.
+        """The content of ``uri``, fetched again each time.
 
-        Raises NotThere when the repository has no such file, RepositoryUnusable when it cannot be had.
+        Raises NotThere when the repository has no such file, RepositoryUnusable when it can't be fetched.
         """
         with tempfile.TemporaryFile() as sink:
             self._fetch(uri, sink, limit)
@@ -104,7 +104,7 @@ class Fetcher:
             return sink.read()
 
     def file(self, uri: str, *, sha256: str, size: int) -> Path:
-        """The path of a cached file with exactly this content, fetched from ``uri`` if it is not there yet.
+        """The path of a cached file with exactly this content, fetched from ``uri`` if it isn't cached yet.
 
         Raises NotThere and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
         """
@@ -124,19 +124,13 @@ class Fetcher:
         return path
 
     def keep(self, data: bytes, sha256: str) -> None:
-        """Cache ``data``, what a fetched file unpacks to, if that is what has this sha256."""
+        """Cache ``data``, the unpacked content of a fetched file, if it has this sha256."""
         if hashlib.sha256(data).hexdigest() != sha256:
             return
         path = self._place(sha256)
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as sink:
-                try:
-                    sink.write(data)
-                    sink.close()
-                    Path(sink.name).replace(path)
-                finally:
-                    Path(sink.name).unlink(missing_ok=True)
+            atomic.write(path, data, mode=0o600)
 
     def _place(self, sha256: str) -> Path:
         return self.cache / sha256[:2] / sha256
@@ -152,7 +146,7 @@ class Fetcher:
         return True
 
     def _head(self, uri: str) -> None:
-        with _as_ours(uri):
+        with _translated_errors(uri):
             _check_status(uri, self._client.head(uri).status_code)
 
     def _store(self, uri: str, path: Path, sha256: str, size: int) -> Path:
@@ -170,7 +164,7 @@ class Fetcher:
                         f"{uri}: this is not the file that the signed index names\n"
                         f"  expected {size} bytes, sha256 {sha256}\n"
                         f"  found    {part.stat().st_size} bytes, sha256 {found}",
-                        hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+                        hint=BETWEEN_UPDATES,
                     )
                 part.replace(path)
             finally:
@@ -204,7 +198,7 @@ class Fetcher:
         # An earlier try may have left a part.
         sink.seek(0)
         sink.truncate()
-        with _as_ours(uri), self._client.stream("GET", uri) as answer:
+        with _translated_errors(uri), self._client.stream("GET", uri) as answer:
             _check_status(uri, answer.status_code)
             # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
             _pour(answer.iter_raw(_CHUNK), sink, limit, uri)
@@ -222,7 +216,8 @@ class Fetcher:
     def _prune(self) -> None:
         oldest = time.time() - KEEP_DAYS * 86400
         for path in self.cache.glob("??/*"):
-            with _tolerate_absence():
+            # Another run may remove the same file first.
+            with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 
@@ -233,19 +228,19 @@ class _RetryableError(Exception):
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """The cache's own troubles, as errors of ours."""
+    """Report errors of the cache as RepositoryUnusable."""
     try:
         yield
     except OSError as error:
         raise RepositoryUnusable(
             f"{path}: cannot be written: {error.strerror}",
-            hint="Make room, or set GDSDEPLOY_CACHE_DIR to a folder that has some",
+            hint="Free some space, or set GDSDEPLOY_CACHE_DIR to a folder with enough",
         ) from error
 
 
 @contextmanager
-def _as_ours(uri: str) -> Iterator[None]:
-    """What the client raises, as errors of ours or as worth another try."""
+def _translated_errors(uri: str) -> Iterator[None]:
+    """Report the client's errors as RepositoryUnusable, or as worth another try."""
     try:
         yield
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
@@ -261,15 +256,6 @@ def _check_status(uri: str, status: int) -> None:
         raise _RetryableError(f"the server answered with status {status}")
     if status != 200:
         raise RepositoryUnusable(f"{uri}: the server answered with status {status}")
-
-
-@contextmanager
-def _tolerate_absence() -> Iterator[None]:
-    """Another run may remove the same file first."""
-    try:
-        yield
-    except FileNotFoundError:
-        return
 
 
 def _pour(chunks: Iterator[bytes], sink: IO[bytes], limit: int, uri: str) -> None:
@@ -303,7 +289,7 @@ def apt_settings() -> dict[str, str]:
 
 
 def _proxies(settings: dict[str, str], authorities: ssl.SSLContext) -> dict[str, httpx.BaseTransport | None]:
-    """Give apt's proxies as httpx mounts; a host set to DIRECT has none.  What is left out, the environment decides."""
+    """Apt's proxies as httpx mounts; DIRECT means no proxy.  The environment decides for the others."""
     mounts: dict[str, httpx.BaseTransport | None] = {}
     for key, value in settings.items():
         _, scheme, name, *host = key.split("::")
@@ -315,20 +301,20 @@ def _proxies(settings: dict[str, str], authorities: ssl.SSLContext) -> dict[str,
 
 
 def _client_certificates(settings: dict[str, str]) -> dict[str, tuple[str, str | None]]:
-    """Host, or nothing for all hosts → files of the client's certificate and key; see apt-transport-https(1)."""
-    found: dict[str, dict[str, str]] = {}
+    """Host, or "" for all hosts → files of the client's certificate and key; see apt-transport-https(1)."""
+    files: dict[str, dict[str, str]] = {}
     for key, value in settings.items():
         _, scheme, name, *host = key.split("::")
         if scheme == "https" and name.lower() in ("sslcert", "sslkey"):
-            found.setdefault(host[0] if host else "", {})[name.lower()] = value
-    return {host: (pair["sslcert"], pair.get("sslkey")) for host, pair in found.items() if "sslcert" in pair}
+            files.setdefault(host[0] if host else "", {})[name.lower()] = value
+    return {host: (pair["sslcert"], pair.get("sslkey")) for host, pair in files.items() if "sslcert" in pair}
 
 
 def _certified(
     settings: dict[str, str], mounts: dict[str, httpx.BaseTransport | None]
 ) -> dict[str, httpx.BaseTransport | None]:
-    """The mounts of hosts that a certificate of their own is shown to, through the proxy that they have anyway."""
-    found = dict(mounts)
+    """``mounts`` and those of hosts that require their own client certificate, through their usual proxy."""
+    certified = dict(mounts)
     for host, pair in _client_certificates(settings).items():
         if not host:
             continue
@@ -337,8 +323,8 @@ def _certified(
         proxy = next((settings[key] for key in keys if key in settings), None)
         if proxy is None and not urllib.request.proxy_bypass(host):
             proxy = urllib.request.getproxies().get("https")
-        found[f"https://{host}"] = httpx.HTTPTransport(proxy=None if proxy == "DIRECT" else proxy, verify=context)
-    return found
+        certified[f"https://{host}"] = httpx.HTTPTransport(proxy=None if proxy == "DIRECT" else proxy, verify=context)
+    return certified
 
 
 def _authorities(extra: str | None, client: tuple[str, str | None] | None = None) -> ssl.SSLContext:
@@ -347,18 +333,13 @@ def _authorities(extra: str | None, client: tuple[str, str | None] | None = None
     paths = ssl.get_default_verify_paths()
     if not paths.cafile and not paths.capath:
         context.load_verify_locations(cafile=certifi.where())
-    if extra:
-        try:
+    problem = f"{extra}: not a file of certificate authorities (apt's CAInfo)"
+    try:
+        if extra:
             context.load_verify_locations(cafile=extra)
-        except (OSError, ssl.SSLError) as error:
-            raise RepositoryUnusable(
-                f"{extra}: not a file of certificate authorities (apt's CAInfo): {error}"
-            ) from error
-    if client:
-        try:
+        if client:
+            problem = f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey)"
             context.load_cert_chain(*client)
-        except (OSError, ssl.SSLError) as error:
-            raise RepositoryUnusable(
-                f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey): {error}"
-            ) from error
+    except (OSError, ssl.SSLError) as error:
+        raise RepositoryUnusable(f"{problem}: {error}") from error
     return context

@@ -46,16 +46,13 @@ class Order(ABC):
     def key(self, version: str) -> Any:
         """A sort key; raises ValueError for text that is no version."""
 
-    @abstractmethod
-    def holds(self, have: str, relation: str, wanted: str) -> bool:
-        """Whether version ``have`` stands in ``relation`` to ``wanted``."""
+    def holds(self, have: str, relation: str, bound: str) -> bool:
+        """Whether version ``have`` stands in ``relation`` to ``bound``."""
+        return self.meets("=", have, relation, bound)
 
     @abstractmethod
-    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
-        """Whether a Provides with this relation and version (both may be empty) satisfies a relation.
-
-        ``relation`` and ``wanted`` may be empty as well.
-        """
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """Whether a Provides with this relation and version satisfies a relation; each may be empty."""
 
 
 class _Deb(Order):
@@ -64,12 +61,9 @@ class _Deb(Order):
     def key(self, version: str) -> Any:
         return deb(version)
 
-    def holds(self, have: str, relation: str, wanted: str) -> bool:
-        return holds(have, relation, wanted)
-
-    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
-        """A versioned relation is satisfied only by a versioned Provides (deb-control(5), Debian policy 7.5)."""
-        return not relation or bool(offered and holds(version, relation, wanted))
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """Only a versioned Provides satisfies a versioned relation (deb-control(5), Debian policy 7.5)."""
+        return not relation or bool(offered and holds(version, relation, bound))
 
 
 class _Rpm(Order):
@@ -78,17 +72,14 @@ class _Rpm(Order):
     def key(self, version: str) -> Any:
         return rpm(version)
 
-    def holds(self, have: str, relation: str, wanted: str) -> bool:
-        return self.meets("=", have, relation, wanted)
-
-    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
-        """What has no version satisfies every relation, and of two ranges it is enough that they overlap."""
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """A Provides without a version satisfies every relation; two ranges need only overlap."""
         if not offered or not relation:
             return True
-        have, need = rpm(version), rpm(wanted)
+        have, need = rpm(version), rpm(bound)
         sense = have.compare(need, release=bool(have.release and need.release))
         if sense == 0 and bool(have.release) != bool(need.release):
-            # Which release the side means that gives none is open, if it means this version at all.
+            # A side without a release means any release of its version.
             open_side = relation if have.release else offered
             if "=" in open_side:
                 return True
@@ -109,9 +100,9 @@ def deb(version: str) -> NativeVersion:
     return NativeVersion(version)
 
 
-def holds(have: str, relation: str, wanted: str) -> bool:
-    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``wanted``, by dpkg's order."""
-    return RELATIONS[relation](deb(have), deb(wanted))
+def holds(have: str, relation: str, bound: str) -> bool:
+    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``bound``, by dpkg's order."""
+    return RELATIONS[relation](deb(have), deb(bound))
 
 
 def upstream(version: str) -> str:

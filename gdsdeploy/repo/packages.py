@@ -1,19 +1,19 @@
-"""A ``Packages`` list in memory: found by byte offsets, parsed only where asked.
+"""Package lists in memory, indexed by byte offset: the shared base, and ``Packages`` of apt.
 
-Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred; so the names are indexed in one
-pass and a stanza becomes a Candidate only when somebody wants it.
+Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred.  So one pass indexes the names,
+and a stanza is parsed into a Candidate only on demand.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo.candidate import Candidate, Relation, relations
+from gdsdeploy.repo.candidate import Candidate, Key, Relation, relations
 
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
@@ -24,11 +24,12 @@ class Origin:
     """Where a package list comes from; goes into each of its candidates."""
 
     repository: str
+    #: suite and component are empty for rpm
     suite: str
     component: str
-    #: the Release file's Origin, lower case
+    #: the Release file's Origin, or rpm's repository, lower case
     origin: str
-    #: architectures whose packages are wanted, e.g. ``("amd64", "all")``
+    #: architectures of packages to read, e.g. ``("amd64", "all")``
     architectures: tuple[str, ...]
     #: the list's own address, for messages
     uri: str
@@ -36,65 +37,97 @@ class Origin:
     prefix: str = ""
 
 
-class PackageList:
-    """The stanzas of one list.  ``text`` is the verified, decompressed file."""
+class IndexedList(ABC):
+    """A package list of either family, in which a package is parsed when it is first asked for.
+
+    text: the verified, decompressed file.
+    """
 
     def __init__(self, text: bytes, where: Origin) -> None:
         self._text = text
         self.where = where
         self._parsed: dict[int, Candidate] = {}
 
-    @cached_property
-    def _offsets(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for offset, value in _lines(self._text, b"Package:"):
-            found.setdefault(value.decode("ascii", "replace").strip(), []).append(offset)
-        return found
+    @property
+    @abstractmethod
+    def _offsets(self) -> Mapping[str, Sequence[int]]:
+        """Name → offsets inside its packages."""
 
-    @cached_property
-    def _provided(self) -> dict[str, list[int]]:
-        """Virtual name → offsets inside the stanzas that provide it."""
-        found: dict[str, list[int]] = {}
-        for offset, value in _lines(self._text, b"Provides:"):
-            for word in value.decode("ascii", "replace").split(","):
-                name = word.split("(", 1)[0].strip()
-                found.setdefault(name, []).append(offset)
-        return found
+    @abstractmethod
+    def _provider_offsets(self, name: str) -> Sequence[int]:
+        """Offsets inside the packages that may provide ``name``."""
+
+    @abstractmethod
+    def _start(self, offset: int) -> int:
+        """Where the package around ``offset`` begins."""
+
+    @abstractmethod
+    def _parse(self, start: int, offset: int) -> Candidate:
+        """The package from ``start`` that ``offset`` is in; raises RepositoryUnusable if it cannot be read."""
 
     def names(self) -> Iterable[str]:
         """Every package name in the list."""
         return self._offsets.keys()
 
     def named(self, name: str) -> list[Candidate]:
-        """The candidates of that name; raises RepositoryUnusable naming a stanza that cannot be read."""
+        """The candidates of that name; raises RepositoryUnusable naming a package that cannot be read."""
         return list(self._at(self._offsets.get(name, ())))
 
     def providing(self, name: str) -> list[Candidate]:
-        """The candidates that provide ``name`` as a virtual package."""
-        found = self._at(self._provided.get(name, ()))
-        return [c for c in found if any(offer.package == name for offer in c.provides)]
+        """The candidates that provide ``name``: a virtual package, a capability or a file."""
+        candidates = self._at(self._provider_offsets(name))
+        return [c for c in candidates if any(offer.package == name for offer in c.provides)]
+
+    def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
+        starts = {self._start(offset): offset for offset in offsets}
+        for start, offset in starts.items():
+            if start not in self._parsed:
+                self._parsed[start] = self._parse(start, offset)
+            if self._parsed[start].architecture in self.where.architectures:
+                yield self._parsed[start]
+
+
+class PackageList(IndexedList):
+    """The stanzas of one ``Packages`` file."""
+
+    @cached_property
+    def _offsets(self) -> dict[str, list[int]]:
+        offsets: dict[str, list[int]] = {}
+        for offset, value in _lines(self._text, b"Package:"):
+            offsets.setdefault(value.decode("ascii", "replace").strip(), []).append(offset)
+        return offsets
+
+    @cached_property
+    def _provided(self) -> dict[str, list[int]]:
+        """Virtual name → offsets inside the stanzas that provide it."""
+        offsets: dict[str, list[int]] = {}
+        for offset, value in _lines(self._text, b"Provides:"):
+            for word in value.decode("ascii", "replace").split(","):
+                offsets.setdefault(word.split("(", 1)[0].strip(), []).append(offset)
+        return offsets
+
+    def _provider_offsets(self, name: str) -> Sequence[int]:
+        return self._provided.get(name, ())
 
     def stanza(self, candidate: Candidate) -> str:
         """The text of a candidate of this list, as the list has it; raises KeyError for any other."""
         for offset in self._offsets[candidate.package]:
-            start = self._text.rfind(b"\n\n", 0, offset)
-            start = 0 if start < 0 else start + 2
+            start = self._start(offset)
             if self._parsed.get(start) == candidate:
-                end = self._text.find(b"\n\n", offset)
-                return self._text[start : len(self._text) if end < 0 else end].decode("utf-8", "replace")
+                return self._stanza(start, offset)
         raise KeyError(candidate.package)
 
-    def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
-        for offset in offsets:
-            # A stanza need not begin with its name.
-            start = self._text.rfind(b"\n\n", 0, offset)
-            start = 0 if start < 0 else start + 2
-            if start not in self._parsed:
-                end = self._text.find(b"\n\n", offset)
-                stanza = self._text[start : len(self._text) if end < 0 else end]
-                self._parsed[start] = _candidate(_fields(stanza.decode("utf-8", "replace")), self.where)
-            if self._parsed[start].architecture in self.where.architectures:
-                yield self._parsed[start]
+    def _start(self, offset: int) -> int:
+        # A stanza need not begin with its name.
+        before = self._text.rfind(b"\n\n", 0, offset)
+        return 0 if before < 0 else before + 2
+
+    def _stanza(self, start: int, offset: int) -> str:
+        end = self._text.find(b"\n\n", offset)
+        return self._text[start : len(self._text) if end < 0 else end].decode("utf-8", "replace")
+
+    def _parse(self, start: int, offset: int) -> Candidate:
+        return _candidate(_fields(self._stanza(start, offset)), self.where)
 
 
 def _lines(text: bytes, field: bytes) -> Iterator[tuple[int, bytes]]:
@@ -171,34 +204,29 @@ def _flat(groups: tuple[tuple[Relation, ...], ...]) -> tuple[Relation, ...]:
     return tuple(relation for group in groups for relation in group)
 
 
-class Offers(Protocol):
-    """A package list of either family."""
-
-    def names(self) -> Iterable[str]:
-        """Every package name in the list."""
-
-    def named(self, name: str) -> list[Candidate]:
-        """The candidates of that name."""
-
-    def providing(self, name: str) -> list[Candidate]:
-        """The candidates that provide ``name``."""
+def _unique(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """The first of each package file."""
+    by_key: dict[Key, Candidate] = {}
+    for candidate in candidates:
+        by_key.setdefault(candidate.key, candidate)
+    return list(by_key.values())
 
 
 class Universe:
-    """All package lists of a profile as one; what the resolver asks."""
+    """All package lists of a profile as one, for the resolver."""
 
-    def __init__(self, lists: Iterable[Offers]) -> None:
+    def __init__(self, lists: Iterable[IndexedList]) -> None:
         self._lists = tuple(lists)
 
     def with_streams(self, streams: Mapping[str, str]) -> Universe:  # noqa: ARG002 - apt has no module streams
-        """What is on offer with these module streams enabled (module → stream); apt's lists have none.
+        """The packages on offer with these module streams enabled (module → stream).
 
-        Raises NoSolution where a module has no such stream.
+        Raises NoSolution if a module has no such stream.
         """
         return self
 
     def streams(self) -> tuple[str, ...]:
-        """The module streams, ``NAME:STREAM``, that had to be asked for to get this view."""
+        """The module streams, ``NAME:STREAM``, that this view has enabled."""
         return ()
 
     def names(self) -> frozenset[str]:
@@ -207,28 +235,20 @@ class Universe:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(name for each in self._lists for name in each.names())
+        return frozenset(name for packages in self._lists for name in packages.names())
 
     def precedence(self, origin: str) -> int:
-        """Where a maker stands in the profile's order of repositories, the first of which has 0."""
-        makers = [each.where.origin for each in self._lists if isinstance(each, PackageList)]
+        """A maker's place in the profile's order of repositories, from 0."""
+        makers = [packages.where.origin for packages in self._lists]
         return makers.index(origin) if origin in makers else 0
 
     def named(self, name: str) -> list[Candidate]:
         """The candidates of that name, each version once: from the first list that has it."""
-        found: dict[tuple[str, str], Candidate] = {}
-        for each in self._lists:
-            for candidate in each.named(name):
-                found.setdefault((candidate.version, candidate.architecture), candidate)
-        return list(found.values())
+        return _unique(candidate for packages in self._lists for candidate in packages.named(name))
 
     def providing(self, name: str) -> list[Candidate]:
         """The candidates that provide the virtual package ``name``."""
-        found: dict[tuple[str, str, str], Candidate] = {}
-        for each in self._lists:
-            for c in each.providing(name):
-                found.setdefault((c.package, c.version, c.architecture), c)
-        return list(found.values())
+        return _unique(candidate for packages in self._lists for candidate in packages.providing(name))
 
     def answering(self, relation: Relation) -> list[Candidate]:
         """The candidates that satisfy ``relation``, real packages before providers."""

@@ -8,9 +8,8 @@ from datetime import datetime
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.packages import Universe
-
-Repository = apt.Repository | rpm.Repository
 
 
 def read(
@@ -18,10 +17,9 @@ def read(
 ) -> tuple[Universe, tuple[Index, ...]]:
     """Fetch and verify everything that ``repositories``, all of one family, offer for ``architecture``.
 
-    architecture: the package manager's name.  now: aware; the time that dates are held against.
+    architecture: the package manager's name.  now: aware; the time that dates are compared with.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
-    of_rpm = [r for r in repositories if isinstance(r, rpm.Repository)]
-    if of_rpm:
-        return rpm.read(fetcher, of_rpm, architecture, now=now)
-    return apt.read(fetcher, [r for r in repositories if isinstance(r, apt.Repository)], architecture, now=now)
+    if any(repository.suites for repository in repositories):
+        return apt.read(fetcher, repositories, architecture, now=now)
+    return rpm.read(fetcher, repositories, architecture, now=now)

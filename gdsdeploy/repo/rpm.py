@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,37 +22,18 @@ from typing import Final
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo import rpmxml
-from gdsdeploy.repo.fetch import Fetcher, NotThere
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, NotThere
+from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past
+from gdsdeploy.repo.packages import Origin, Universe
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules
-from gdsdeploy.repo.rpmprimary import Origin, Primary
+from gdsdeploy.repo.rpmprimary import Primary
 from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
-#: repomd.xml may be dated this far ahead of this machine's clock.
-MAX_FUTURE: Final = timedelta(minutes=10)
 #: Bytes that a list may have, compressed or not; the largest of a distribution's has some hundred megabytes.
 MAX_LIST: Final = 2 * 1024**3
-_FETCHES_AT_ONCE: Final = 6
 _REPO: Final = "{http://linux.duke.edu/metadata/repo}"
 _FORMATS: Final = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
-
-
-@dataclass(frozen=True)
-class Repository:
-    """An rpm repository with nothing left open."""
-
-    name: str
-    #: the folder that holds ``repodata``
-    uri: str
-    #: on the controller
-    keyring: Path
-    fingerprints: tuple[str, ...]
-    #: on the host, for dnf's ``gpgkey``
-    host_keyring: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -80,16 +61,7 @@ class Repomd:
 
     def index(self) -> Index:
         """The lock's record of it."""
-        return Index(
-            repository=self.repository.name,
-            kind="rpm",
-            uri=self.repository.uri,
-            suite="",
-            components=(),
-            date=_rfc3339(self.date),
-            signed_by=self.signed_by[0],
-            host_keyring=self.repository.host_keyring,
-        )
+        return self.repository.index("rpm", self.date, self.signed_by[0])
 
 
 @dataclass(frozen=True)
@@ -107,16 +79,17 @@ def read(
 ) -> tuple[Universe, tuple[Index, ...]]:
     """Fetch and verify everything that ``repositories`` offer for ``architecture`` (rpm's name).
 
-    now: aware; the time that the indices' dates are held against.  File lists are fetched when a package needs a file
-    that no primary list has, so that ``fetcher`` has to stay open for as long as the universe is asked.
+    now: aware; the time that the indices' dates are compared with.  File lists are fetched when a package needs a file
+    that no primary list has, so ``fetcher`` must stay open while the universe is in use.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
-    found = contents(fetcher, repositories, architecture, now=now)
-    modules = Modules()
-    for each in found:
-        if each.modules is not None:
-            modules.add(each.modules, each.repomd.files["modules"].uri)
-    return ModularUniverse([each.primary for each in found], modules), tuple(each.repomd.index() for each in found)
+    modules, lists, indices = Modules(), list[Primary](), list[Index]()
+    for content in contents(fetcher, repositories, architecture, now=now):
+        if content.modules is not None:
+            modules.add(content.modules, content.repomd.files["modules"].uri)
+        lists.append(content.primary)
+        indices.append(content.repomd.index())
+    return ModularUniverse(lists, modules), tuple(indices)
 
 
 def contents(
@@ -124,11 +97,11 @@ def contents(
 ) -> list[Content]:
     """What each of ``repositories`` has, verified, in their order; as for ``read``."""
     moment = now or datetime.now(UTC)
-    with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
-        found = list(pool.map(lambda each: repomd(fetcher, each, now=moment), repositories))
-        lists = list(pool.map(lambda each: _primary(fetcher, each, architecture), found))
-        texts = list(pool.map(lambda each: _modules(fetcher, each), found))
-    return [Content(*each) for each in zip(found, lists, texts, strict=True)]
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        indices = list(pool.map(lambda repository: repomd(fetcher, repository, now=moment), repositories))
+        lists = list(pool.map(lambda index: _primary(fetcher, index, architecture), indices))
+        texts = list(pool.map(lambda i: _text(fetcher, i, "modules") if "modules" in i.files else None, indices))
+    return list(map(Content, indices, lists, texts))
 
 
 def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd:
@@ -162,11 +135,7 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
         moment = datetime.fromtimestamp(date, UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise RepositoryUnusable(f"{uri}: its timestamp {date:g} is not a date") from error
-    if moment > now + MAX_FUTURE:
-        raise RepositoryUntrusted(
-            f"{uri}: this index is dated {_rfc3339(moment)}, and it is {_rfc3339(now)}",
-            hint="Correct this machine's clock",
-        )
+    require_past(uri, moment, now)
     if "primary" not in files:
         raise RepositoryUnusable(f"{uri}: it lists no primary")
     return Repomd(repository, uri, files, moment, signed.fingerprints)
@@ -186,26 +155,23 @@ def _listed(data: rpmxml.Element, base: str) -> Listed:
     return Listed(base + path, (checksum.text or "").strip(), size, open_size)
 
 
-def _primary(fetcher: Fetcher, found: Repomd, architecture: str) -> Primary:
-    where = Origin(found.repository.name, (architecture, "noarch"), found.files["primary"].uri)
-    return Primary(_text(fetcher, found, "primary"), where, partial(_text, fetcher, found, "filelists"))
+def _primary(fetcher: Fetcher, index: Repomd, architecture: str) -> Primary:
+    name = index.repository.name
+    where = Origin(name, "", "", name.lower(), (architecture, "noarch"), index.files["primary"].uri)
+    return Primary(_text(fetcher, index, "primary"), where, partial(_text, fetcher, index, "filelists"))
 
 
-def _modules(fetcher: Fetcher, found: Repomd) -> bytes | None:
-    return _text(fetcher, found, "modules") if "modules" in found.files else None
-
-
-def _text(fetcher: Fetcher, found: Repomd, kind: str) -> bytes:
+def _text(fetcher: Fetcher, index: Repomd, kind: str) -> bytes:
     """One list, verified and decompressed."""
-    listed = found.files.get(kind)
+    listed = index.files.get(kind)
     if listed is None:
-        raise RepositoryUnusable(f"{found.uri}: it lists no {kind}, which a package's file dependency needs")
+        raise RepositoryUnusable(f"{index.uri}: it lists no {kind}, which a package's file dependency needs")
     try:
         path = fetcher.file(listed.uri, sha256=listed.sha256, size=listed.size)
     except NotThere as error:
         raise RepositoryUnusable(
             f"{listed.uri}: the signed index names this list, but the repository does not have it",
-            hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+            hint=BETWEEN_UPDATES,
         ) from error
     text = _decompress(path, listed)
     if len(text) != listed.open_size:
@@ -240,7 +206,3 @@ def _zstd(path: Path, listed: Listed) -> bytes:
             raise RepositoryUnusable(f"{listed.uri}: cannot be decompressed: {error.message}") from error
         with plain.open("rb") as file:
             return file.read(listed.open_size + 1)
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

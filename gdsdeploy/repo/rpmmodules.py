@@ -1,7 +1,7 @@
-"""``modules.yaml``: which packages belong to which module stream, and what a host sees with some streams enabled.
+"""``modules.yaml``: which packages belong to which module stream, and which a host sees with some streams enabled.
 
-The filter is dnf's: packages of streams that are not active do not exist, and where an active stream has a package,
-no package of that name from outside the stream does either.  A test holds it against the real dnf.
+The filter is dnf's: it hides packages of inactive streams, and where an active stream has a package, all packages of
+that name from outside the stream.  A test compares it with the real dnf.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Modules:
 
     #: module → stream → packages as ``NAME-EPOCH:VERSION-RELEASE.ARCH``
     artifacts: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    #: module → the stream that is active without anybody enabling it
+    #: module → the stream that is active by default
     defaults: dict[str, str] = field(default_factory=dict)
 
     def add(self, text: bytes, uri: str) -> None:
-        """Take in one modules.yaml; raises RepositoryUnusable naming ``uri`` when it cannot be read."""
+        """Add one modules.yaml; raises RepositoryUnusable naming ``uri`` if it cannot be read."""
         try:
             for document in yamlfile.documents(text):
                 self._document(document or {})
@@ -48,17 +48,17 @@ class Modules:
     def enable(self, streams: Mapping[str, str]) -> Callable[[Candidate], bool]:
         """The filter with ``streams`` enabled: whether dnf would see a package.
 
-        A module that no repository has is not looked at.  Raises NoSolution for a stream that its module lacks.
+        A module that no repository has is ignored.  Raises NoSolution for a stream that its module doesn't have.
         """
         active = {name: stream for name, stream in self.defaults.items() if stream in self.artifacts.get(name, ())}
         for name, stream in streams.items():
-            there = self.artifacts.get(name)
-            if there is None:
+            artifacts = self.artifacts.get(name)
+            if artifacts is None:
                 continue
-            if stream not in there:
+            if stream not in artifacts:
                 raise NoSolution(
-                    f"the repositories have no module stream {name}:{stream}; there are {', '.join(sorted(there))}",
-                    hint="Pin a driver branch that has a stream, or take a repository that has this one",
+                    f"the repositories have no module stream {name}:{stream}; there are {', '.join(sorted(artifacts))}",
+                    hint="Pin a driver branch that has a stream, or add a repository that has this one",
                 )
             active[name] = stream
         seen: set[str] = set()
@@ -78,7 +78,7 @@ class Modules:
 
 
 def _text(value: object) -> str:
-    """A name or a stream; TypeError for what has parts.  A stream without quotes may look like a number."""
+    """A name or a stream; raises TypeError for a list or mapping.  An unquoted stream may look like a number."""
     if isinstance(value, (str, int, float)):
         return str(value)
     raise TypeError(f"a name or a stream, rather than {type(value).__name__}")
@@ -91,7 +91,7 @@ def nevra(candidate: Candidate) -> str:
 
 
 class ModularUniverse(Universe):
-    """Package lists with module streams; without a call of ``with_streams`` all streams are seen at once."""
+    """Package lists with module streams; before ``with_streams``, all streams are visible."""
 
     def __init__(
         self,
@@ -102,17 +102,13 @@ class ModularUniverse(Universe):
     ) -> None:
         super().__init__(lists)
         self._primaries = lists
-        self._repositories = [each.where.repository.lower() for each in lists]
         self._modules = modules
         self._visible = visible
         self._enabled = dict(enabled or {})
 
     def with_streams(self, streams: Mapping[str, str]) -> ModularUniverse:
-        there = {name: stream for name, stream in streams.items() if name in self._modules.artifacts}
-        return ModularUniverse(self._primaries, self._modules, self._modules.enable(streams), there)
-
-    def precedence(self, origin: str) -> int:
-        return self._repositories.index(origin) if origin in self._repositories else 0
+        enabled = {name: stream for name, stream in streams.items() if name in self._modules.artifacts}
+        return ModularUniverse(self._primaries, self._modules, self._modules.enable(streams), enabled)
 
     def streams(self) -> tuple[str, ...]:
         return tuple(sorted(f"{name}:{stream}" for name, stream in self._enabled.items()))

@@ -1,15 +1,15 @@
-"""``primary.xml`` in memory: found by byte offsets, parsed only where asked.
+"""``primary.xml`` in memory, indexed by byte offset.
 
-A distribution's list has some hundred megabytes with its whole history, of which a lock reads some hundred packages;
-so names and capabilities are indexed by regular expressions and a package becomes a Candidate when somebody wants it.
-File lists are larger still, and fetched only when a package needs a file that the primary list does not have.
+A distribution's list has some hundred megabytes with its whole history, of which a lock reads some hundred packages.
+So regular expressions index names and capabilities, and a package is parsed into a Candidate only on demand.  File
+lists are larger still, and fetched only when a package needs a file that the primary list doesn't have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from html import unescape
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo import rpmrich, rpmxml
 from gdsdeploy.repo.candidate import Candidate, Group, Relation
+from gdsdeploy.repo.packages import IndexedList, Origin
 from gdsdeploy.repo.rpmxml import Element
 
 _COUNT = re.compile(rb'<metadata\b[^>]*\bpackages="(\d{1,9})"')
@@ -35,79 +36,56 @@ _SOURCE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+-[^-]+)\.(?:no)?src\.rpm$"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a primary list comes from."""
-
-    repository: str
-    #: architectures whose packages are wanted, e.g. ``("x86_64", "noarch")``
-    architectures: tuple[str, ...]
-    #: the list's own address, for messages
-    uri: str
-
-
-class Primary:
+class Primary(IndexedList):
     """The packages of one list.
 
-    text: the verified, decompressed primary.xml.  filelists: gives the verified, decompressed filelists.xml.
-    Raises RepositoryUnusable when it is not what createrepo writes.
+    text: the verified, decompressed primary.xml.  filelists: returns the verified, decompressed filelists.xml.
+    Raises RepositoryUnusable unless it looks as createrepo writes it.
     """
 
     def __init__(self, text: bytes, where: Origin, filelists: Callable[[], bytes]) -> None:
-        self._text = rpmxml.check(text, where.uri)
-        self.where = where
-        self._filelists_of = filelists
-        self._parsed: dict[int, Candidate] = {}
-        count = _COUNT.search(text)
-        found = text.count(_START)
-        if count is None or int(count[1]) != found or b"xmlns:rpm=" not in text[: count.end() + 200]:
-            raise RepositoryUnusable(
-                f"{where.uri}: not a primary list: it says {int(count[1]) if count else 'no'} packages and has {found}"
-            )
+        super().__init__(rpmxml.check(text, where.uri), where)
+        self._read_filelists = filelists
+        header, count = _COUNT.search(text), text.count(_START)
+        if header is None or int(header[1]) != count or b"xmlns:rpm=" not in text[: header.end() + 200]:
+            expected = int(header[1]) if header else "no"
+            raise RepositoryUnusable(f"{where.uri}: not a primary list: it says {expected} packages and has {count}")
 
     @cached_property
     def _offsets(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        offsets: dict[str, list[int]] = {}
         for match in _NAME.finditer(self._text):
-            found.setdefault(_decode(match[1]), []).append(match.start())
-        return found
+            offsets.setdefault(_decode(match[1]), []).append(match.start())
+        return offsets
 
     @cached_property
     def _provided(self) -> dict[bytes, tuple[int, ...]]:
         """Capability, or file, as it is written → offsets inside the packages that provide it."""
-        found: dict[bytes, tuple[int, ...]] = {}
+        offsets: dict[bytes, tuple[int, ...]] = {}
         for section in _PROVIDES.finditer(self._text):
             start = section.start()
             for name in _ENTRY.findall(self._text, *section.span(1)):
-                found[name] = (*found.get(name, ()), start)
+                offsets[name] = (*offsets.get(name, ()), start)
         for match in _FILE.finditer(self._text):
-            found[match[1]] = (*found.get(match[1], ()), match.start())
-        escaped = [name for name in found if b"&" in name]
-        return found | {_decode(name).encode(): found[name] for name in escaped}
+            offsets[match[1]] = (*offsets.get(match[1], ()), match.start())
+        escaped = [name for name in offsets if b"&" in name]
+        return offsets | {_decode(name).encode(): offsets[name] for name in escaped}
 
     @cached_property
     def _filelists(self) -> bytes:
-        return rpmxml.check(self._filelists_of(), self.where.uri)
+        return rpmxml.check(self._read_filelists(), self.where.uri)
 
     @cached_property
     def _by_checksum(self) -> dict[str, Candidate]:
         return {c.sha256: c for name in self._offsets for c in self.named(name)}
 
-    def names(self) -> Iterable[str]:
-        """Every package name in the list."""
-        return self._offsets.keys()
-
-    def named(self, name: str) -> list[Candidate]:
-        """The candidates of that name; raises RepositoryUnusable naming a package that cannot be read."""
-        return list(self._at(self._offsets.get(name, ())))
+    def _provider_offsets(self, name: str) -> Sequence[int]:
+        return self._provided.get(name.encode(), ())
 
     def providing(self, name: str) -> list[Candidate]:
         """The candidates that provide a capability or contain a file."""
-        found = self._at(self._provided.get(name.encode(), ()))
-        there = [c for c in found if any(offer.package == name for offer in c.provides)]
-        if name.startswith("/") and not _in_primary(name):
-            there += self._containing(name)
-        return there
+        in_filelists = name.startswith("/") and not _in_primary(name)
+        return [*super().providing(name), *(self._containing(name) if in_filelists else ())]
 
     def _containing(self, path: str) -> Iterator[Candidate]:
         text = self._filelists
@@ -120,21 +98,15 @@ class Primary:
                 yield replace(owner, provides=(*owner.provides, rpmrich.relation(path)))
             at = text.find(needle, at + 1)
 
-    def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
-        seen: set[int] = set()
-        for offset in offsets:
-            start = self._text.rfind(_START, 0, offset)
-            if start in seen:
-                continue
-            seen.add(start)
-            if start not in self._parsed:
-                end = self._text.find(_END, offset) + len(_END)
-                root = rpmxml.parse(_HEAD + self._text[start:end] + b"</m>", self.where.uri)
-                if len(root) != 1:
-                    raise RepositoryUnusable(f"{self.where.uri}: byte {offset} is in no package")
-                self._parsed[start] = _candidate(root[0], self.where)
-            if self._parsed[start].architecture in self.where.architectures:
-                yield self._parsed[start]
+    def _start(self, offset: int) -> int:
+        return self._text.rfind(_START, 0, offset)
+
+    def _parse(self, start: int, offset: int) -> Candidate:
+        end = self._text.find(_END, offset) + len(_END)
+        root = rpmxml.parse(_HEAD + self._text[start:end] + b"</m>", self.where.uri)
+        if len(root) != 1:
+            raise RepositoryUnusable(f"{self.where.uri}: byte {offset} is in no package")
+        return _candidate(root[0], self.where)
 
 
 def _in_primary(path: str) -> bool:
@@ -160,7 +132,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
     sha256 = (checksum.text or "").strip()
     if checksum.get("type") != "sha256" or not _SHA256.fullmatch(sha256):
         raise ValueError(f"its checksum is a {checksum.get('type')}, not a sha256")
-    # Their own version is what most packages have a source of; a source package has none.
+    # Most packages have their source's version; a source package has no sourcerpm.
     version = _evr(_child(package, f"{_C}version"))
     source = _SOURCE.match(form.findtext(f"{_R}sourcerpm") or "")
     return Candidate(
@@ -178,9 +150,9 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
         size=int(_child(package, f"{_C}size").get("package", "")),
         sha256=sha256,
         repository=where.repository,
-        suite="",
-        component="",
-        origin=where.repository.lower(),
+        suite=where.suite,
+        component=where.component,
+        origin=where.origin,
     )
 
 
@@ -209,8 +181,7 @@ def _path(location: Element) -> str:
 
 def _entries(form: Element, section: str) -> Iterator[tuple[str, str, str]]:
     """(name or boolean expression, sign, version)."""
-    found = form.find(f"{_R}{section}")
-    for entry in found if found is not None else ():
+    for entry in form.findall(f"{_R}{section}/*"):
         flags = entry.get("flags")
         if flags is not None and flags not in _SIGNS:
             raise ValueError(f"not a relation in {section}: {flags}")
@@ -218,23 +189,23 @@ def _entries(form: Element, section: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _needs(form: Element) -> tuple[Group, ...]:
-    """Requires, and boolean conflicts as what they require; what rpm itself can do is not asked for."""
-    found: list[Group] = []
-    for what, sign, version in _entries(form, "requires"):
-        if what.startswith("("):
-            found += rpmrich.groups(what)
-        elif not what.startswith("rpmlib("):
-            found.append((rpmrich.relation(what, sign, version),))
-    for what, _, _ in _entries(form, "conflicts"):
-        if what.startswith("("):
-            found += rpmrich.groups(what, negate=True)
-    return tuple(dict.fromkeys(found))
+    """Requires, and what boolean conflicts require; without the capabilities of rpm itself."""
+    groups: list[Group] = []
+    for name, sign, version in _entries(form, "requires"):
+        if name.startswith("("):
+            groups += rpmrich.groups(name)
+        elif not name.startswith("rpmlib("):
+            groups.append((rpmrich.relation(name, sign, version),))
+    for name, _, _ in _entries(form, "conflicts"):
+        if name.startswith("("):
+            groups += rpmrich.groups(name, negate=True)
+    return tuple(dict.fromkeys(groups))
 
 
 def _plain(form: Element, section: str) -> Iterator[Relation]:
-    for what, sign, version in _entries(form, section):
-        if not what.startswith("("):
-            yield rpmrich.relation(what, sign, version)
+    for name, sign, version in _entries(form, section):
+        if not name.startswith("("):
+            yield rpmrich.relation(name, sign, version)
 
 
 def _provides(form: Element) -> tuple[Relation, ...]:

@@ -124,11 +124,11 @@ def _conjunction(node: _Node, negate: bool, text: str) -> list[Group]:
     if node.operator in ("if", "unless"):
         # (a if b else c): b gives a, its absence gives c; "unless" is that with the absence of b.
         absent = node.operator == "if"
-        found = _any([(parts[0], negate), (parts[1], absent)], text)
+        conjunction = _any([(parts[0], negate), (parts[1], absent)], text)
         if len(parts) == 3:
-            return found + _any([(parts[2], negate), (parts[1], not absent)], text)
+            return conjunction + _any([(parts[2], negate), (parts[1], not absent)], text)
         # Without "else" an "if" that does not apply is true and an "unless" that does not apply false.
-        return found if absent is not negate else found + _conjunction(parts[1], not absent, text)
+        return conjunction if absent is not negate else conjunction + _conjunction(parts[1], not absent, text)
     if (node.operator == "and") is not negate:
         return [group for part in parts for group in _conjunction(part, negate, text)]
     return _any([(part, negate) for part in parts], text)
@@ -136,12 +136,12 @@ def _conjunction(node: _Node, negate: bool, text: str) -> list[Group]:
 
 def _any(parts: list[tuple[_Node, bool]], text: str) -> list[Group]:
     choices = [_conjunction(part, negate, text) for part, negate in parts]
-    found: list[Group] = []
+    conjunction: list[Group] = []
     for picked in itertools.product(*choices):
-        if len(found) == MAX_GROUPS:
+        if len(conjunction) == MAX_GROUPS:
             raise ValueError(f"too many combinations: {text[:80]!r}")
-        found.append(tuple(dict.fromkeys(relation for group in picked for relation in group)))
-    return found
+        conjunction.append(tuple(dict.fromkeys(relation for group in picked for relation in group)))
+    return conjunction
 
 
 def _with(node: _Node, text: str) -> Relation:

@@ -1,6 +1,5 @@
-"""OpenPGP signatures over Release files, checked by gpgv against fingerprints that are pinned.
+"""OpenPGP signatures over indices, checked by gpgv: only pinned primary keys count, whatever the keyring has.
 
-A good signature counts only if its primary key is one of the pinned ones, however many keys the keyring has.
 The signed text is what gpgv itself extracted: nothing outside the signature is ever read.
 """
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Draft, Event
 from gdsdeploy.model.rollout import Outcome, Step, Task
-from gdsdeploy.model.text import listed
 from gdsdeploy.rollout.budget import Claims
 from gdsdeploy.rollout.fold import Fold
 from gdsdeploy.rollout.hoststate import HostState
@@ -166,7 +166,7 @@ class Machine(Fold):
         out = sorted({*slots.down, *(name for name in slots.held if self.hosts[name].out)})
         key = slots.blocking(waiting[0])
         limit = f"no two of {key[0]} {key[1]} are at a time" if key else f"at most {slots.limit} are at a time"
-        return f"{listed(waiting, 5)} cannot be begun while out of work: {listed(out, 5)}; {limit}"
+        return f"{first_few(waiting, 5)} cannot be begun while out of work: {first_few(out, 5)}; {limit}"
 
     def _waits_for_window(self, open_window: bool) -> bool:
         if open_window or not self._may_begin:

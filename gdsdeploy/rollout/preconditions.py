@@ -14,12 +14,12 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import Planned, plan_fleet
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
 from gdsdeploy.fleetfile import selection
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.model.text import listed
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Record
 from gdsdeploy.rollout import durations, status, waves, windows
@@ -267,7 +267,7 @@ def _unread(planned: Planned, fleet_path: Path) -> Iterator[Reason]:
         elif plan.refusal:
             yield Reason(plan.refusal, (name,), "Give it another profile in the fleet file, or lock for what it is")
         elif plan.unknown and not plan.satisfied:
-            text = f"not everything about it could be read: {listed(plan.unknown, 3, '; ')}"
+            text = f"not everything about it could be read: {first_few(plan.unknown, 3, '; ')}"
             yield Reason(text, (name,), f"gdsdeploy plan {fleet_path} --limit {name} shows all of it")
         elif (supply := planned.supplies.get(name)) is not None and supply.lack:
             hint = "Let its builder take part, or say modules: build for it in the fleet file"

@@ -13,11 +13,11 @@ from typing import Any
 from gdsdeploy import console
 from gdsdeploy.errors import DrainFailed, GdsError, Interrupted, RolloutFailed, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.model.text import listed
 from gdsdeploy.rollout import journal, preconditions, status, windows, writerlock
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.drain import drainer, rollout_of
@@ -94,7 +94,7 @@ def outcome(current: Status) -> GdsError | None:
     elif current.phase == status.CUT:
         return RolloutFailed(f"aborted: {current.reason}\n{sentence(current)}", hint=see)
     if stuck or failed:
-        return RolloutFailed(f"{sentence(current)}: {listed([*stuck, *failed], 10)}", hint=see)
+        return RolloutFailed(f"{sentence(current)}: {first_few([*stuck, *failed], 10)}", hint=see)
     return None
 
 

@@ -13,9 +13,17 @@ from typing import Any
 from gdsdeploy import atomic
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
+from gdsdeploy.errors import (
+    ChecksFailed,
+    ChecksUnknown,
+    FleetInvalid,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    all_errors,
+    did_you_mean,
+)
 from gdsdeploy.fleetfile import waivers
-from gdsdeploy.fleetfile.selection import did_you_mean
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, wanted_by
 from gdsdeploy.host.facts import Unknown, facts_from

@@ -111,7 +111,7 @@ def package_list(data: bytes) -> None:
 def primary(data: bytes) -> None:
     listing, _, files = data.partition(b"\0\0\0")
     parsed = rpmprimary.Primary(
-        listing, rpmprimary.Origin("r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
+        listing, packages.Origin("r", "", "", "r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
     )
     for name in list(parsed.names()):
         parsed.named(name)

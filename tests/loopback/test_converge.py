@@ -77,7 +77,7 @@ def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
     [
         ([], ""),
         (["--check", "--diff", "-vv", "--tags", "x", "-e", "a=b", "--forks=3"], ""),
-        (["--cheque"], "--cheque: neither gdsdeploy nor ansible-playbook has this flag (did you mean --check?)"),
+        (["--cheque"], "--cheque: neither gdsdeploy nor ansible-playbook has this flag; did you mean '--check'?"),
         (["--nonsense-altogether"], "--nonsense-altogether: neither gdsdeploy nor ansible-playbook has this flag"),
         (["--forks"], "ansible-playbook: argument -f/--forks: "),
         (["gpu1"], "gpu1: not a flag; --limit selects hosts"),

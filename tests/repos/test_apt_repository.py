@@ -39,7 +39,7 @@ def suite(name: str = "stable", **changes: object) -> Suite:
 
 
 def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[str, ...] = ("main",)) -> Universe:
-    repository = Repository("test", server.uri, (name,), components, key.keyring, (key.fingerprint,), "/k.gpg")
+    repository = Repository("test", server.uri, key.keyring, (key.fingerprint,), "/k.gpg", (name,), components)
     with Fetcher(sleep=lambda seconds: None) as fetcher:
         return read(fetcher, [repository], "amd64")[0]
 
@@ -247,7 +247,7 @@ def test_a_missing_keyring_is_named(archive: Archive, server: Server, key: Key, 
 
 def test_a_server_that_does_not_answer_is_named_after_three_tries(key: Key) -> None:
     waited: list[float] = []
-    repository = Repository("t", "http://127.0.0.1:9", ("s",), ("main",), key.keyring, (key.fingerprint,), "/k")
+    repository = Repository("t", "http://127.0.0.1:9", key.keyring, (key.fingerprint,), "/k", ("s",), ("main",))
     with Fetcher(sleep=waited.append) as fetcher, pytest.raises(RepositoryUnusable, match=r"127\.0\.0\.1:9.*3 tries"):
         read(fetcher, [repository], "amd64")
     assert waited == [0.5, 1.0]

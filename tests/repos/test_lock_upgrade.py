@@ -49,7 +49,7 @@ def test_what_is_locked_stays(moved: Debian, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert run("lock", moved.fleet) == 0
     assert lockfile.beside(moved.fleet).read_bytes() == before
-    assert "To move to what is newer: gdsdeploy lock --upgrade" in capsys.readouterr().err
+    assert "To move to newer versions: gdsdeploy lock --upgrade" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, caps
     ("arguments", "words"),
     [
         (("--upgrade", "{fleet}", "nvidia-smy"), "nvidia-smy is neither driver, kernel"),
-        (("{fleet}", "driver"), "which only --upgrade does"),
+        (("{fleet}", "driver"), "only --upgrade takes names of what to move"),
         (("--upgrade", "--check", "{fleet}"), "exclude each other"),
     ],
 )
@@ -216,7 +216,7 @@ def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> 
         "    - [lock] it would go with driver 550.200.01 (open), which the lock does not have: upgrade them together"
     )
     assert headless[0].startswith("    - [kernel-headers] The repositories have the image, but no")
-    assert admitted == [f"    - nothing forbids it: `gdsdeploy lock --upgrade {moved.fleet} kernel` takes it"]
+    assert admitted == [f"    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} kernel"]
 
 
 def test_explain_names_the_pin_and_the_rule(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +241,7 @@ def test_explain_packages_that_follow(moved: Debian, capsys: pytest.CaptureFixtu
     assert run("lock", "--explain", "dkms", moved.fleet) == 0
     out = capsys.readouterr().out
     assert "  needed by  nvidia-fs-dkms, nvidia-open-kernel-dkms" in out
-    assert f"dkms 3.3.0-1\n    - nothing forbids it: `gdsdeploy lock --upgrade {moved.fleet} dkms` takes it" in out
+    assert f"dkms 3.3.0-1\n    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} dkms" in out
 
 
 def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,4 +276,4 @@ def test_a_package_without_a_newer_one_says_so(debian: Debian, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "  needed by  the profile itself" in out
     assert "  admitted   [nvidia-fs-open-only]" in out
-    assert "  newer      none is on offer" in out
+    assert "  newer      nothing on offer" in out

@@ -137,7 +137,7 @@ def test_a_damaged_file_of_the_mirror_is_fetched_again(
     assert run() == 0
     assert path.read_bytes() == good
     assert len(downloads(debian)) == 1
-    assert f"pool/debian/{path.name}: not what it should be" in capsys.readouterr().err
+    assert f"pool/debian/{path.name}: damaged; fetching it again" in capsys.readouterr().err
 
 
 def test_a_changed_byte_in_the_repository_is_refused_by_name(

@@ -92,7 +92,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdsdeploy.platform.debian import Debian
-from gdsdeploy.platform.registry import register
+from gdsdeploy.platform.base import register
 
 
 @dataclass(frozen=True)

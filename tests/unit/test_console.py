@@ -62,6 +62,7 @@ WRITERS: dict[str, Callable[[str], None]] = {
     "error": an_error,
     "usage": console.usage,
     "data": console.data,
+    "json": console.json,
     "table": a_table,
     "live": a_live,
     "step": a_step,
@@ -75,7 +76,14 @@ def hidden(text: str) -> list[str]:
 def test_every_public_function_is_here() -> None:
     public = {name for name, item in vars(console).items() if inspect.isfunction(item) and not name.startswith("_")}
     ours = {name for name in public if getattr(console, name).__module__ == console.__name__}
-    assert ours == {*WRITERS, "file", "configure", "is_live"}
+    assert ours == {*WRITERS, "file", "configure", "is_live", "columns"}
+
+
+def test_columns_are_aligned() -> None:
+    assert (
+        console.columns([("host", "state"), ("gpu1", "done"), ("builder", "")])
+        == "host     state\ngpu1     done\nbuilder"
+    )
 
 
 @pytest.mark.parametrize("name", WRITERS)

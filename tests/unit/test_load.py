@@ -53,7 +53,7 @@ hosts:
 """
     assert problems(tmp_path, text) == [
         'fleet.yml:5:13: profiles.gds.driver: a version is text: write it in quotes, "550" (found 550)',
-        "fleet.yml:6:5: profiles.gds.bilder: unknown key (did you mean 'builder'?)",
+        "fleet.yml:6:5: profiles.gds.bilder: unknown key; did you mean 'builder'?",
         "fleet.yml:9:17: profiles.gds.storage.1.mount: write an absolute path, one that begins with / (found 'nvme')",
         (
             "fleet.yml:9:29: profiles.gds.storage.1.path: input should be 'direct', 'nvidia-fs', 'p2pdma' or 'compat'"
@@ -79,7 +79,7 @@ def test_names_that_point_nowhere(tmp_path: Path) -> None:
         ("version: 1\nhosts: [\n", "fleet.yml:3:1: not valid YAML"),
         ("version: 2\n" + SMALL.split("\n", 1)[1], "fleet.yml:1:10: version: input should be 1 (found 2)"),
         ("hosts: {}\n", "fleet.yml:1:1: version: this key is required"),
-        (SMALL + "hots: {}\n", "fleet.yml:6:1: hots: unknown key (did you mean 'hosts'?)"),
+        (SMALL + "hots: {}\n", "fleet.yml:6:1: hots: unknown key; did you mean 'hosts'?"),
         (SMALL.replace('"550"', '"fresh"'), "fleet.yml:3:32: profiles.gds.driver: a version pin is"),
         ("- a\n", "fleet.yml:1:1: the file: a mapping is needed here, lines of KEY: VALUE"),
     ],

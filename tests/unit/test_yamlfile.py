@@ -110,7 +110,7 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("gpu1", "gpu 1", "5:3: hosts.gpu 1: a name is made of letters, digits, dots, hyphens and underscores, and"),
         ("gpu1: gds", "gpu1: {profile: gds, version: 1}", "5:24: hosts.gpu1.version: this key does not belong here"),
         ("gpu1: gds", "- gpu1", "5:3: hosts: a mapping of names to hosts is needed here"),
-        ("gpu1: gds", "gpu1: gds\nbuilde[rs: {}", "6:1: builde[rs: unknown key (did you mean 'builders'?)"),
+        ("gpu1: gds", "gpu1: gds\nbuilde[rs: {}", "6:1: builde[rs: unknown key; did you mean 'builders'?"),
         ("gpu1: gds", "gpu1: gds\n(x: {}", "6:1: (x: unknown key"),
         ('"550"', '"550", modules: [a]', "3:48: profiles.gds.modules: input should be 'auto', 'build' or 'receive'"),
         ('"550"', '"550", storage: x', "3:48: profiles.gds.storage: a list is needed here (found 'x')"),

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cufile.check import Report, check, judged_release, unreadable
 from gdsdeploy.cufile.machine import content, this_machine
 from gdsdeploy.cufile.model import ASKED, Release
@@ -18,7 +19,7 @@ RELEASES = ", ".join(f"{major}.{minor}" for major, minor in ASKED)
 
 
 def release_for(option: str, version: str | None) -> Release:
-    """The release to judge by; says so when it is not the one that was named."""
+    """The release to judge by; warns when it isn't the one that ``version`` names."""
     if version is None:
         raise click.UsageError(f"{option} is missing: which libcufile is the file for? Known releases: {RELEASES}")
     try:
@@ -33,64 +34,59 @@ def release_for(option: str, version: str | None) -> Release:
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--libcufile", "version", metavar="VERSION", help="Version of libcufile, such as 1.20 or 1.9.1.3.")
-@click.option("--here", is_flag=True, help="The files are for this machine: look at their paths and its kernel too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on one line.")
+@click.option("--here", is_flag=True, help="The files are for this machine: also check their paths and its kernel.")
+@options.as_json("Print one JSON object per file, each on one line.")
 def command(files: tuple[str, ...], version: str | None, here: bool, as_json: bool) -> None:
-    """Report every problem of each cufile.json, and what that release of libcufile would do with it.
+    """Report every problem of each cufile.json, and how that release of libcufile would treat it.
 
-    FILE - is standard input. VERSION may be longer than a release (1.9.1.3); one that could not be asked is judged as
-    the nearest older one. Each line reads file:line:column: severity: message [id]; docs/cufile.md explains every id.
+    FILE - is standard input. VERSION may be longer than a release (1.9.1.3). An unmeasured release is judged as the
+    nearest older one. Each line reads file:line:column: severity: message [id]; docs/cufile.md explains every id.
 
     \b
     Examples:
       gdsdeploy cufile check /etc/cufile.json --libcufile 1.15.1.6 --here
       gdsdeploy cufile check site/*.json --libcufile 1.20 --json | jq 'select(.accepted | not)'
 
-    Exit code: 16 when any file has an error, 0 when none has; warnings do not count.
+    Exit code: 16 if a file has an error, otherwise 0; warnings don't count.
     """
     release = release_for("--libcufile", version)
     machine = this_machine() if here else None
-    counted: Counter[str] = Counter()
-    wrong = 0
+    severities: Counter[str] = Counter()
+    bad = 0
     for file in files:
         try:
             report = check(content(file), release, machine)
         except OSError as reason:
             report = unreadable(release, f"cannot be read: {reason.strerror or reason}")
-        wrong += bool(report.errors)
-        counted.update(finding.severity for finding in report.findings)
+        bad += bool(report.errors)
+        severities.update(finding.severity for finding in report.findings)
         console.data(_line(file, report) if as_json else _text("<stdin>" if file == "-" else file, report))
-    if wrong:
-        some = f"{wrong} of {len(files)} files {'has' if wrong == 1 else 'have'}" if len(files) > 1 else "the file has"
-        count = f"{counted['error']} error{'s' if counted['error'] != 1 else ''}"
-        raise CufileInvalid(f"{some} {count}", hint="docs/cufile.md tells what each [id] means and what to do")
+    if bad:
+        some = f"{bad} of {len(files)} files {'has' if bad == 1 else 'have'}" if len(files) > 1 else "the file has"
+        count = f"{severities['error']} error{'s' if severities['error'] != 1 else ''}"
+        raise CufileInvalid(f"{some} {count}", hint="docs/cufile.md explains each [id] and what to do")
 
 
 def _line(file: str, report: Report) -> str:
-    return json.dumps(
-        {
-            "file": file,
-            "libcufile": f"{report.release[0]}.{report.release[1]}",
-            "accepted": report.accepted,
-            "findings": [asdict(finding) for finding in report.findings],
-        }
-    )
+    release = f"{report.release[0]}.{report.release[1]}"
+    findings = [asdict(finding) for finding in report.findings]
+    return json.dumps({"file": file, "libcufile": release, "accepted": report.accepted, "findings": findings})
 
 
 def _text(file: str, report: Report) -> str:
     name = f"libcufile {report.release[0]}.{report.release[1]}"
     lines = []
-    for one in report.findings:
-        about = f"{one.key}: " if one.key else ""
-        lines.append(f"{file}:{one.line}:{one.column}: {one.severity}: {about}{one.message} [{one.id}]")
-        lines.append(f"    {one.hint}")
+    for finding in report.findings:
+        place = f"{file}:{finding.line}:{finding.column}: {finding.severity}"
+        about = f"{finding.key}: " if finding.key else ""
+        lines += [f"{place}: {about}{finding.message} [{finding.id}]", f"    {finding.hint}"]
     if report.accepted is None:
         lines.append(f"{file}: not judged")
     elif report.accepted:
-        lines.append(f"{file}: {name} takes it")
+        lines.append(f"{file}: {name} accepts it")
     elif report.aborts:
         lines.append(f"{file}: {name} ends every process that reads it")
     else:
         lines.append(f"{file}: {name} refuses it: every cuFile call of every process fails")
-    # A terminal is no place for what a file may hold.
+    # A file may hold control characters.
     return "\n".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cufile import effective
 from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
 from gdsdeploy.cufile.machine import content
@@ -15,12 +16,12 @@ from gdsdeploy.host.io import reading
 
 
 @click.command()
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=options.PATH)
 @click.option(
     "--library",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="PATH",
-    help="The libcufile.so to ask; default: the one that is installed here.",
+    help="The libcufile.so to use. Default: the installed one.",
 )
 @click.option(
     "--folder",
@@ -28,14 +29,12 @@ from gdsdeploy.host.io import reading
     multiple=True,
     metavar="PATH",
     callback=lambda _context, _option, paths: _absolute(paths),
-    help="Let this folder exist, as on the host that FILE is for: log folder, mounts. May be given more than once.",
+    help="Let this folder exist, as on the host that FILE is for: log folder, mounts; repeatable.",
 )
-@click.option("--stand-in", is_flag=True, help="Use the stand-in libcuda although this machine has a GPU.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT, show_default=True, help="Seconds for each file."
-)
-@click.option("--all", "every", is_flag=True, help="Show the keys that FILE does not give, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on a line.")
+@click.option("--stand-in", is_flag=True, help="Use the stand-in libcuda even if this machine has a GPU.")
+@options.timeout(TIMEOUT, "Seconds for each file.", least=0.1)
+@click.option("--all", "every", is_flag=True, help="Also show keys that FILE doesn't set.")
+@options.as_json("Print one JSON object per file, each on one line.")
 def command(
     files: tuple[Path, ...],
     library: Path | None,
@@ -45,17 +44,17 @@ def command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Ask a real libcufile what it works with under each FILE, a cufile.json.
+    """Show the values that a real libcufile uses under each FILE, a cufile.json.
 
-    The library opens its driver in a child that is killed after its time, where FILE lies at /etc/cufile.json. On a
-    machine without a GPU a small stand-in for libcuda, compiled here, answers in its place. Each key is shown with what
-    FILE intends, what the library works with, and its default:
+    The library opens its driver in a child process with a time limit, in which FILE is /etc/cufile.json. On a machine
+    without a GPU, a small stand-in for libcuda is compiled and used. Each key is shown with the value in FILE, the
+    library's value, and its default:
 
     \b
-      ≠   the library works with something else
-      ✗   the library does not know the key, and ignores it
-      ?   the library does not say what it made of it
-      →   FILE does not give the key; its value follows from another one
+      ≠   the library uses another value
+      ✗   the library doesn't know the key, and ignores it
+      ?   the library doesn't report its value
+      →   FILE doesn't set the key; its value follows from another one
 
     \b
     Examples:
@@ -65,23 +64,23 @@ def command(
 
     \b
     Exit code:
-      16    a file was refused, or some key of it is without the intended effect
-      17    there is no libcufile that could be asked
-      0     every file does what it says
+      16    a file was refused, or a key doesn't have the intended effect
+      17    there is no usable libcufile
+      0     every file has the intended effect
     """
-    asked = Library(library) if library is not None else installed()
+    source = Library(library) if library is not None else installed()
     if stand_in:
-        asked = Library(asked.path, cuda="standin")
+        source = Library(source.path, cuda="standin")
     elif not has_gpu():
-        console.say("This machine has no GPU: a stand-in for libcuda answers")
+        console.say("This machine has no GPU: a stand-in for libcuda is used")
     problems: list[str] = []
     contents = {str(path): _content(str(path)) for path in files}
-    for found in effective.effective(asked, contents, timeout=timeout, folders=folders):
-        console.data(found.to_json() if as_json else effective.text(found, every=every))
-        if found.problem:
-            problems.append(f"{found.file}: {found.problem}")
+    for result in effective.effective(source, contents, timeout=timeout, folders=folders):
+        console.data(result.to_json() if as_json else effective.text(result, every=every))
+        if result.problem:
+            problems.append(f"{result.file}: {result.problem}")
     if problems:
-        hint = "`gdsdeploy cufile check` says what each release knows about every key"
+        hint = "See what each release does with every key: gdsdeploy cufile check FILE --libcufile VERSION"
         raise CufileInvalid("\n".join(problems), hint=hint)
 
 

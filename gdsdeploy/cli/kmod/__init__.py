@@ -8,22 +8,25 @@ from gdsdeploy.cli.verbs import Verbs, below
 
 #: Verb → what it does, in the order of use.
 VERBS = {
-    "audit": "Say whether modules would load on a kernel, and are the right ones, from files alone",
+    "audit": "Check from files alone whether modules would load on a kernel, and are the right ones",
     "build": "Build a module for a kernel, running or not, and audit it",
     "sign": "Sign modules with the kernel's own tool",
-    "keygen": "Make a key that signs modules, and its certificate",
-    "enrol": "Have the firmware take that key, with its owner at the console",
-    "cache": "The builds that this machine keeps, so that each is built once",
-    "builders": "The keys of the machines that build for others",
+    "keygen": "Create a module signing key and its certificate",
+    "enrol": "Enrol that key in the firmware, with its owner at the console",
+    "cache": "List, prune and verify the builds that this machine keeps",
+    "builders": "Show the keys of machines that build for others",
     "trees": "List the driver source trees of this machine",
-    "preflight": "Say whether a stack builds and would load on a kernel, before any host has it",
+    "preflight": "Check whether a stack builds and would load on a kernel, before any host has it",
 }
+#: The host program's own verbs.
+_LOCAL = dict.fromkeys(("audit", "build", "sign", "keygen", "enrol", "trees"), f"{__name__}.local")
+_VERBS = {name: (_LOCAL.get(name, module), text) for name, (module, text) in below(__name__, VERBS).items()}
 
 
-@click.group(cls=Verbs, verbs=below(__name__, VERBS))
+@click.group(cls=Verbs, verbs=_VERBS)
 def command() -> None:
-    """Kernel modules: audit them, build them, and know beforehand what will load.
+    """Kernel modules: audit them, build them, and predict which will load.
 
-    audit, build and trees work on this machine's own files and are the same code as `gdsdeploy-host.pyz kmod` on a
-    host, in the build, in the kernel guard and in validation. audit needs no root and loads nothing.
+    audit, build and trees work on this machine's files. They run the same code as `gdsdeploy-host.pyz kmod` on a host,
+    as the build, as the kernel guard and as validation. audit doesn't need root and doesn't load modules.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
@@ -11,18 +10,17 @@ import click
 from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, Entry
+from gdsdeploy.cli import options
 from gdsdeploy.errors import BuildCacheUnusable
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 @click.group()
 def command() -> None:
-    """The builds of kernel modules that this machine keeps, so that no host builds what another has built.
+    """Manage the kernel module builds that this machine keeps, so that each is built once.
 
-    They are below the user's cache folder (GDSDEPLOY_CACHE_DIR), at most GDSDEPLOY_BUILD_CACHE_SIZE of them (20 GiB
-    when it is not set); those that were not used for the longest time go first. All of it may be deleted at any time:
-    what is missing is built again.
+    They are below the user's cache folder (GDSDEPLOY_CACHE_DIR) and take at most GDSDEPLOY_BUILD_CACHE_SIZE (default:
+    20 GiB). The least recently used builds are evicted first. You may delete all of it at any time: missing builds
+    are built again.
 
     \b
     Examples:
@@ -33,9 +31,9 @@ def command() -> None:
 
 
 @command.command("list")
-@_json
+@options.as_json()
 def list_builds(as_json: bool) -> None:
-    """Show every build, the last used first: its content's digest, kernel, driver, size and builder.
+    """Show every build, the most recently used first: content digest, kernel, driver, size and builder.
 
     \b
     Examples:
@@ -47,17 +45,17 @@ def list_builds(as_json: bool) -> None:
     if as_json:
         _print(cache, builds=_described(entries))
         return
-    for entry in entries:
-        console.data(_line(entry))
-    total = sum(entry.size for entry in entries)
-    console.say(f"{len(entries)} builds, {_megabytes(total)} of {_megabytes(cache.limit)}, in {cache.folder}")
+    total = _lines(entries)
+    console.say(f"{len(entries)} builds, {total} of {_megabytes(cache.limit)}, in {cache.folder}")
 
 
 @command.command()
-@click.option("--size", metavar="SIZE", help="Evict down to this, such as 5GiB; 0 evicts all that is not in use.")
-@_json
+@click.option(
+    "--size", metavar="SIZE", help="Evict down to this, such as 5GiB; 0 evicts every build that isn't in use."
+)
+@options.as_json()
 def prune(size: str | None, as_json: bool) -> None:
-    """Evict the builds that were not used for the longest time, until the cache has its size, or --size.
+    """Evict the least recently used builds until the cache fits its limit, or --size.
 
     \b
     Examples:
@@ -67,21 +65,19 @@ def prune(size: str | None, as_json: bool) -> None:
     try:
         limit = buildcache.limit_from(size) if size else None
     except BuildCacheUnusable as error:
-        raise click.BadParameter(f"{size!r} is no size; write it as 5GiB or 500MiB", param_hint="--size") from error
+        raise click.BadParameter(f"{size!r} isn't a size; write it as 5GiB or 500MiB", param_hint="--size") from error
     cache = _cache()
-    gone = cache.prune(cache.limit if limit is None else limit)
+    evicted = cache.prune(cache.limit if limit is None else limit)
     if as_json:
-        _print(cache, evicted=_described(gone))
+        _print(cache, evicted=_described(evicted))
         return
-    for entry in gone:
-        console.data(_line(entry))
-    console.say(f"Evicted {len(gone)} builds, {_megabytes(sum(entry.size for entry in gone))}")
+    console.say(f"Evicted {len(evicted)} builds, {_lines(evicted)}")
 
 
 @command.command()
-@_json
+@options.as_json()
 def verify(as_json: bool) -> None:
-    """Read every build and drop those that were damaged on disk; they are built again when a host needs them.
+    """Read every build and delete damaged ones, which are built again when a host needs them.
 
     \b
     Examples:
@@ -92,7 +88,7 @@ def verify(as_json: bool) -> None:
     if as_json:
         _print(cache, good=_described(cache.entries()), damaged=_described(damaged))
         return
-    console.say(f"{len(cache.entries())} builds are as they were written, {len(damaged)} were dropped")
+    console.say(f"{len(cache.entries())} builds are intact, {len(damaged)} were deleted")
 
 
 def _cache() -> BuildCache:
@@ -107,7 +103,7 @@ def _described(entries: Sequence[Entry]) -> list[dict[str, object]]:
             "ingredients": entry.manifest.get("key"),
             "kernel_release": entry.manifest["kernel_release"],
             "driver": entry.manifest.get("driver"),
-            "modules": [item["name"] for item in entry.manifest["modules"]],
+            "modules": [module["name"] for module in entry.manifest["modules"]],
             "sha256": entry.sha256,
             "size": entry.size,
             "used": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.used)),
@@ -117,14 +113,18 @@ def _described(entries: Sequence[Entry]) -> list[dict[str, object]]:
 
 
 def _print(cache: BuildCache, **lists: list[dict[str, object]]) -> None:
-    console.data(json.dumps({"folder": str(cache.folder), "limit": cache.limit, **lists}, indent=2))
+    console.json({"folder": str(cache.folder), "limit": cache.limit, **lists})
 
 
-def _line(entry: Entry) -> str:
-    driver = entry.manifest.get("driver") or {}
-    used = time.strftime("%Y-%m-%d", time.gmtime(entry.used))
-    what = f"{entry.manifest['kernel_release']}, driver {driver.get('version', '?')} ({driver.get('flavour', '?')})"
-    return f"{entry.sha256[:12]}  {what}, {_megabytes(entry.size)}, built on {entry.builder}, used {used}"
+def _lines(entries: Sequence[Entry]) -> str:
+    """Print the builds, and return their size together."""
+    for entry in entries:
+        driver = entry.manifest.get("driver") or {}
+        used = time.strftime("%Y-%m-%d", time.gmtime(entry.used))
+        what = f"{entry.manifest['kernel_release']}, driver {driver.get('version', '?')} ({driver.get('flavour', '?')})"
+        size = _megabytes(entry.size)
+        console.data(f"{entry.sha256[:12]}  {what}, {size}, built on {entry.builder}, used {used}")
+    return _megabytes(sum(entry.size for entry in entries))
 
 
 def _megabytes(size: int) -> str:

@@ -1,4 +1,4 @@
-"""Commands of the host program that work on this machine, too: same arguments, same code, the exit codes of ours."""
+"""Commands of the host program that also work on this machine: same arguments and code, the controller's exit codes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gdsdeploy.host.cli import kmod
 from gdsdeploy.host.errors import AuditError, BuildError, HostError
 
 
-def command(name: str) -> click.Command:
-    """The command ``name``, which hands all its words, ``--help`` too, to the host program's own parser."""
+def _command(name: str) -> click.Command:
+    """The command ``name``, which passes all its arguments, ``--help`` too, to the host program's parser."""
 
     @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
@@ -32,3 +32,7 @@ def command(name: str) -> click.Command:
             raise ChecksUnknown("")
 
     return run
+
+
+#: Verb → command
+commands = {name: _command(name) for name in ("audit", "build", "sign", "keygen", "enrol", "trees")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
@@ -19,7 +19,7 @@ from gdsdeploy.repo.fetch import Fetcher
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.option("--kernel", "kernels", metavar="NEXT[,…]", help="Release, version or branch. Default: the lock's.")
 @click.option("--driver", "drivers", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
 @click.option("--nvidia-fs", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
@@ -28,11 +28,11 @@ from gdsdeploy.repo.fetch import Fetcher
     type=click.Choice(["quick", "full"]),
     default="quick",
     show_default=True,
-    help="quick: what decides symbol versions, and nvidia-fs; full: every module of the driver, too.",
+    help="quick: the modules that decide symbol versions, and nvidia-fs; full: also every driver module.",
 )
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
-@click.option("--again", is_flag=True, help="Build also what an earlier preflight has the answer for.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--again", is_flag=True, help="Also build what an earlier preflight has answered.")
+@options.as_json()
 def command(
     fleet: Path,
     kernels: str | None,
@@ -43,26 +43,26 @@ def command(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Say whether the stack of FLEET builds and would load on a kernel, without touching a host.
+    """Check whether FLEET's stack builds and would load on a kernel, without touching a host.
 
-    Kernel headers, kernel image, driver source, nvidia-fs source and a compiler are fetched from the repositories of
-    the profile, each verified as the lock's packages are, and unpacked into a root that is thrown away. There the
-    modules are built as a host would build them, and audited against that kernel's own modules and symbols. Several
-    kernels, drivers and versions of nvidia-fs make a table. NEXT may be anything that the repositories offer, also
-    what compat.yml forbids: whether that is so can be found out this way.
+    Kernel headers, kernel image, driver source, nvidia-fs source and a compiler are fetched from the profile's
+    repositories, verified like the lock's packages, and unpacked into a temporary root. There the modules are built
+    as on a host, and audited against that kernel's own modules and symbols. Several kernels, drivers and versions of
+    nvidia-fs make a table. NEXT may be any version that the repositories offer, even one that compat.yml forbids, to
+    test whether that is right.
 
-    What was found is kept, by the content of the packages; the second run answers from it.
+    Results are kept by the content of the packages; a second run reads them.
 
     \b
     Exit code:
-      0     all build, and all would load
-      24    something does not build, or would not load
-      31    whether it would load could not be told for something
-      13    a version is not on offer, or its packages cannot be installed together
+      0     every stack builds, and would load
+      24    a stack doesn't build, or would not load
+      31    it couldn't determine whether a stack would load
+      13    a version isn't on offer, or its packages can't be installed together
 
     \b
     Examples:
-      gdsdeploy kmod preflight fleet.yml                           # what the lock has
+      gdsdeploy kmod preflight fleet.yml                           # the locked stack
       gdsdeploy kmod preflight fleet.yml --kernel newest
       gdsdeploy kmod preflight fleet.yml --kernel 6.12.107,6.12.117 --driver 550,535
       gdsdeploy kmod preflight fleet.yml --kernel newest --mode full --json | jq '.cells[].loads'
@@ -72,24 +72,24 @@ def command(
     path = lockfile.beside(fleet)
     lock = lockfile.read(path) if path.exists() else None
     if lock is None:
-        console.say(f"There is no {path} yet: the versions are those that the pins of {fleet} prefer")
+        console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
     asked = Asked(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
         cells = preflight(intent, lock, chosen, asked, mode=mode, again=again, fetcher=fetcher, step=console.step)
     if as_json:
-        console.data(json.dumps(document(cells, mode), indent=2, ensure_ascii=False))
+        console.json(document(cells, mode))
     else:
         console.data(_table(cells))
         _reasons(cells)
     _end(cells)
 
 
-def _profiles(fleet: Fleet, named: tuple[str, ...], path: Path) -> list[str]:
-    for name in named:
+def _profiles(fleet: Fleet, names: tuple[str, ...], path: Path) -> list[str]:
+    for name in names:
         if name not in fleet.profiles:
-            there = ", ".join(sorted(fleet.profiles))
-            raise FleetInvalid(f"{path}: there is no profile {name!r}", hint=f"It has {there}")
-    return sorted(set(named) or fleet.profiles)
+            profiles = ", ".join(sorted(fleet.profiles))
+            raise FleetInvalid(f"{path}: there is no profile {name!r}", hint=f"It has {profiles}")
+    return sorted(set(names) or fleet.profiles)
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -104,33 +104,18 @@ def document(cells: list[Cell], mode: str) -> dict[str, Any]:
 
 def _cell(cell: Cell) -> dict[str, Any]:
     candidate, record = cell.candidate, cell.record
-    found: dict[str, Any] = {
-        "profile": candidate.profile,
-        "kernel": candidate.kernel,
-        "kernel_package": candidate.kernel_package,
-        "driver": candidate.driver,
-        "driver_package": candidate.driver_package,
-        "flavour": candidate.flavour,
+    names = ("profile", "kernel", "kernel_package", "driver", "driver_package", "flavour")
+    value: dict[str, Any] = {
+        **{name: getattr(candidate, name) for name in names},
         "nvidia_fs": candidate.nvidia_fs or None,
         "nvidia_fs_package": candidate.nvidia_fs_package or None,
         "forbidden_by": [verdict.rule for verdict in candidate.against],
     }
     if record is None:
-        return {**found, "builds": None, "loads": None, "error": candidate.problem, "modules": []}
-    return {
-        **found,
-        "builds": record.builds,
-        "loads": record.loads,
-        "error": record.error,
-        "rules": list(record.rules),
-        "modules": [asdict(module) for module in record.modules],
-        "mode": record.mode,
-        "seconds": record.seconds,
-        "time": record.time,
-        "kept": cell.kept,
-        "ingredients": record.ingredients,
-        "logs": list(record.logs),
-    }
+        return {**value, "builds": None, "loads": None, "error": candidate.problem, "modules": []}
+    shown = ("builds", "loads", "rules", "modules", "mode", "seconds", "time", "ingredients", "logs")
+    results = {key: result for key, result in asdict(record).items() if key in shown}
+    return {**value, **results, "error": record.error, "kept": cell.kept}
 
 
 def _table(cells: list[Cell]) -> str:
@@ -143,8 +128,7 @@ def _table(cells: list[Cell]) -> str:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.kept else f"now, {record.seconds:.0f} s"
             answers = [_mark(record.builds), _mark(record.loads if record.builds else False), record.mode, when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return console.columns(rows)
 
 
 def _mark(answer: bool | None) -> str:
@@ -152,7 +136,7 @@ def _mark(answer: bool | None) -> str:
 
 
 def _reasons(cells: list[Cell]) -> None:
-    """Under the table: why not, which rule knows it, which version is without it, and the log."""
+    """Below the table: the reason, the rule for it, the version that fixes it, and the log."""
     for cell in cells:
         record, candidate = cell.record, cell.candidate
         lines: list[str] = []
@@ -162,13 +146,13 @@ def _reasons(cells: list[Cell]) -> None:
             lines = [record.error, *(_rule(rule) for rule in record.rules), *(f"log: {log}" for log in record.logs)]
         elif candidate.against:
             rules = ", ".join(f"[{verdict.rule}]" for verdict in candidate.against)
-            lines = [f"compat.yml forbids it ({rules}), and it builds and would load all the same"]
+            lines = [f"compat.yml forbids it ({rules}), but it builds and would load"]
         if lines:
             console.data("\n".join(["", f"{candidate.label}:", *(f"  {line}" for line in lines)]))
 
 
 def _rule(rule: dict[str, str]) -> str:
-    fixed = f" Without it: {rule['fixed']}." if rule["fixed"] else ""
+    fixed = f" Fixed in: {rule['fixed']}." if rule["fixed"] else ""
     return f"known as [{rule['id']}]: {rule['says']}{fixed}"
 
 
@@ -176,9 +160,10 @@ def _end(cells: list[Cell]) -> None:
     records = [cell.record for cell in cells if cell.record is not None]
     bad = [record for record in records if not record.builds or record.loads is False]
     if bad:
-        hint = "Keep the kernel or driver that is locked, or take a version that the table has a yes for"
-        raise ModuleBuildFailed(f"{len(bad)} of {len(cells)} stacks do not build, or would not load", hint=hint)
+        hint = "Keep the locked kernel or driver, or choose a version with a yes in the table"
+        raise ModuleBuildFailed(f"{len(bad)} of {len(cells)} stacks don't build, or would not load", hint=hint)
     if len(records) < len(cells):
         raise NoSolution(f"{len(cells) - len(records)} of {len(cells)} stacks cannot be installed")
     if any(record.loads is None for record in records):
-        raise ChecksUnknown("whether it would load could not be told for everything", hint="--json has the findings")
+        problem = "it couldn't determine whether every stack would load"
+        raise ChecksUnknown(problem, hint="See the findings: add --json")

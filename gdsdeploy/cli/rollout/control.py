@@ -1,4 +1,4 @@
-"""What the verbs that change a rollout have in common: whoever works on it does it, or else this process."""
+"""Shared by the verbs that change a rollout: the process that runs it does the work, or else this one."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from gdsdeploy.rollout.status import Status
 
 
 def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
-    """Have ``payload`` happen to the newest rollout of ``fleet``, and go on with it here; None: another process does.
+    """Make ``payload`` happen to the newest rollout of ``fleet``, and run it here; None: another process runs it.
 
-    Raises RolloutRefused: it cannot become that; Busy: who works on it does not answer; and as running.run.
+    Raises RolloutRefused if it cannot become that, Busy if the process that runs it doesn't answer, and as session.run.
     """
     path = session.require_journal(fleet)
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
-            return _here(writer, payload, watch)
+            return _run_here(writer, payload, watch)
     except Busy:
         event, by_driver = control.tell(path, payload)
     if not by_driver:
-        # Whoever worked on it has ended in between, and the wish is written down.
+        # The other process has ended in between, and the request is in the journal.
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
-            return _here(writer, None, watch)
-    console.say(f"Done by the process that works on it: {sentence(event)}")
+            return _run_here(writer, None, watch)
+    console.say(f"Done by the process that runs the rollout: {sentence(event)}")
     console.say(f"Watch it: gdsdeploy rollout status {fleet} --watch")
     return None
 
 
-def _here(writer: journal.Writer, payload: Payload | None, watch: Watch) -> Status:
+def _run_here(writer: journal.Writer, payload: Payload | None, watch: Watch) -> Status:
     newest = writer.newest()
     if newest is None:
-        raise RolloutRefused("there is no rollout of this fleet", hint="Begin one: gdsdeploy rollout start FLEET")
+        raise RolloutRefused("there is no rollout of this fleet", hint="Start one: gdsdeploy rollout start FLEET")
     plan = writer.go_on(newest)
     watch.known(writer.events(newest))
-    # Before anything is written: what it was planned with is still there.
+    # Check that the planned lock and fleet file still exist before anything is written.
     effects = _effects(plan, payload, watch)
     if payload is not None:
         watch.observe(control.write(writer, payload))
@@ -53,7 +53,7 @@ def _effects(plan: Plan, payload: Payload | None, watch: Watch) -> Effects:
     try:
         return session.real(plan)
     except RolloutRefused as error:
-        # Where nothing is under way an abort needs no hosts; otherwise nobody could ever begin another rollout.
+        # An abort without hosts in progress touches no host; refusing it would block every later rollout.
         if not isinstance(payload, RolloutAborted) or watch.status is None or watch.status.under_way():
             raise
         return session.Nobody(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.rollout import journal, session, status
 from gdsdeploy.rollout.report import progress
@@ -17,10 +17,10 @@ from gdsdeploy.rollout.report.events import span, stamp
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of text.")
+@options.fleet
+@options.as_json("Print one JSON array instead of text.")
 def command(fleet: Path, as_json: bool) -> None:
-    """List the rollouts of FLEET, the newest last: when, how they ended, for how many hosts.
+    """List the rollouts of FLEET, the newest last: time, state and number of hosts.
 
     \b
     Examples:
@@ -30,25 +30,23 @@ def command(fleet: Path, as_json: bool) -> None:
     path = journal.path_of(fleet)
     if not path.exists():
         load_fleet(fleet)
-        console.say(f"There was no rollout of {fleet} yet")
-    found = list(_rows(path)) if path.exists() else []
+        console.say(f"There is no rollout of {fleet} yet")
+    rollouts = list(_rollouts(path)) if path.exists() else []
     if as_json:
-        console.data(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    rows = [("rollout", "began (UTC)", "took", "state", "hosts")]
-    for item in found:
-        began = str(item["began"])[:16].replace("T", " ")
-        rows.append((item["rollout"], began, span(item["seconds"]), item["state"], item["outcomes"]))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows if found else []:
-        console.data("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        console.json(rollouts)
+    elif rollouts:
+        rows = [("rollout", "began (UTC)", "took", "state", "hosts")]
+        for rollout in rollouts:
+            began = str(rollout["began"])[:16].replace("T", " ")
+            rows.append((rollout["rollout"], began, span(rollout["seconds"]), rollout["state"], rollout["outcomes"]))
+        console.data(console.columns(rows))
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
     live = session.worked_on(path)
     with journal.reading(path) as book:
-        there = book.rollouts()
-        for summary in there:
+        summaries = book.rollouts()
+        for summary in summaries:
             try:
                 folded = status.fold(book.events(summary.id))
             except ValueError as error:
@@ -58,7 +56,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 "rollout": summary.id,
                 "began": stamp(summary.begun),
                 "seconds": round(folded.lapse, 3),
-                "state": progress.phase(folded, live=live and summary is there[-1]),
+                "state": progress.phase(folded, live=live and summary is summaries[-1]),
                 "finished": summary.finished,
                 "outcomes": progress.outcomes(folded),
                 "counts": dict(folded.counts()),

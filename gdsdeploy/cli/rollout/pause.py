@@ -8,22 +8,23 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.model.events import RolloutPaused
 from gdsdeploy.rollout import control, session
 from gdsdeploy.rollout.report.events import sentence
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about what was done.")
+@options.fleet
+@options.reason
+@options.as_json("Print one JSON object about the pause.")
 def command(fleet: Path, reason: str, as_json: bool) -> None:
-    """Begin no more hosts of the rollout of FLEET; those under way finish the step that they are in.
+    """Start no more hosts of FLEET's rollout; hosts in progress finish their step.
 
-    The process that works on it ends then, with exit code 130. Ctrl-C in its terminal does the same.
+    The process that runs it then ends with exit code 130. Ctrl-C in its terminal does the same.
 
     \b
-    Exit code: 0 paused; 50 there is nothing that could be paused; 52 who works on it does not answer.
+    Exit code: 0 paused; 50 there is nothing to pause; 52 the process that runs it doesn't answer.
 
     \b
     Examples:

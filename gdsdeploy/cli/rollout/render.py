@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
-from gdsdeploy.rollout.carriers import CARRIERS, Carrier, Rendered, render
+from gdsdeploy.rollout.carriers import CARRIERS, Carrier, render
 
 _NEXT = {
-    "runner": "Next: put the key to log in with into {folder}/env/ssh_key (mode 0600), then "
+    "runner": "Next: put the login key into {folder}/env/ssh_key (mode 0600), then "
     "ansible-runner run {folder} -p provision.yml",
-    "awx": "Next: commit {folder} (git commit -S) and push it; in AWX: a project of it, with the inventory source "
+    "awx": "Next: commit {folder} (git commit -S) and push it; in AWX, create a project with the inventory source "
     "inventory/hosts.yml",
     "pull": "Next: commit {folder} (git commit -S) and push it; on each host: ansible-pull -U URL "
     "-i inventory/hosts.yml --verify-commit -e gds_lock_digest={digest}",
@@ -23,29 +22,25 @@ _NEXT = {
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@options.fleet
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--for", "carrier", type=click.Choice(CARRIERS), required=True, help="The engine that is going to run it."
-)
-@click.option("--ask", is_flag=True, help="Ask every machine what it is, so that it receives the kept build that fits.")
-@click.option(
-    "--modules-url", metavar="HTTPS_URL", default="", help="pull: hosts fetch archives of modules from there."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about what was written.")
+@click.option("--for", "carrier", type=click.Choice(CARRIERS), required=True, help="The engine that will run it.")
+@click.option("--ask", is_flag=True, help="Ask every machine for its facts, so that it receives a cached build.")
+@click.option("--modules-url", metavar="HTTPS_URL", default="", help="pull: where hosts fetch archives of modules.")
+@options.as_json("Print one JSON object about the written files.")
 def command(fleet: Path, folder: Path, carrier: Carrier, ask: bool, modules_url: str, as_json: bool) -> None:
-    """Render all that provisioning FLEET needs into FOLDER, for an engine that the fleet has already.
+    """Render everything that provisioning FLEET needs into FOLDER, for an engine that the fleet already has.
 
     \b
     runner   a private data directory of ansible-runner
-    awx      a project with its inventory, for AWX to take from source control
-    pull     a project for ansible-pull, which each host runs for itself
+    awx      a project with its inventory, which AWX reads from source control
+    pull     a project for ansible-pull, which runs on each host
 
-    FOLDER stands alone: roles, playbooks, host program, keyrings, variables, and the archives of modules that
-    this machine has kept; no secret is in it. The same fleet and lock give the same bytes. Only an empty folder,
-    or one that was rendered before, is written to, and what you put beside the rendered files stays.
+    FOLDER is complete: roles, playbooks, host program, keyrings, variables, and this machine's cached archives of
+    modules. It holds no secret. The same fleet and lock give the same bytes. FOLDER must be empty or rendered
+    before; your own files beside the rendered ones stay.
 
-    None of these engines makes canaries, thresholds or rollbacks of it: see docs/carriers.md.
+    These engines don't have canaries, thresholds or rollbacks: see docs/carriers.md.
 
     \b
     Examples:
@@ -53,37 +48,29 @@ def command(fleet: Path, folder: Path, carrier: Carrier, ask: bool, modules_url:
       gdsdeploy rollout render fleet.yml checkout/ --for awx --json
       gdsdeploy rollout render fleet.yml checkout/ --for pull --modules-url https://files.example/modules
     """
-    if modules_url and carrier != "pull":
-        raise click.UsageError("--modules-url goes with --for pull only")
+    options.require(not modules_url or carrier == "pull", "--modules-url goes with --for pull only")
     if modules_url and not modules_url.startswith("https://"):
-        raise click.BadParameter("modules come over HTTPS: give an https:// address", param_hint="--modules-url")
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
-    found = render(intent, lock, fleet, folder, carrier=carrier, ask=ask, modules_url=modules_url)
+        raise click.BadParameter("modules come over HTTPS: pass an https:// address", param_hint="--modules-url")
+    intent, lock = lockfile.fleet_and_lock(fleet)
+    result = render(intent, lock, fleet, folder, carrier=carrier, ask=ask, modules_url=modules_url)
+    files = result.written
     if as_json:
-        console.data(summary(found))
-    for path in found.written.restored:
-        console.warn(f"{folder / path}: it was changed since it was rendered; it is as rendered again")
-    for note in found.notes:
+        console.json(
+            {
+                "for": result.carrier,
+                "folder": str(result.folder),
+                "lock_digest": result.lock_digest,
+                "machines": dict(result.modules),
+                **{key: list(getattr(files, key)) for key in ("changed", "removed", "restored")},
+                "notes": list(result.notes),
+            }
+        )
+    for path in files.restored:
+        console.warn(f"{folder / path}: it was changed after rendering, and was rendered again")
+    for note in result.notes:
         console.warn(note)
-    counts = f"{len(found.written.changed)} files written, {len(found.written.removed)} removed"
-    console.say(f"{folder}: {counts if found.written.changed or found.written.removed else 'it was so already'}")
-    for name, how in found.modules.items():
-        console.say(f"  {name}: {how}")
+    counts = f"{len(files.changed)} files written, {len(files.removed)} removed"
+    console.say(f"{folder}: {counts if files.changed or files.removed else 'already up to date'}")
+    for name, modules in result.modules.items():
+        console.say(f"  {name}: {modules}")
     console.say(_NEXT[carrier].format(folder=folder, digest=lock.digest))
-
-
-def summary(found: Rendered) -> str:
-    """One JSON object about the rendering, for machines."""
-    value = {
-        "for": found.carrier,
-        "folder": str(found.folder),
-        "lock_digest": found.lock_digest,
-        "machines": dict(found.modules),
-        "changed": list(found.written.changed),
-        "removed": list(found.written.removed),
-        "restored": list(found.written.restored),
-        "notes": list(found.notes),
-    }
-    return json.dumps(value, indent=2)

@@ -7,31 +7,29 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.rollout import session, status
 from gdsdeploy.validate.validate import require_folder
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--accept", multiple=True, metavar="HOST", help="This host's failure no longer counts; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+@options.fleet
+@click.option("--accept", multiple=True, metavar="HOST", help="Don't count this host's failure; repeatable.")
+@options.events_as_json
+@options.html_of_rollout
 def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | None) -> None:
-    """Go on with the newest rollout of FLEET: paused, halted, or left by a controller that was killed.
+    """Continue FLEET's newest rollout: paused, halted, or left by a killed controller.
 
-    It goes on with the lock and the fleet file that it was planned with. Steps that nobody has seen the end of are
-    begun again, which they are made for: no host reboots twice or returns without a validation. Hosts that were lost
-    are asked again whether they are back.
+    It continues with the lock and the fleet file of its plan. Interrupted steps start again, which is safe: no host
+    reboots twice or returns without a validation. Lost hosts are asked again whether they are back.
 
-    A rollout that halted for too many failures halts again at once; --accept takes a host's failure out of the count,
-    once you have looked at it. A host that was kept out of work stays so: bring it back yourself when it is good.
+    A rollout that halted for too many failures halts again at once. After you have examined a host, --accept removes
+    its failure from the count. A host that was kept out of work stays so: bring it back yourself when it is good.
 
     \b
-    Exit code: as `rollout start`. Where another process works on it, 0.
+    Exit code: as `rollout start`; 0 if another process runs it.
 
     \b
     Examples:
@@ -41,10 +39,8 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
     require_folder(html)
     path = session.require_journal(fleet)
     _, events = session.chosen(path, None)
-    resumed = session.reconsidered(status.fold(events), fleet, accept, "by command")
-    found = carry_out(fleet, resumed, as_json=as_json)
-    if found is None:
-        if html is not None:
-            console.warn("no report is written here: another process works on the rollout")
-        return
-    finish(found, html=html, as_json=as_json)
+    ended = carry_out(fleet, session.reconsidered(status.fold(events), fleet, accept, "by command"), as_json=as_json)
+    if ended is not None:
+        finish(ended, html=html, as_json=as_json)
+    elif html is not None:
+        console.warn("no report is written here: another process runs the rollout")

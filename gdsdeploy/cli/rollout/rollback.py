@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.errors import Interrupted, RolloutRefused
@@ -16,26 +17,24 @@ from gdsdeploy.rollout import session, status
 from gdsdeploy.rollout.report.events import count
 from gdsdeploy.validate.validate import require_folder
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+@options.fleet
+@options.reason
+@options.yes
+@options.events_as_json
+@options.html_of_rollout
 def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | None) -> None:
-    """Take back every host that the newest rollout of FLEET has changed, finished or not.
+    """Roll back every host that FLEET's newest rollout has changed, finished or not.
 
-    Each is drained, made what its snapshot says it was, rebooted if it has to be, validated and brought back, as many
-    at a time as the rollout may have out of work. Hosts that were never begun are left alone.
+    Each host is drained, restored from its snapshot, rebooted if necessary, validated and brought back, as many at a
+    time as the rollout may have out of work. Hosts that were never started stay unchanged.
 
     \b
     Exit code:
-      0     every host is what it was before
-      50    there is nothing that could be taken back
-      51    some host could not be taken back, or the rollback halted
+      0     every host is restored
+      50    there is nothing to roll back
+      51    a host could not be rolled back, or the rollback halted
       130   it was paused, or not confirmed
 
     \b
@@ -43,18 +42,17 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
       gdsdeploy rollout rollback fleet.yml
       gdsdeploy rollout rollback fleet.yml --yes --reason 'jobs are 3 % slower' --html rollback.html
     """
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: standard input is no terminal; give --yes")
+    options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
     _, events = session.chosen(session.require_journal(fleet), None)
     now = status.fold(events)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()
     if not changed:
-        raise RolloutRefused(f"{now.plan.id} has changed no host that is not taken back already")
-    question = f"Take back {count(len(changed), 'host')} of {now.plan.id}?"
+        raise RolloutRefused(f"{now.plan.id} has no changed host left to roll back")
+    question = f"Roll back {count(len(changed), 'host')} of {now.plan.id}?"
     if not yes and not click.confirm(question, default=False, err=True):
-        raise Interrupted("not confirmed; nothing was done")
-    found = carry_out(fleet, RollbackBegun(reason or "by command"), as_json=as_json)
-    if found is not None:
-        finish(found, html=html, as_json=as_json)
+        raise Interrupted("not confirmed; nothing was changed")
+    ended = carry_out(fleet, RollbackBegun(reason or "by command"), as_json=as_json)
+    if ended is not None:
+        finish(ended, html=html, as_json=as_json)

@@ -8,32 +8,32 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.rollout import journal, session
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.report import page as page
+from gdsdeploy.rollout.report import page
 from gdsdeploy.validate.validate import require_folder, write
 
-#: Seconds between two looks at the journal.
+#: Seconds between two reads of the journal.
 _PAUSE = 1.0
-_LOOKS = 20
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_READS = 20
 
 
 @click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
-@click.option("--rollout", "name", metavar="ID", help="Another rollout than the newest; see history.")
-@click.option("-w", "--watch", is_flag=True, help="Follow it until it ends or nobody works on it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch each event as one line.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Also write a report with the timeline, one HTML file.")
+@options.fleet
+@click.option("--rollout", "name", metavar="ID", help="Another rollout than the newest; see `rollout history`.")
+@click.option("-w", "--watch", is_flag=True, help="Follow it until it ends or no process runs it.")
+@options.as_json("Print one JSON object; with --watch each event as one line.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write a report with the timeline, one HTML file.")
 def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path | None) -> None:
-    """Say how far the newest rollout of FLEET is: waves, hosts by state, time left, failures and the last event.
+    """Show the progress of FLEET's newest rollout: waves, hosts by state, time left, failures and the last event.
 
-    It reads the journal, which may be written meanwhile, and asks no host. --watch --json prints all events from the
-    first one, then each as it happens.
+    It reads the journal, even while a rollout writes it, and asks no host. --watch --json prints all events from the
+    first, then each as it happens.
 
     \b
-    Exit code: 0 when it could be shown; with --watch as `rollout start`: 0, 51 or 130.
+    Exit code: 0 if it was shown; with --watch as `rollout start`: 0, 51 or 130.
 
     \b
     Examples:
@@ -45,50 +45,50 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
     require_folder(html)
     path = session.require_journal(fleet)
     summary, events = session.chosen(path, name)
-    shown = Watch(as_json=as_json)
+    display = Watch(as_json=as_json)
     live = session.worked_on(path) and not summary.finished
     if watch and as_json:
         for event in events:
-            shown.observe(event)
+            display.observe(event)
     else:
-        shown.known(events)
+        display.known(events)
     if watch and live:
         if not as_json and not console.is_live():
-            console.say("\n".join(shown.lines()))
-        with shown.shown():
-            live = _follow(path, summary.id, shown)
-    assert shown.status is not None
+            console.say("\n".join(display.lines()))
+        with display.shown():
+            live = _follow(path, summary.id, display)
+    assert display.status is not None
     if not as_json:
-        console.data("\n".join(shown.lines(live=live, whole=True)))
+        console.data("\n".join(display.lines(live=live, whole=True)))
     elif not watch:
-        console.data(page.to_json(shown.status, live=live))
+        console.data(page.to_json(display.status, live=live))
     if html is not None:
-        write(html, page.render(shown.status, live=live))
+        write(html, page.render(display.status, live=live))
         console.say(f"The report is in {html}")
-    if watch and (error := session.outcome(shown.status)) is not None:
+    if watch and (error := session.outcome(display.status)) is not None:
         raise error
 
 
-def _follow(path: Path, rollout: str, shown: Watch) -> bool:
-    """Show events until the end of the rollout or of whoever works on it; False: nobody does any more."""
+def _follow(path: Path, rollout: str, display: Watch) -> bool:
+    """Show events until the rollout or its process ends; False: no process runs it any more."""
     try:
         while True:
-            # A journal is checked whole when it is opened, which is too much for each look, and right now and then.
+            # Opening a journal checks all of it, which is too slow for each read, but useful now and then.
             with journal.reading(path) as book:
-                for _ in range(_LOOKS):
-                    if not _look(book, path, rollout, shown):
+                for _ in range(_READS):
+                    if not _show_new(book, path, rollout, display):
                         return False
                     time.sleep(_PAUSE)
     except KeyboardInterrupt:
-        raise Interrupted("no longer watched; the rollout goes on") from None
+        raise Interrupted("no longer watched; the rollout continues") from None
 
 
-def _look(book: journal.Journal, path: Path, rollout: str, shown: Watch) -> bool:
-    """Show what is new; False: nothing more will be."""
-    # Asked first: what was written before its end is still shown.
+def _show_new(book: journal.Journal, path: Path, rollout: str, display: Watch) -> bool:
+    """Show new events; False: there will be no more."""
+    # Check this first, so that the last events are still display.
     live = session.worked_on(path)
-    assert shown.status is not None
-    last = shown.status.last
+    assert display.status is not None
+    last = display.status.last
     for event in book.events(rollout, after=last.number if last else 0):
-        shown.observe(event)
-    return live and not shown.status.finished
+        display.observe(event)
+    return live and not display.status.finished

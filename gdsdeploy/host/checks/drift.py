@@ -7,9 +7,10 @@ from typing import Optional, Sequence, Tuple
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, known
 from ..facts.drift import Choice, Move
 from ..facts.packages import Package
+from ..io.phrases import first_few
 from ..model.expectation import Expectation
 from .packages import locked_packages
-from .registry import Answer, check, failed, passed, shortened
+from .registry import Answer, check, failed, passed
 
 #: Packages named in a finding; the rest is counted.
 NAMED = 3
@@ -31,7 +32,7 @@ def drift(facts: HostFacts, expectation: Expectation) -> Answer:
     ]
     if moved:
         hint = "Provision the host again: it restores the locked versions, and their pins and holds"
-        return failed(shortened(moved, NAMED), hint, moved)
+        return failed(first_few(moved, NAMED, "; "), hint, moved)
     choices, versionlocks = facts.drift.choices, facts.drift.locked
     if not isinstance(choices, Unknown):
         lines = [_apt(name, version, choices.get(name), installed.get(name, ())) for name, version in locked.items()]
@@ -41,7 +42,9 @@ def drift(facts: HostFacts, expectation: Expectation) -> Answer:
     else:
         raise UndecidedError(choices.reason)
     if loose:
-        return failed(shortened(loose, NAMED), "Provision the host again: it writes the pins and sets the holds", loose)
+        return failed(
+            first_few(loose, NAMED, "; "), "Provision the host again: it writes the pins and sets the holds", loose
+        )
     return passed(f"nothing would move {len(locked)} packages")
 
 

@@ -6,8 +6,9 @@ from typing import Dict, Sequence
 
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.packages import Package
+from ..io.phrases import first_few
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, shortened, subject
+from .registry import Answer, check, failed, passed, subject
 
 subject("packages", after="secure-boot")
 
@@ -29,7 +30,7 @@ def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
     if not wrong:
         return passed(f"{len(locked)} packages")
     hint = "Provision the host again; if apt refuses, read why: dpkg --audit; apt-get check"
-    return failed(shortened(wrong, NAMED), hint, wrong)
+    return failed(first_few(wrong, NAMED, "; "), hint, wrong)
 
 
 def locked_packages(expectation: Expectation) -> Dict[str, str]:

@@ -125,12 +125,6 @@ def capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def shortened(lines: Sequence[str], most: int) -> str:
-    """The first ``most`` lines as one, and the number of the others."""
-    rest = len(lines) - most
-    return "; ".join(lines[:most]) + (f"; and {rest} more" if rest > 0 else "")
-
-
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
     """Every check, from the ground up; those that don't apply have no finding."""
     return [finding for check in listed() for finding in _run(check, facts, expectation)]

@@ -20,9 +20,10 @@ from ..facts.topology import (
     link_words,
     resting,
 )
+from ..io.phrases import first_few
 from ..model.expectation import Expectation
 from ..topology import golden
-from .registry import Answer, check, failed, passed, shortened, subject
+from .registry import Answer, check, failed, passed, subject
 
 subject("topology", after="kernel")
 
@@ -217,4 +218,4 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if not differences:
         return passed("the same tree", expected=expected)
     hint = "Put the parts back; if this tree is right: gdsdeploy topology FLEET --limit {} --golden write"
-    return failed(shortened(differences, NAMED), hint.format(expectation.host), differences, expected=expected)
+    return failed(first_few(differences, NAMED, "; "), hint.format(expectation.host), differences, expected=expected)

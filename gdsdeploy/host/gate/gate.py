@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..io import atomic
-from ..io.phrases import first_of
+from ..io.phrases import first_few
 from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
@@ -160,7 +160,7 @@ def decide(findings: Sequence[Finding]) -> Tuple[str, str]:
     for verdict, words in ((FAIL, "failed"), (UNKNOWN, "could not be decided")):
         checks = [finding.check for finding in findings if finding.verdict == verdict]
         if checks:
-            return CLOSED, f"{first_of(checks, NAMED)} {words}"
+            return CLOSED, f"{first_few(checks, NAMED)} {words}"
     passed, waived = (sum(finding.verdict == verdict for finding in findings) for verdict in (PASS, WAIVED))
     return OPEN, f"{passed} checks passed{f', {waived} waived' if waived else ''}"
 

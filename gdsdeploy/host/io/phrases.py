@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Sequence
 
 
-def first_of(texts: Sequence[str], most: int, between: str = ", ", rest: str = " and {} more") -> str:
-    """The first ``most`` of ``texts``, and how many more there are."""
-    more = len(texts) - most
-    return between.join(texts[:most]) + (rest.format(more) if more > 0 else "")
+def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first ``most`` of ``words``, and how many more there are."""
+    rest = len(words) - most
+    gap = " " if separator == ", " else separator
+    return separator.join(words[:most]) + (f"{gap}and {rest} more" if rest > 0 else "")

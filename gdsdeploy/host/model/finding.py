@@ -30,7 +30,7 @@ class Finding:
     found: str
     #: What to do about it; empty on a pass.
     hint: str = ""
-    #: Raw lines behind the verdict, shortened.
+    #: Raw lines behind the verdict.
     evidence: List[str] = field(default_factory=list)
     #: {"until", "reason", "was"} of the waiver that covers this finding, or did until that day; ``was`` is the verdict
     #: that the check itself gave.

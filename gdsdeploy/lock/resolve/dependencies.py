@@ -1,8 +1,8 @@
 """The dependencies of chosen packages, solved by resolvelib.
 
-Of the answer, the packages that belong to the stack are locked.  A dependency outside the stack (libc6, gcc) has to
-be on offer in a version that fits, but is left to the host's own package manager, and its own dependencies too.
-Only Depends and Pre-Depends count; Conflicts and Breaks are kept; Recommends are never followed.
+The answer's packages of the stack are locked.  A dependency outside the stack (libc6, gcc) must be on offer in a
+version that fits, but the host's package manager installs it and its dependencies.  Only Depends and Pre-Depends
+count; Conflicts and Breaks are respected; Recommends are never followed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import Any, Protocol
 
 import resolvelib
 
-from gdsdeploy.repo.candidate import Candidate, Group, Relation
+from gdsdeploy.repo.candidate import Candidate, Group, Key, Relation
 from gdsdeploy.repo.order import Order
 from gdsdeploy.repo.packages import Universe
 
-#: Rounds after which a search is called hopeless; Debian's stack takes about a hundred.
+#: Rounds after which a search gives up; Debian's stack takes about a hundred.
 MAX_ROUNDS = 5000
-
-Key = tuple[str, str, str]
 
 
 class Stack(Protocol):
-    """What the solver asks of a platform."""
+    """The platform's methods that the solver uses."""
 
     @property
     def order(self) -> Order: ...
@@ -123,7 +121,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         locked: frozenset[Key] = frozenset(),
         whole: frozenset[str] = frozenset(),
     ) -> None:
-        """driver: the package whose maker and upstream version the pieces of the driver must have.
+        """driver: the package whose maker and upstream version all packages of the driver must have.
 
         kernel_package: version that is preferred where several fit.  preferred: names that win among alternatives.
         locked: files that win over newer ones.  whole: repositories of which everything needed is locked.
@@ -155,7 +153,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
 
     def need(self, package: str) -> Need:
         """The requirement of any usable version of a package."""
-        return Need(package, frozenset(key(c) for c in self._universe.named(package) if self.usable(c)), package)
+        return Need(package, frozenset(c.key for c in self._universe.named(package) if self.usable(c)), package)
 
     def identify(self, requirement_or_candidate: Requirement | Answer) -> str:
         if isinstance(requirement_or_candidate, (Either, Picked)):
@@ -180,25 +178,24 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         requirements: Mapping[str, Iterator[Requirement]],
         incompatibilities: Mapping[str, Iterator[Answer]],
     ) -> Sequence[Answer]:
-        wanted = list(requirements[identifier])
+        needs = list(requirements[identifier])
         tried = set(incompatibilities[identifier])
-        answers: list[Answer]
-        either = [item for item in wanted if isinstance(item, Either)]
+        either = next((need for need in needs if isinstance(need, Either)), None)
         if either:
-            picks = (Picked(either[0].words, option) for option in either[0].options)
-            return _Picks(self, [p for p in picks if p not in tried])
-        if any(isinstance(item, Need) for item in wanted):
-            answers = [*sorted(self._named(identifier), key=self._rank, reverse=True)]
-        else:
-            answers = [Absent(identifier)]
-        return [a for a in answers if a not in tried and all(self.is_satisfied_by(item, a) for item in wanted)]
+            picks = (Picked(either.words, option) for option in either.options)
+            return _Picks(self, [pick for pick in picks if pick not in tried])
+        answers: list[Answer] = [Absent(identifier)]
+        if any(isinstance(need, Need) for need in needs):
+            candidates = (c for c in self._universe.named(identifier) if self.usable(c))
+            answers = [*sorted(candidates, key=self._rank, reverse=True)]
+        return [a for a in answers if a not in tried and all(self.is_satisfied_by(need, a) for need in needs)]
 
     def is_satisfied_by(self, requirement: Requirement, candidate: Answer) -> bool:
         if isinstance(requirement, Either):
             return isinstance(candidate, Picked)
         if isinstance(requirement, Need):
-            return isinstance(candidate, Candidate) and key(candidate) in requirement.allowed
-        return isinstance(candidate, Absent) or key(candidate) not in requirement.banned  # type: ignore[arg-type]
+            return isinstance(candidate, Candidate) and candidate.key in requirement.allowed
+        return not isinstance(candidate, Candidate) or candidate.key not in requirement.banned
 
     def get_dependencies(self, candidate: Answer) -> list[Requirement]:
         if isinstance(candidate, Picked):
@@ -206,22 +203,19 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         if isinstance(candidate, Absent) or not self.in_stack(candidate):
             return []
         groups = (*candidate.pre_depends, *candidate.depends)
-        found = [requirement for group in groups for requirement in self._requirements(group)]
-        return [*found, *self._conflicts(candidate)]
+        requirements = [requirement for group in groups for requirement in self._requirements(group)]
+        return [*requirements, *self._conflicts(candidate)]
 
-    def is_there(self, option: Need | Never) -> bool:
-        """Whether an alternative is satisfied by what is chosen already."""
+    def is_satisfied(self, option: Need | Never) -> bool:
+        """Whether the packages chosen so far satisfy an alternative."""
         chosen = self.chosen.get(option.package)
         return chosen is not None and self.is_satisfied_by(option, chosen)
-
-    def _named(self, package: str) -> list[Candidate]:
-        return [c for c in self._universe.named(package) if self.usable(c)]
 
     def _rank(self, candidate: Candidate) -> tuple[bool, bool, int, Any]:
         """A kernel's build tools come from the kernel's own build where that is on offer; else repositories' order."""
         precedence = -self._universe.precedence(candidate.origin)
         own_build = candidate.version == self._kernel_package
-        return key(candidate) in self._locked, own_build, precedence, self._stack.order.key(candidate.version)
+        return candidate.key in self._locked, own_build, precedence, self._stack.order.key(candidate.version)
 
     def _requirements(self, group: Group) -> list[Requirement]:
         """What a group of alternatives asks for: one requirement, or more where it has negated ones."""
@@ -230,7 +224,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         for relation in group:
             for candidate in () if relation.negated else self._universe.answering(relation):
                 if self.usable(candidate):
-                    allowed.setdefault(candidate.package, set()).add(key(candidate))
+                    allowed.setdefault(candidate.package, set()).add(candidate.key)
         needs = [Need(package, frozenset(keys), words) for package, keys in allowed.items()]
         needs.sort(key=lambda need: need.package not in self._preferred)
         absences = [[*self._banned(relation, words)] for relation in group if relation.negated]
@@ -246,50 +240,42 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         for relation in owner.conflicts:
             yield from (n for n in self._banned(relation, f"not {relation}") if n.package != owner.package)
         for relation in owner.obsoletes:
-            there = frozenset(key(c) for c in self._universe.named(relation.package) if relation.admits(c.version))
-            if there and relation.package != owner.package:
-                yield Never(relation.package, there, f"not {relation}")
+            obsolete = frozenset(c.key for c in self._universe.named(relation.package) if relation.admits(c.version))
+            if obsolete and relation.package != owner.package:
+                yield Never(relation.package, obsolete, f"not {relation}")
 
     def _banned(self, relation: Relation, words: str) -> Iterator[Never]:
         """For each package that answers ``relation``, its absence in the versions that do."""
         banned: dict[str, set[Key]] = {}
         for candidate in self._universe.answering(relation):
-            banned.setdefault(candidate.package, set()).add(key(candidate))
+            banned.setdefault(candidate.package, set()).add(candidate.key)
         for package, keys in banned.items():
             yield Never(package, frozenset(keys), words)
 
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
-        there = self._universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
-        usable = sorted({str(c) for c in there if self.usable(c)})
-        others = sorted({f"{c} of {c.origin}" for c in there} if not usable else ())
-        if others:
+        candidates = self._universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
+        usable = sorted({str(c) for c in candidates if self.usable(c)})
+        others = sorted({f"{c} of {c.origin}" for c in candidates})
+        if others and not usable:
             return f"nothing that goes with this driver (but {', '.join(others[:6])})"
         return ", ".join(usable) or "nothing"
 
 
-def key(candidate: Candidate) -> Key:
-    """What tells two package files apart."""
-    return candidate.package, candidate.version, candidate.architecture
-
-
 def exactly(candidate: Candidate) -> Need:
     """The requirement of this one package file."""
-    return Need(candidate.package, frozenset({key(candidate)}), f"{candidate.package} (= {candidate.version})")
+    return Need(candidate.package, frozenset({candidate.key}), f"{candidate.package} (= {candidate.version})")
 
 
 class _Picks(Sequence[Answer]):
-    """The alternatives of an Either, in an order that is looked at when one is picked.
-
-    By then it shows which of them is there anyway; when they are found, nothing is chosen yet.
-    """
+    """The alternatives of an Either, sorted when one is picked: by then, some may be satisfied already."""
 
     def __init__(self, provider: Provider, picks: list[Picked]) -> None:
         self._provider = provider
         self._picks = picks
 
     def __iter__(self) -> Iterator[Answer]:
-        return iter(sorted(self._picks, key=lambda picked: not self._provider.is_there(picked.option)))
+        return iter(sorted(self._picks, key=lambda picked: not self._provider.is_satisfied(picked.option)))
 
     def __len__(self) -> int:
         return len(self._picks)
@@ -298,10 +284,10 @@ class _Picks(Sequence[Answer]):
         return list(self)[index]
 
 
-class _Course(resolvelib.BaseReporter[Requirement, Answer, str]):
-    """Tells the provider what is chosen, and remembers the first requirement that nothing at all answers.
+class _Reporter(resolvelib.BaseReporter[Requirement, Answer, str]):
+    """Passes the choice to the provider, and remembers the first requirement that no package answers.
 
-    The search goes on from there with other candidates of other packages, and ends by naming the last of those.
+    resolvelib then tries other candidates of other packages, and its error names only the last of those.
     """
 
     def __init__(self, provider: Provider) -> None:
@@ -319,12 +305,12 @@ class _Course(resolvelib.BaseReporter[Requirement, Answer, str]):
 
 def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
     """Everything that ``roots`` need; raises Unsolvable."""
-    course = _Course(provider)
-    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, course)
+    reporter = _Reporter(provider)
+    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, reporter)
     try:
         result = resolver.resolve(roots, max_rounds=MAX_ROUNDS)
     except resolvelib.ResolutionImpossible as error:
-        raise Unsolvable(_reasons(provider, course.causes or error.causes)) from None
+        raise Unsolvable(_reasons(provider, reporter.causes or error.causes)) from None
     except resolvelib.ResolutionTooDeep:
         raise Unsolvable([f"no answer after {MAX_ROUNDS} rounds of search"]) from None
     packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}
@@ -332,9 +318,9 @@ def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
     for name, candidate in packages.items():
         needed = (_target(result.mapping, requirement) for requirement in provider.get_dependencies(candidate))
         edges[name] = tuple(need.package for need in needed if isinstance(need, Need))
-    # A package whose last tie to the answer is somebody's conflict with it is not installed.
-    kept = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
-    return Solution({name: c for name, c in packages.items() if name in kept}, edges)
+    # A package that only a conflict names is not installed.
+    installed = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
+    return Solution({name: c for name, c in packages.items() if name in installed}, edges)
 
 
 def _either(words: str) -> str:
@@ -355,7 +341,7 @@ def _target(mapping: Mapping[str, Answer], requirement: Requirement) -> Need | N
 
 
 def _reasons(provider: Provider, causes: Iterable[Any]) -> list[str]:
-    found: list[str] = []
+    reasons: list[str] = []
     for cause in causes:
         who = "the stack" if cause.parent is None else _who(cause.parent)
         need = cause.requirement
@@ -365,9 +351,9 @@ def _reasons(provider: Provider, causes: Iterable[Any]) -> list[str]:
             text = f"{who} needs {need.words}, of which the repositories have {provider.offers(need.words)}"
         else:
             text = f"{who} needs {need.words}"
-        if text not in found:
-            found.append(text)
-    return found
+        if text not in reasons:
+            reasons.append(text)
+    return reasons
 
 
 def _who(answer: Answer) -> str:

@@ -1,15 +1,15 @@
-"""What stays as a lock has it while something else moves.  Pure."""
+"""The locked packages that stay while others move.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gdsdeploy.lock.resolve.dependencies import Key
 from gdsdeploy.lock.resolve.options import Option, Subject
 from gdsdeploy.model.lock import Part, Refused, Target
+from gdsdeploy.repo.candidate import Key
 
-#: What of a lock belongs to which of its subjects, and so may move with it.
+#: Subject → the parts of a lock that may move with it.
 PARTS: dict[Subject, frozenset[Part]] = {
     "driver": frozenset({"driver-source", "driver-userland", "companion"}),
     "kernel": frozenset({"kernel-image", "kernel-headers"}),
@@ -31,14 +31,14 @@ def subject_of(part: Part) -> Subject | None:
 
 @dataclass(frozen=True)
 class Keep:
-    """A locked target, and what of it may move: subjects, and names of packages."""
+    """A locked target, and the subjects and packages of it that may move."""
 
     target: Target
     moving: frozenset[str] = frozenset()
 
     def _moves(self, subject: Subject) -> bool:
-        named = {subject_of(p.part) for p in self.target.packages if p.package in self.moving}
-        return subject in self.moving or subject in named
+        subjects = {subject_of(p.part) for p in self.target.packages if p.package in self.moving}
+        return subject in self.moving or subject in subjects
 
     def locked(self) -> frozenset[Key]:
         """The files that stay where nothing forces them to move."""
@@ -50,26 +50,26 @@ class Keep:
         )
 
     def hold(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
-        """The options with each subject that does not move cut down to what is locked, as far as that is on offer."""
-        held: list[list[Option]] = []
-        for options in levels:
-            mine = [o for o in options if self.has(o)]
-            held.append(mine if mine and not self._moves(mine[0].subject) else list(options))
-        return held
+        """The options; subjects that don't move have only their locked option, if it is on offer."""
+        locked = [[option for option in options if self.has(option)] for options in levels]
+        return [
+            mine if mine and not self._moves(mine[0].subject) else list(options)
+            for mine, options in zip(locked, levels, strict=True)
+        ]
 
     def prefer(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
-        """All options, what is locked first: for when holding it has no solution."""
+        """All options, locked ones first, for when :meth:`hold` has no solution."""
         return [sorted(options, key=lambda o: not self.has(o) or self._moves(o.subject)) for options in levels]
 
     def refused(self) -> list[Refused]:
-        """Why newer ones were not taken of what does not move, as the lock says."""
+        """The lock's reasons against newer versions of subjects that don't move."""
         subjects = [subject for subject in PARTS if not self._moves(subject)]
         return [r for r in self.target.refused if r.subject in subjects]
 
     def has(self, option: Option) -> bool:
         """Whether an option is what the lock has."""
-        there = {(p.package, p.version, p.architecture) for p in self.target.packages}
         if not option.packages:
             return option.subject == "nvidia-fs" and self.target.nvidia_fs is None
-        # Not its companions: asking for one more of them does not let the driver move.
-        return all((c.package, c.version, c.architecture) in there for c in option.packages.values())
+        keys = {(p.package, p.version, p.architecture) for p in self.target.packages}
+        # Without companions: a profile that asks for one more must not move the driver.
+        return all(candidate.key in keys for candidate in option.packages.values())

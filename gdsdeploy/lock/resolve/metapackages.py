@@ -15,21 +15,21 @@ _DRIVER = re.compile(
 )
 
 
-def refused(universe: Universe, platform: StackPlatform, wanted: Sequence[str]) -> list[str]:
+def refused(universe: Universe, platform: StackPlatform, names: Sequence[str]) -> list[str]:
     """For each of the ``wanted`` packages that would pull a driver: by which way, and what to ask for instead."""
-    found = []
-    for name in wanted:
+    reasons = []
+    for name in names:
         way = _pulls(universe, platform, name, {})
         if _DRIVER.fullmatch(name):
-            found.append(f"[cuda] {name} is a driver, and the driver is locked by itself: take it out of `cuda`")
+            reasons.append(f"[cuda] {name} is a driver, and the driver is locked by itself: take it out of `cuda`")
         elif way:
-            found.append(
+            reasons.append(
                 f"[cuda] {name} would pull the driver {way[-1]}: {' → '.join([name, *way])}; "
                 "the driver is locked by itself, so ask for what of the toolkit is needed (cuda-toolkit-X-Y)"
             )
         elif not universe.named(name):
-            found.append(f"[cuda] the repositories have no {name}")
-    return found
+            reasons.append(f"[cuda] the repositories have no {name}")
+    return reasons
 
 
 def _pulls(universe: Universe, platform: StackPlatform, name: str, known: dict[str, list[str]]) -> list[str]:

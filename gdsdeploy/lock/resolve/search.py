@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -83,18 +84,15 @@ class Search:
 
     def refused(self, final: Choice) -> list[Refused]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""
-        found: dict[tuple[str, str], Refused] = {}
+        refused: dict[tuple[str, str], Refused] = {}
         for choice, verdict in self.against:
             what = next((a.label for a, b in zip(choice, final, strict=False) if a is not b), choice[-1].label)
-            found.setdefault((what, verdict.rule), Refused(what=what, rule=verdict.rule, words=verdict.words))
-        return list(found.values())
+            refused.setdefault((what, verdict.rule), Refused(what=what, rule=verdict.rule, words=verdict.words))
+        return list(refused.values())
 
     def facts(self, choice: Choice) -> dict[str, str | None]:
-        """Everything that the rules may ask about a combination."""
-        facts = dict(self.base)
-        for option in choice:
-            facts.update(option.facts)
-        return facts
+        """Everything that the rules may test in a combination."""
+        return {**self.base, **{key: value for option in choice for key, value in option.facts.items()}}
 
     def reasons(self) -> tuple[str, list[str]]:
         """The nearest combination in words, and every rule against the combinations, nearest first.
@@ -105,19 +103,16 @@ class Search:
         for number, choice in enumerate(itertools.product(*_at_most(self.levels, EXPLAINED))):
             against = [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
             judged.append((len(against), number, choice, against))
-        judged.sort(key=lambda item: item[:2])
-        words: dict[str, str] = {}
-        times: dict[str, int] = {}
-        for _, _, _, against in judged:
-            for verdict in against:
-                words.setdefault(verdict.rule, verdict.words)
-                times[verdict.rule] = times.get(verdict.rule, 0) + 1
+        judged.sort(key=lambda combination: combination[:2])
+        verdicts = [verdict for *_, against in judged for verdict in against]
+        words = {verdict.rule: verdict.words for verdict in reversed(verdicts)}
+        times = Counter(verdict.rule for verdict in verdicts)
         nearest = ", ".join(option.label for option in judged[0][2]) if judged else ""
         more = {rule: f" ({n} of {len(judged)} combinations)" if len(judged) > 1 else "" for rule, n in times.items()}
         for rule in self.rules:
             if rule.fixed and rule.id in more:
                 more[rule.id] += f" Fixed in {rule.fixed}."
-        return nearest, [f"[{rule}] {text}{more[rule]}" for rule, text in words.items()]
+        return nearest, [f"[{rule}] {words[rule]}{more[rule]}" for rule in times]
 
 
 def _at_most(levels: Sequence[Sequence[Option]], number: int) -> list[list[Option]]:

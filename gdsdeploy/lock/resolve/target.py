@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.resolve import options, package_set
-from gdsdeploy.lock.resolve.dependencies import Key, Unsolvable
+from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.options import Option
 from gdsdeploy.lock.resolve.search import Choice, Search
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Refused, Source, Target
 from gdsdeploy.platform.base import StackPlatform
+from gdsdeploy.repo.candidate import Key
 from gdsdeploy.repo.packages import Universe
 
 #: Combinations whose dependencies are tried before giving up.
@@ -24,7 +25,7 @@ ATTEMPTS = 25
 
 @dataclass(frozen=True)
 class Resolution:
-    """A target, and what a user has to know about it although it is allowed."""
+    """A target, and the warnings about it."""
 
     target: Target
     warnings: tuple[Verdict, ...]
@@ -41,7 +42,7 @@ def resolve(
 ) -> Resolution:
     """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
 
-    keep: what is locked already, and stays unless it may move or has to.
+    keep: the locked packages, which stay unless they may move or have to.
     """
     where = f"profile {name} ({profile.os}, {profile.arch})"
     universe = enabled(where, profile, platform, universe)
@@ -73,12 +74,12 @@ def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Uni
 
 
 def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
-    """What the rules may ask that is not chosen but given."""
-    given: dict[str, str | None] = {
+    """The facts for the rules that the profile fixes."""
+    facts: dict[str, str | None] = {
         "flavour": profile.driver.flavour, "mode": profile.mode, "rdma": profile.rdma, "gpu": profile.gpu,
         "arch": profile.arch, "os": profile.os, "family": platform.family,
     }  # fmt: skip
-    return given if profile.doca else {**given, "doca": None}
+    return facts if profile.doca else {**facts, "doca": None}
 
 
 def first(
@@ -90,7 +91,7 @@ def first(
     *,
     locked: frozenset[Key] = frozenset(),
 ) -> tuple[Choice, tuple[Package, ...]] | None:
-    """The most preferred choice whose dependencies can be had, with its packages; ``broken``: why others' cannot."""
+    """The most preferred solvable choice, with its packages; ``broken`` collects the reasons against others."""
     for choice in itertools.islice(search.choices(), ATTEMPTS):
         try:
             return choice, package_set.packages(profile, platform, universe, choice, locked=locked)
@@ -104,7 +105,7 @@ def first(
 
 
 def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
-    """What is held was not weighed again, so that the reasons against newer ones are those of the lock."""
+    """Add the lock's reasons against newer versions of subjects that stayed, because these were not judged again."""
     old = [r for r in keep.refused() if r not in resolution.target.refused]
     target = resolution.target.model_copy(update={"refused": (*resolution.target.refused, *old)})
     return Resolution(target, resolution.warnings)
@@ -133,19 +134,14 @@ def _resolution(
     choice, packages = chosen
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(search.facts(choice), search.rules)
-    packaging = package_set.packaging(profile, platform, choice)
-    locked_driver = LockedDriver(
-        version=str(driver.facts["driver"]),
-        flavour=profile.driver.flavour,
-        source_tree=packaging.tree,
-        dkms_name=packaging.dkms_name,
-        module=packaging.module,
-    )
+    maker = package_set.packaging(profile, platform, choice)
+    version, flavour = str(driver.facts["driver"]), profile.driver.flavour
+    source = {"source_tree": maker.tree, "dkms_name": maker.dkms_name, "module": maker.module}
     target = Target(
         os=profile.os,
         arch=profile.arch,
         kernel=Kernel(release=kernel.release, version=str(kernel.facts["kernel_package"])),
-        driver=locked_driver,
+        driver=LockedDriver(version=version, flavour=flavour, **source),
         nvidia_fs=_source(platform, nvidia_fs),
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
@@ -167,14 +163,14 @@ def _source(platform: StackPlatform, nvidia_fs: Option) -> Source | None:
 
 
 def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
-    """Of the incomplete options, those that would have been preferred over the chosen ones."""
+    """The incomplete versions that would have been preferred over the chosen ones."""
     chosen = {option.subject: platform.order.key(option.version) for option in choice}
-    return [item.refused for item in incomplete if platform.order.key(item.version) > chosen[item.subject]]
+    return [each.refused for each in incomplete if platform.order.key(each.version) > chosen[each.subject]]
 
 
 def pins(profile: Profile) -> dict[str, str]:
-    """Everything of a profile that a resolution depends on, apart from system and repositories."""
-    asked = {
+    """Everything in a profile that a resolution depends on, apart from system and repositories."""
+    optional = {
         "companions": ", ".join(profile.companions),
         "cuda": ", ".join(profile.cuda),
         "doca": ", ".join(profile.doca),
@@ -190,5 +186,5 @@ def pins(profile: Profile) -> dict[str, str]:
         "mode": profile.mode,
         "nvidia_fs": profile.nvidia_fs,
         "rdma": profile.rdma,
-        **{key: value for key, value in asked.items() if value},
+        **{key: value for key, value in optional.items() if value},
     }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gdsdeploy.errors import DrainFailed
-from gdsdeploy.model.text import listed
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline, failure, last
 
@@ -125,7 +125,7 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
             if deadline.past:
                 left = self._patiently(self._pods, name)
                 hint = "Disruption budgets are kept; rollout.drain.timeout is how long a rollout waits."
-                raise deadline.failed(f"{listed(left, LISTED) or 'no pod'}\n{output}", hint)
+                raise deadline.failed(f"{first_few(left, LISTED) or 'no pod'}\n{output}", hint)
             deadline.wait()
 
     def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:

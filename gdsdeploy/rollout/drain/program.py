@@ -15,7 +15,7 @@ from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
 from gdsdeploy.host.gate.slurm import FORMAT
-from gdsdeploy.model.text import listed
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.rollout.drain.drainer import Progress, State
 
 #: Seconds that one question may take.
@@ -99,7 +99,7 @@ class Cluster(abc.ABC, Generic[N]):
         return self._name.replace("{host}", host)
 
     def _unknown(self, names: Sequence[str]) -> str:
-        return f"{type(self).__name__} knows no node {listed(names, LISTED)}"
+        return f"{type(self).__name__} knows no node {first_few(names, LISTED)}"
 
     def _patiently(self, ask: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
         """What ``ask`` returns; it's called again for a while, since a scheduler may be away for a moment."""

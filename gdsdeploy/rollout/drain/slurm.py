@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gdsdeploy.errors import DrainFailed
 from gdsdeploy.host.gate.slurm import DRAINED, OURS, WAS, Node, SlurmError, drain_argv, node_from, undrain_argv
-from gdsdeploy.model.text import listed
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline
 
@@ -111,7 +111,7 @@ class Slurm(Cluster[Node]):
             work = self._patiently(self._work, node)
             if not work and state_of(node).out:
                 return {"drained": is_ours(node, reason), "reason": node.reason, "was": was}
-            text = listed(work or ["Slurm to keep it drained; its state is " + "+".join(node.states)], LISTED)
+            text = first_few(work or ["Slurm to keep it drained; its state is " + "+".join(node.states)], LISTED)
             if deadline.past:
                 hint = "Wait for it, or end it yourself; rollout.drain.timeout is how long a rollout waits."
                 raise deadline.failed(text, hint)

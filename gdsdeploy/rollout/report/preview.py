@@ -11,8 +11,8 @@ from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.model.rollout import Wave
-from gdsdeploy.model.text import listed
 from gdsdeploy.rollout.preconditions import Outlook, Trial
 from gdsdeploy.rollout.report.events import count, plain, span
 
@@ -110,7 +110,7 @@ def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
     for name in wave.hosts:
         groups.setdefault(_host(outlook, name), []).append(name)
     for (symbol, rest), names in groups.items():
-        first, *more = textwrap.wrap(f"{symbol} {listed(names, HOSTS)}: {rest}", WIDTH - 4, break_on_hyphens=False)
+        first, *more = textwrap.wrap(f"{symbol} {first_few(names, HOSTS)}: {rest}", WIDTH - 4, break_on_hyphens=False)
         yield f"  {first}"
         yield from (f"      {line}" for line in more)
 
@@ -124,7 +124,7 @@ def _host(outlook: Outlook, name: str) -> tuple[str, str]:
         return "=", "has the lock already"
     actions = [change_words.what(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"]
     took = span(outlook.plan.expected.get(name, 0.0))
-    return "~", f"[{plan.disruption}, {took}] {listed(actions, ACTIONS, '; ')}"
+    return "~", f"[{plan.disruption}, {took}] {first_few(actions, ACTIONS, '; ')}"
 
 
 def _weight(change: Change) -> int:
@@ -154,4 +154,4 @@ def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, why in reasons.items():
         groups.setdefault(why, []).append(name)
     for why, names in groups.items():
-        yield listed(names, HOSTS), why
+        yield first_few(names, HOSTS), why

@@ -14,11 +14,11 @@ from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import releases
 from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.model.text import listed
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.steps import answers, boot, lease, prepare, provision, validate
@@ -220,7 +220,7 @@ def _objections(back: Work) -> list[str]:
 
 def _refuse(work: Work, differing_packages: Sequence[str]) -> None:
     if differing_packages:
-        lines = listed([f"- {text}" for text in differing_packages], _NAMED, "\n  ")
+        lines = first_few([f"- {text}" for text in differing_packages], _NAMED, "\n  ")
         raise RollbackFailed(
             f"{work.name}: it is not what it was before:\n  {lines}",
             hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Any
 
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, HostUnreachable
+from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.model.text import listed
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work, error_named
@@ -92,7 +92,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
         if bad:
             lines = [f"- {finding.check}: {finding.title}: found {finding.found}" for finding in bad]
             raise kind(
-                f"{work.name}: {len(bad)} check{'s'[: len(bad) > 1]} {words}:\n  " + listed(lines, _NAMED, "\n  "),
+                f"{work.name}: {len(bad)} check{'s'[: len(bad) > 1]} {words}:\n  " + first_few(lines, _NAMED, "\n  "),
                 hint=f"gdsdeploy validate {work.fleet_path} --limit {work.name} says what to do with each",
             )
     return report

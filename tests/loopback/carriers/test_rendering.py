@@ -399,7 +399,7 @@ def test_a_host_that_has_to_be_asked_and_does_not_answer(fleet: Path, tmp_path: 
     ("words", "status", "said"),
     [
         (("--for", "runner", "--modules-url", "https://files.example"), 2, "--modules-url goes with --for pull only"),
-        (("--for", "pull", "--modules-url", "http://files.example"), 2, "give an https:// address"),
+        (("--for", "pull", "--modules-url", "http://files.example"), 2, "pass an https:// address"),
         (("--for", "cron"), 2, "'cron' is not one of"),
         ((), 2, "--for"),
     ],

@@ -52,7 +52,7 @@ def test_a_profile_that_is_fitted_to_nothing_asks_nobody(fleet: LoopbackFleet, r
     file = tmp_path / "cufile.json"
     code, nothing, _ = run(fleet.path, "gpu1", "--output", file)
     assert (code, nothing, file.read_text()) == (0, "", out)
-    assert "is as rendered" in run(fleet.path, "gpu1", "--output", file)[2]
+    assert "matches" in run(fleet.path, "gpu1", "--output", file)[2]
     assert fleet.sessions() == 0
     assert "no host 'gpu3'; did you mean 'gpu" in run(fleet.path, "gpu3")[2]
     assert "cannot be written" in run(fleet.path, "gpu1", "--output", tmp_path / "none" / "x")[2]

@@ -106,16 +106,16 @@ def test_an_error_that_there_is_not(run: Run) -> None:
     code, out, err = run("--error", "5999")
     assert (code, out) == (1, "")
     assert "no error code 5999 is known" in err
-    assert "hint: Nearest are: " in err
+    assert "hint: The nearest are: " in err
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (("/mnt", "/data"), "/mnt is a path, so no second argument is expected"),
-        (("gpu1", "data"), "MOUNT is an absolute path, and 'data' is none"),
-        (("gpu1", "--evidence", SAVED), "--evidence FILE takes the place of HOST"),
-        (("gpu1", "--error", "5027"), "--error CODE stands alone"),
+        (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
+        (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
+        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST or --evidence"),
         (("--evidence", "none.json"), "does not exist"),
     ],
 )

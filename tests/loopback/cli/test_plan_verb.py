@@ -155,7 +155,7 @@ def test_a_flag_that_nobody_has_is_refused_before_any_host_is_asked(verb: str, m
     fleet = made(gpu1=RIGHT)
     code, _, err = run(verb, fleet.path, "--limit", "gpu1", "--cheque")
     assert code == 2
-    assert "--cheque: neither gdsdeploy nor ansible-playbook has this flag (did you mean --check?)" in err
+    assert "--cheque: neither gdsdeploy nor ansible-playbook has this flag; did you mean '--check'?" in err
     assert "go to ansible-playbook" in err
     assert fleet.sessions() == 0
 

@@ -152,7 +152,7 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(made: Make, capsys: p
     assert [host.works == [] for host in now.taking_part()] == [False, True, True]
     assert run("rollout", "start", fleet.path, "--yes") == 50, "not beside one that is not finished"
     err = plain(capsys.readouterr().err)
-    assert f"is not finished\nhint: Go on: gdsdeploy rollout resume {fleet.path}; or end it" in err
+    assert f"is not finished\nhint: Continue it: gdsdeploy rollout resume {fleet.path}; or end it" in err
     assert run("rollout", "resume", fleet.path) == 51, "it halts again for the same reason"
     assert run("rollout", "resume", fleet.path, "--accept", "b") == 50
     assert "--accept: b did not fail in this rollout" in plain(capsys.readouterr().err)
@@ -170,7 +170,7 @@ def test_everything_is_taken_back(made: Make, capsys: pytest.CaptureFixture[str]
     assert (now.phase, now.counts()) == ("rolled back", {"rolled-back": 3})
     assert now.away() == set()
     assert run("rollout", "rollback", fleet.path, "--yes") == 50, "there is nothing left to take back"
-    assert "has changed no host that is not taken back already" in plain(capsys.readouterr().err)
+    assert "has no changed host left to roll back" in plain(capsys.readouterr().err)
 
 
 def test_an_abort_ends_a_rollout_that_halted(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +216,7 @@ def test_verbs_without_a_rollout(verb: str, made: Make, capsys: pytest.CaptureFi
 def test_what_users_do_wrong(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     fleet = made("a")
     for argv, code, words in (
-        (["start", fleet.path], 2, "standard input is no terminal"),
+        (["start", fleet.path], 2, "standard input isn't a terminal"),
         (["start", fleet.path, "--yes", "--html", tmp_path / "no" / "x.html"], 1, "does not exist"),
         (["start", fleet.path, "--yes", "--limit", "z"], 10, "has no host 'z'"),
         (["start", fleet.path, "--yes", "--from", tmp_path / "none.lock"], 11, "none.lock"),
@@ -240,7 +240,7 @@ def test_somebody_who_does_not_say_yes(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run("rollout", "start", fleet.path) == 130
-    assert "not confirmed; nothing was done" in plain(capsys.readouterr().err)
+    assert "not confirmed; nothing was changed" in plain(capsys.readouterr().err)
     assert not journal.path_of(fleet.path).exists()
 
 
@@ -270,7 +270,7 @@ def test_a_killed_controller_is_seen_and_resumed(
     path = journal.path_of(fleet.path)
     assert session.worked_on(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
-    assert "is under way\nhint: Watch it" in plain(capsys.readouterr().err)
+    assert "is running\nhint: Watch it" in plain(capsys.readouterr().err)
     process.kill()
     process.wait()
     assert not session.worked_on(path)

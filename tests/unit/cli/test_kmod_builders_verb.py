@@ -22,7 +22,7 @@ def test_the_keys_of_a_fleet(
     fleet = Path(shutil.copy(GOLDEN, tmp_path / "fleet.yml"))
     record = BuilderKeys.of(fleet).path("build1")
     assert commandline.run("kmod", "builders", fleet) == 0
-    assert f"No key is on record in {record.parent}" in capsys.readouterr().err
+    assert f"No key is recorded in {record.parent}" in capsys.readouterr().err
     record.write_text(ORIGIN.public)
     record.with_name("build1.pub.new").write_text(EVIL.public)
     assert commandline.run("kmod", "builders", fleet, "--json") == 0

@@ -176,7 +176,7 @@ def test_the_verb_prints_places_and_ends_with_its_exit_code(tmp_path: Path) -> N
     result = call(str(good), str(bad), "--libcufile", "1.20")
     assert isinstance(result.exception, CufileInvalid)
     assert result.exception.message == "1 of 2 files has 1 error"
-    assert f"{good}: libcufile 1.20 takes it\n" in result.stdout
+    assert f"{good}: libcufile 1.20 accepts it\n" in result.stdout
     assert f"{bad}:2:32: error: properties.io_batchsize: must be 1 to 256 (found 300) [out-of-range]\n" in result.stdout
     assert f"{bad}: libcufile 1.20 refuses it" in result.stdout
     assert call(str(good), "--libcufile", "1.20").exception is None

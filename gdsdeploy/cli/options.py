@@ -1,0 +1,57 @@
+"""Arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+fleet = click.argument("fleet", type=PATH)
+optional_fleet = click.argument("fleet", required=False, type=PATH)
+limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+limit_with_builders = click.option(
+    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."
+)
+saved_evidence = click.option(
+    "--evidence", "--from", "file", type=PATH, metavar="FILE", help="Read saved evidence; no host is asked."
+)
+#: of the verbs that change a rollout
+reason = click.option(
+    "--reason", metavar="TEXT", default="", help="Why; recorded in the journal and sent in notifications."
+)
+yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+events_as_json = click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
+html_of_rollout = click.option(
+    "--html", type=FILE, metavar="FILE", help="Also write the rollout's report when it ends."
+)
+
+
+def as_json(text: str = "Print one JSON object instead of text.") -> Decorator:
+    """``--json``, with another help ``text`` where it prints something else."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def timeout(seconds: float, text: str = "Seconds for each host.", least: float = 1) -> Decorator:
+    """``--timeout`` with its default in ``seconds``."""
+    return click.option("--timeout", type=click.FloatRange(min=least), default=seconds, show_default=True, help=text)
+
+
+def output(text: str, *names: str, required: bool = False) -> Decorator:
+    """``--output``, and further ``names`` of it."""
+    return click.option(*names, "--output", type=FILE, metavar="FILE", required=required, help=text)
+
+
+EVIDENCE_ALONE = "--evidence FILE goes with no other option than --json"
+
+
+def require(holds: bool, problem: str) -> None:
+    """End with a usage error that says ``problem`` unless ``holds``."""
+    if not holds:
+        raise click.UsageError(problem)
