@@ -79,5 +79,5 @@ def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
 
 
 def with_source(source: str, lines: Iterable[str]) -> Tuple[str, ...]:
-    """The first lines that aren't blank, each after its source."""
+    """The first lines that aren't blank, shortened, each after its source."""
     return tuple(f"{source}: {line.strip()}"[:WIDTH] for line in lines if line.strip())[:LINES]
