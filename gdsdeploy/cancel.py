@@ -27,7 +27,7 @@ class Stop:
         """Set by the request; for code that waits in its own way."""
         return self._wished
 
-    def wish(self) -> None:
+    def request(self) -> None:
         """End everything within a scope of this soon.  Called from another thread."""
         with self._lock:
             self._wished.set()

@@ -72,7 +72,7 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
     # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
-    with run_archives.opened(fleet) as shelf:
+    with run_archives.open_run_archives(fleet) as shelf:
         plan_fleet(load_fleet(fleet), lockfile.read(lockfile.beside(fleet)), fleet, names, shelf=shelf)
         return _measure(fleet, names, rounds, shelf.folder)
 

@@ -24,7 +24,7 @@ from gdsdeploy import console
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 from gdsdeploy.rollout.waves import Candidate, layout
 
 #: Seconds that a step takes in the middle; each varies by a factor of two either way.
@@ -69,7 +69,7 @@ class Simulation:
         self.halts: list[str] = []
         self.cpu = 0.0
         begin = time.process_time()
-        self.machine = Machine(plan)
+        self.machine = StateMachine(plan)
         self.cpu += time.process_time() - begin
 
     def _fate(self, fail: float, lost: float) -> Step | None:

@@ -33,7 +33,7 @@ from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.ssh import transport  # noqa: E402
 from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
 from gdsdeploy.ssh.metering import Meter  # noqa: E402
-from gdsdeploy.validate.validate import validate  # noqa: E402
+from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
 from tests.loopback import loopback_sshd  # noqa: E402
 from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
 

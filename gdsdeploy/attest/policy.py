@@ -16,7 +16,7 @@ from gdsdeploy.attest import keys
 from gdsdeploy.attest.statement import Kind
 from gdsdeploy.errors import AttestationRefused, PolicyInvalid
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import checked
+from gdsdeploy.fleetfile.load import parse_document
 from gdsdeploy.host.io import reading
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -54,7 +54,7 @@ def read(path: Path, today: dt.date) -> Policy:
     """
     absent = ("no such file", "Write one: gdsdeploy verify --help has an example")
     content = yamlfile.read(path, error=PolicyInvalid, absent=absent)
-    policy = checked(content, _Policy, error=PolicyInvalid, also=_unknown_keys)
+    policy = parse_document(content, _Policy, error=PolicyInvalid, also=_unknown_keys)
     if policy.expires is not None and policy.expires < today:
         hint = "Review its keys, then set a later day in expires"
         raise AttestationRefused(f"{path}: the policy has expired on {policy.expires}", hint=hint)

@@ -17,12 +17,12 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report
-from gdsdeploy.validate.validate import now
+from gdsdeploy.validate.fleet_validation import utc_now
 
 VALIDATION = f"validation{SUFFIX}"
 
 
-def opened(path: Path | None) -> Signer:
+def open_signer(path: Path | None) -> Signer:
     """The signer of the key in ``path``, or of the operator's own, made at first use; raises SigningKeyUnusable."""
     own = keys.default()
     is_new = path is None and not own.exists()
@@ -37,7 +37,7 @@ def of_lock(fleet: Path, signer: Signer) -> None:
     """Sign the lock beside ``fleet``; raises GdsError where a file cannot be read or written."""
     path = lockfile.beside(fleet)
     digest = lockfile.read(path).digest
-    payload = statement.of_lock(_read(path), _read(fleet), digest=digest, who=_user_at_host(), when=now())
+    payload = statement.of_lock(_read(path), _read(fleet), digest=digest, who=_user_at_host(), when=utc_now())
     _write({path.with_name(path.name + SUFFIX): dsse.seal(payload, signer)})
 
 
@@ -60,7 +60,7 @@ def of_validation(report: Report, fleet: Path, target: Path, signer: Signer, onl
     hosts = {host.host for host in report.hosts}
     left_out = [name for name in load_fleet(fleet).hosts if name not in hosts]
     payload = statement.of_validation(
-        report, text, lock, _read(fleet), only=only, left_out=left_out, who=_user_at_host(), when=now()
+        report, text, lock, _read(fleet), only=only, left_out=left_out, who=_user_at_host(), when=utc_now()
     )
     sealed = dsse.seal(payload, signer)
     if _is_file(target):

@@ -30,7 +30,7 @@ _TAR = (".tar", ".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedStatement:
     """A verified statement: the policy's name of its key, and the files that it is about."""
 
     place: str
@@ -42,10 +42,10 @@ class Verified:
 
 
 @dataclass
-class Result:
+class Verification:
     """Verified statements, and errors."""
 
-    verified: list[Verified] = field(default_factory=list)
+    verified: list[VerifiedStatement] = field(default_factory=list)
     errors: list[GdsError] = field(default_factory=list)
 
 
@@ -59,9 +59,9 @@ class _Files:
     open: Callable[[AbstractSet[str]], Iterator[tuple[str, Path]]]
 
 
-def verify(path: Path, policy: Policy) -> Result:
+def verify(path: Path, policy: Policy) -> Verification:
     """Verify a folder, a tar file of one, an archive of modules, a statement, or a file beside its statement."""
-    result = Result()
+    result = Verification()
     try:
         if path.is_dir():
             _verify_folder(str(path), _folder(path), policy, result)
@@ -76,7 +76,7 @@ def verify(path: Path, policy: Policy) -> Result:
     return result
 
 
-def _verify_folder(place: str, files: _Files, policy: Policy, result: Result) -> None:
+def _verify_folder(place: str, files: _Files, policy: Policy, result: Verification) -> None:
     """Every statement is valid, its files are as signed, and there is no other file."""
     covered: set[str] = set()
     for name, data in files.statements.items():
@@ -94,7 +94,7 @@ def _verify_folder(place: str, files: _Files, policy: Policy, result: Result) ->
         result.errors.append(AttestationInvalid(f"{place}: there is nothing in it to verify"))
 
 
-def _verify_file(path: Path, policy: Policy, result: Result) -> None:
+def _verify_file(path: Path, policy: Policy, result: Verification) -> None:
     """A statement with the files beside it, or a file with its statement."""
     beside = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
     if beside != path and not path.exists():
@@ -112,7 +112,7 @@ def _verify_file(path: Path, policy: Policy, result: Result) -> None:
 
 
 def _verify_statement(
-    place: str, data: bytes, digests: Mapping[str, str], folder: str, policy: Policy, result: Result
+    place: str, data: bytes, digests: Mapping[str, str], folder: str, policy: Policy, result: Verification
 ) -> set[str]:
     """The files that a statement covers; adds the statement or its errors to ``result``."""
     try:
@@ -130,7 +130,7 @@ def _verify_statement(
     return set(files)
 
 
-def _open_statement(data: bytes, place: str, policy: Policy) -> Verified:
+def _open_statement(data: bytes, place: str, policy: Policy) -> VerifiedStatement:
     """The statement in ``data``, whose files aren't verified yet; raises AttestationInvalid or AttestationRefused."""
     envelope = dsse.read(data, place)
     signed = statement.read(envelope.payload, place)
@@ -142,10 +142,10 @@ def _open_statement(data: bytes, place: str, policy: Policy) -> Verified:
         message = f"{place}: no key that {policy.path} accepts for {signed.kind} has a good signature of it"
         raise AttestationRefused(f"{message} (signed by {signers})", hint="Accept the key, or do not trust the file")
     signer = next(name for name, key in keys.items() if key.keyid == key_id)
-    return Verified(place, signed.kind, signer, key_id, tuple(signed.files()), signed)
+    return VerifiedStatement(place, signed.kind, signer, key_id, tuple(signed.files()), signed)
 
 
-def _verify_archive(place: str, file: Path, policy: Policy, result: Result) -> bool:
+def _verify_archive(place: str, file: Path, policy: Policy, result: Verification) -> bool:
     """Whether ``file`` is a signed archive of modules, which is then verified; ``place``: its name in messages."""
     try:
         envelope = pack.read_provenance(str(file))
@@ -159,7 +159,7 @@ def _verify_archive(place: str, file: Path, policy: Policy, result: Result) -> b
     return bool(envelope)
 
 
-def _modules(place: str, file: Path, envelope: bytes, policy: Policy) -> Verified:
+def _modules(place: str, file: Path, envelope: bytes, policy: Policy) -> VerifiedStatement:
     verified = _open_statement(envelope, place, policy)
     predicate = verified.statement.about()
     if not isinstance(predicate, ModulesPredicate):

@@ -22,7 +22,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedBuild:
     """A kept build."""
 
     #: the machine that built and signed it
@@ -31,11 +31,11 @@ class Kept:
 
 
 #: Looks for a kept build: want, and the machines that may have built it → the build, None when there is none.
-Cached = Callable[[str, Sequence[str]], Kept | None]
+FindBuild = Callable[[str, Sequence[str]], CachedBuild | None]
 
 
 @dataclass(frozen=True)
-class Told:
+class BuildFacts:
     """The facts of a machine that decide which builds fit it; unknown facts have the most common value."""
 
     arch: str = ""
@@ -81,7 +81,7 @@ class Supply:
         return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
 
 
-def want(target: Target, facts: Told, *, signing: str = "", kernel: str = "") -> str:
+def want(target: Target, facts: BuildFacts, *, signing: str = "", kernel: str = "") -> str:
     """The name, 32 hexadecimal digits, of the modules that ``target`` needs on a machine with these facts.
 
     signing: whose signature the modules need; empty: anyone's.
@@ -98,7 +98,7 @@ def want(target: Target, facts: Told, *, signing: str = "", kernel: str = "") ->
 def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     """The supply of a machine that was not asked."""
     profile = fleet.profiles[fleet.everyone()[name].profile]
-    want, setting = _want(fleet, lock, name, Told()), fleet.modules(name)
+    want, setting = _want(fleet, lock, name, BuildFacts()), fleet.modules(name)
     if setting == "build" or (setting == "auto" and profile.builder is None):
         return Supply("build", _own(fleet, name), want, origin=name)
     if profile.builder is None:
@@ -107,7 +107,7 @@ def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     return Supply("receive", why, want, builder=profile.builder, origin=profile.builder)
 
 
-def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
+def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: FindBuild) -> dict[str, Supply]:
     """The supply of every machine in ``facts``, which are those that take part and have answered."""
     wants = _wants(fleet, lock, facts, cached)
     allowed = {name: fleet.suppliers(name) for name in facts}
@@ -130,7 +130,12 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached
 
 
 def _supply(
-    fleet: Fleet, name: str, wants: Mapping[str, str], facts: Told, builders: Sequence[str], kept: Kept | None
+    fleet: Fleet,
+    name: str,
+    wants: Mapping[str, str],
+    facts: BuildFacts,
+    builders: Sequence[str],
+    kept: CachedBuild | None,
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
     want, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
@@ -172,7 +177,7 @@ def _delivering(chosen: Mapping[str, Supply], allowed: Mapping[str, Sequence[str
     return delivering
 
 
-def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, str]:
+def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: FindBuild) -> dict[str, str]:
     """Machine → want; of machines whose kernels are different builds of one release, only some keep the plain one."""
     plain = {name: _want(fleet, lock, name, host_facts) for name, host_facts in facts.items()}
     reference: dict[str, tuple[str, str]] = {}
@@ -191,7 +196,7 @@ def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) 
     return wants
 
 
-def _want(fleet: Fleet, lock: Lock, name: str, facts: Told, *, kernel: str = "") -> str:
+def _want(fleet: Fleet, lock: Lock, name: str, facts: BuildFacts, *, kernel: str = "") -> str:
     profile = fleet.everyone()[name].profile
     signing, signer = fleet.profiles[profile].signing, ""
     if signing is not None:
@@ -201,7 +206,7 @@ def _want(fleet: Fleet, lock: Lock, name: str, facts: Told, *, kernel: str = "")
     return want(lock.targets[profile], facts, signing=signer, kernel=kernel)
 
 
-def _build_of(kept: Kept | None) -> tuple[str, str]:
+def _build_of(kept: CachedBuild | None) -> tuple[str, str]:
     build = kept.manifest.get("kernel_build") if kept is not None else None
     return (str(build.get("file", "")), str(build.get("sha256", ""))) if isinstance(build, Mapping) else ("", "")
 

@@ -52,7 +52,7 @@ _SWEPT = (".new-", ".old-", "run-")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One build in the cache."""
 
     #: of the archive, hexadecimal: its name
@@ -91,7 +91,7 @@ class BuildCache:
             with self._locked():
                 self._sweep()
 
-    def put(self, archive: Path, want: str, origin: Origin) -> Entry:
+    def put(self, archive: Path, want: str, origin: Origin) -> CacheEntry:
         """Keep a copy of ``archive``, which serves ``want`` from now on; evicts the least recently used entries.
 
         Raises PackError, with nothing changed, unless ``origin`` has signed it and its content fits its manifest.
@@ -115,7 +115,7 @@ class BuildCache:
             raise BuildCacheUnusable(words, hint="Look for another program that uses this folder")
         return entry
 
-    def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> Entry | None:
+    def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> CacheEntry | None:
         """Copy the build that serves ``want`` to ``destination``; None when none of ``origins`` has signed one.
 
         origins: in the order of preference.  A build whose bytes have changed is dropped, with a message.
@@ -144,17 +144,17 @@ class BuildCache:
                     os.utime(self._path(entry.sha256) / _ENTRY)
         return entry
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """Every build, the last used first; what cannot be read is dropped with a message."""
         with self._usable(), self._locked():
             return self._entries()[::-1]
 
-    def prune(self, limit: int) -> list[Entry]:
+    def prune(self, limit: int) -> list[CacheEntry]:
         """Evict until at most ``limit`` bytes are left; what is in use stays.  Returns what went."""
         with self._usable(), self._locked():
             return self._evict(limit)
 
-    def verify(self) -> list[Entry]:
+    def verify(self) -> list[CacheEntry]:
         """Read every archive, drop those whose bytes have changed, with a message, and return them."""
         damaged = []
         for entry in self.entries():
@@ -243,7 +243,7 @@ class BuildCache:
             path.rename(old / "entry")
             shutil.rmtree(old, ignore_errors=True)
 
-    def _drop_damaged(self, entry: Entry, read: os.stat_result) -> None:
+    def _drop_damaged(self, entry: CacheEntry, read: os.stat_result) -> None:
         """``read``: of the archive that was found to be damaged."""
         with contextlib.suppress(FileNotFoundError):
             # Another process may have put a good one there meanwhile.
@@ -253,7 +253,7 @@ class BuildCache:
             f"the build {entry.sha256[:12]}… in {self.folder} was damaged on disk and is dropped; it is built again"
         )
 
-    def _serving(self, want: str, origins: Sequence[Origin]) -> Iterator[tuple[Entry, Origin]]:
+    def _serving(self, want: str, origins: Sequence[Origin]) -> Iterator[tuple[CacheEntry, Origin]]:
         for origin in origins:
             with contextlib.suppress(FileNotFoundError):
                 digest = _digest_in(self._want(want, origin))
@@ -261,12 +261,12 @@ class BuildCache:
                 if entry is not None and entry.builder == origin.name:
                     yield entry, origin
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[CacheEntry]:
         """In the order of their last use; with the lock."""
         entries = (self._read(path) for path in list(self.folder.iterdir()) if _DIGEST.match(path.name))
         return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.used)
 
-    def _read(self, path: Path) -> Entry | None:
+    def _read(self, path: Path) -> CacheEntry | None:
         """The entry at ``path``; one that cannot be read is dropped; with the lock."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
             value = jsontext.loads((path / _ENTRY).read_text())
@@ -274,13 +274,13 @@ class BuildCache:
             if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
                 used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
                 key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
-                return Entry(path.name, str(value["builder"]), key, size, used, manifest)
+                return CacheEntry(path.name, str(value["builder"]), key, size, used, manifest)
         if path.exists():
             self._remove(path)
             self._warn(f"the build {path.name[:12]}… in {self.folder} was damaged on disk and is dropped")
         return None
 
-    def _evict(self, limit: int, keep: str = "") -> list[Entry]:
+    def _evict(self, limit: int, keep: str = "") -> list[CacheEntry]:
         """With the lock; ``keep`` is never evicted."""
         entries = self._entries()
         total, evicted = sum(entry.size for entry in entries), []

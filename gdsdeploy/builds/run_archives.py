@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
-from gdsdeploy.builds.assign import Kept, Supply, archive_of
+from gdsdeploy.builds.assign import CachedBuild, Supply, archive_of
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.builds.cache import BuildCache
 from gdsdeploy.errors import BuildCacheUnusable, GdsError, SigningKeyUnusable
@@ -18,25 +18,25 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 
 
-class Shelf:
+class RunArchives:
     """A run's archives, each in ``folder`` under the name of its want; ``keys``: of the machines that build them."""
 
     def __init__(self, cache: BuildCache, folder: Path, keys: BuilderKeys) -> None:
         self.folder, self.keys = folder, keys
         self._cache = cache
         self._first_fingerprints = keys.fingerprints()
-        self._lookups: dict[tuple[str, tuple[str, ...]], Kept | None] = {}
+        self._lookups: dict[tuple[str, tuple[str, ...]], CachedBuild | None] = {}
         #: want → size and time of an archive that is in the cache, too
         self._in_cache: dict[str, tuple[int, int]] = {}
 
-    def look(self, want: str, builders: Sequence[str]) -> Kept | None:
+    def look(self, want: str, builders: Sequence[str]) -> CachedBuild | None:
         """The kept build by one of ``builders`` that serves ``want``, which is then in the folder; None without one."""
         lookup = want, tuple(builders)
         if lookup not in self._lookups:
             path = archive_of(want, self.folder)
             origins = [origin for origin in map(self.keys.origin, builders) if origin is not None]
             entry = self._cache.take(want, path, origins)
-            self._lookups[lookup] = None if entry is None else Kept(entry.builder, entry.manifest)
+            self._lookups[lookup] = None if entry is None else CachedBuild(entry.builder, entry.manifest)
             if entry is not None:
                 self._in_cache[want] = _state(path)
         return self._lookups[lookup]
@@ -49,7 +49,7 @@ class Shelf:
             if not supply.delivers or not path.exists() or self._in_cache.get(supply.want) == _state(path):
                 continue
             try:
-                self._keep(path, supply.want, name, wanted_of(fleet, lock, name))
+                self._keep(path, supply.want, name, expected_manifest(fleet, lock, name))
                 self._in_cache[supply.want] = _state(path)
             except BuildCacheUnusable as error:
                 errors.append(error)
@@ -72,7 +72,7 @@ class Shelf:
         return {name: key for name, key in self.keys.fingerprints().items() if name not in self._first_fingerprints}
 
 
-def wanted_of(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
+def expected_manifest(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
     """What the manifest of modules for a machine has to claim, as ``provenance.differences`` takes it."""
     profile = fleet.everyone()[name].profile
     target = lock.targets[profile]
@@ -86,11 +86,11 @@ def wanted_of(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
 
 
 @contextmanager
-def opened(fleet_path: Path) -> Iterator[Shelf]:
+def open_run_archives(fleet_path: Path) -> Iterator[RunArchives]:
     """The shelf of a run that begins; it is gone when the run ends.  Raises BuildCacheUnusable."""
     cache = buildcache.default(console.warn)
     with cache.run() as folder:
-        yield Shelf(cache, folder, BuilderKeys.of(fleet_path))
+        yield RunArchives(cache, folder, BuilderKeys.of(fleet_path))
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -31,7 +31,7 @@ def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
     afterwards; `gdsdeploy lab down --lab demo` removes it.
     """
     begin = time.monotonic()
-    confirm = lifecycle.yes if yes else lambda question: click.confirm(question, default=True)
+    confirm = lifecycle.agree if yes else lambda question: click.confirm(question, default=True)
     lab = lifecycle.up(lab_name, confirm=confirm)
     fleet = lab.fleet_path
     _say("lock", f"gdsdeploy lock {fleet}")

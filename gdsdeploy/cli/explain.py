@@ -95,7 +95,7 @@ def _explanation(
 
 
 def _is_bundle(file: Path) -> bool:
-    with evidence_file.raised():
+    with evidence_file.evidence_errors():
         return is_bundle(str(file))
 
 

@@ -32,7 +32,7 @@ def confirm(question: str) -> bool:
 
 def accept(yes: bool) -> Any:
     """How to answer questions: always with yes, or by asking the user."""
-    return lifecycle.yes if yes else confirm
+    return lifecycle.agree if yes else confirm
 
 
 @click.group(cls=Verbs, verbs=ELSEWHERE)

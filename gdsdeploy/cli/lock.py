@@ -68,7 +68,7 @@ def command(
     )
     options.require(upgrade or not what, f"{' '.join(what)}: only --upgrade takes names of what to move")
     options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
-    signer = signing.opened(key) if sign else None
+    signer = signing.open_signer(key) if sign else None
     if check:
         _check(fleet, as_json)
     elif explain is not None:

@@ -12,12 +12,12 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.explain.mechanisms import choose, mechanisms, words
+from gdsdeploy.host.explain.mechanisms import choose, mechanisms, usability
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
@@ -84,7 +84,7 @@ def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
         answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
-    results, errors = hostdata.each(answers, lambda _, facts: _document(facts) if as_json else _text(facts))
+    results, errors = reply_schema.judge_each(answers, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
         console.json(results)
     else:
@@ -104,7 +104,7 @@ def _text(facts: HostFacts) -> str:
     lines = []
     for mechanism in mechanisms(facts):
         mark = "?" if isinstance(mechanism.usable, Unknown) else "✓" if mechanism.usable else "✗"
-        lines.append(f"  {mark} {mechanism.title}: {words(mechanism)}")
+        lines.append(f"  {mark} {mechanism.title}: {usability(mechanism)}")
         lines += [f"      {reason}" for reason in mechanism.why]
         lines += [f"      → {fix}" for fix in mechanism.fixes]
     choice = choose(facts)

@@ -10,7 +10,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.converge import plan_report
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.plan_fleet import TIMEOUT, Planned, plan_fleet
+from gdsdeploy.converge.plan_fleet import TIMEOUT, FleetPlan, plan_fleet
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
@@ -60,7 +60,7 @@ def say_plan(plan: HostPlan | GdsError, name: str, seconds: float) -> None:
     console.say(f"  {plan_report.line(name, plan)} ({seconds:.1f} s)")
 
 
-def outcome(result: Planned) -> GdsError | None:
+def outcome(result: FleetPlan) -> GdsError | None:
     """The error that a run with this plan ends in; for pending changes it has no message, because they are shown."""
     errors = {name: plan for name, plan in result.hosts.items() if isinstance(plan, GdsError)}
     plans = [plan for plan in result.hosts.values() if isinstance(plan, HostPlan)]

@@ -11,8 +11,8 @@ from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.validate.fleet_validation import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
-from gdsdeploy.validate.validate import require_folder, write
 
 
 @click.command()

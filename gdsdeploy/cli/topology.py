@@ -15,7 +15,7 @@ from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
@@ -62,7 +62,8 @@ def command(
         options.require(not any((fleet, limit, golden)), options.EVIDENCE_ALONE)
         saved = evidence_file.of_hosts(file)
         shapes = {
-            name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
+            name: topologies.require_topology(f"{file}: {name}" if name else str(file), facts)
+            for name, facts in saved.items()
         }
         _raise_first(_show(shapes, as_json, alone=UNNAMED in shapes))
         return
@@ -72,7 +73,7 @@ def command(
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
         facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
-    shapes, errors = hostdata.each(facts, topologies.known)
+    shapes, errors = reply_schema.judge_each(facts, topologies.require_topology)
     if golden == "write":
         _raise_first(errors)
         for path, hosts in topologies.write_golden(intent, fleet, shapes).items():
@@ -91,7 +92,9 @@ def _raise_first(errors: list[GdsError]) -> None:
 
 def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) -> list[GdsError]:
     """Print the topologies; returns the errors of hosts whose topology cannot be shown."""
-    views, errors = hostdata.each(shapes, lambda _, shape: view.document(shape) if as_json else view.text(shape))
+    views, errors = reply_schema.judge_each(
+        shapes, lambda _, shape: view.document(shape) if as_json else view.text(shape)
+    )
     if as_json:
         console.json(next(iter(views.values()), None) if alone else views)
         return errors
@@ -101,7 +104,7 @@ def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) ->
 
 
 def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: list[GdsError]) -> None:
-    differences = {name: topologies.compared(fleet, name, shape) for name, shape in shapes.items()}
+    differences = {name: topologies.golden_differences(fleet, name, shape) for name, shape in shapes.items()}
     if as_json:
         console.json(differences)
     else:

@@ -23,8 +23,8 @@ from gdsdeploy.report import text
 from gdsdeploy.report.model import Report
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import bundle
+from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check, require_folder, validate, write
 from gdsdeploy.validate.support_bundle import judge
-from gdsdeploy.validate.validate import Asked, known_check, outcome, require_folder, validate, write
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -94,7 +94,7 @@ def command(
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
-    request = Asked([known_check(name) for name in only], _waivers(waive, until, reason), load=load)
+    request = ValidateOptions([require_check(name) for name in only], _waivers(waive, until, reason), load=load)
     _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
@@ -114,7 +114,7 @@ def command(
             fleet is not None, "--attest signs fresh evidence from the hosts: it doesn't go with --evidence"
         )
         signing.require_target(attest)
-    signer = signing.opened(key) if attest is not None else None
+    signer = signing.open_signer(key) if attest is not None else None
     if source is not None:
         report = _judge_bundle(source, request)
     else:
@@ -136,7 +136,9 @@ def command(
         raise error
 
 
-def _validate_hosts(fleet: Path, limit: str | None, request: Asked, *, timeout: float, since_boot: bool) -> Report:
+def _validate_hosts(
+    fleet: Path, limit: str | None, request: ValidateOptions, *, timeout: float, since_boot: bool
+) -> Report:
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {', '.join(names)}"):
@@ -145,7 +147,7 @@ def _validate_hosts(fleet: Path, limit: str | None, request: Asked, *, timeout: 
         )
 
 
-def _judge_bundle(source: Path, request: Asked) -> Report:
+def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
     saved = bundle.read(source)
     with console.step(f"Judging the evidence from {', '.join(saved.hosts)} of {saved.when}"):
         return judge(saved, request, fleet=str(source), progress=console.say)
@@ -178,4 +180,4 @@ def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> 
         day = dt.date.fromisoformat(until)
     except ValueError:
         raise FleetInvalid(f"--until: {until!r} isn't a date", hint="Write it as 2026-12-31") from None
-    return [Waiver(known_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]
+    return [Waiver(require_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]

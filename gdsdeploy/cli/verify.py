@@ -9,7 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import policy as policies
-from gdsdeploy.attest.verify import Verified, verify
+from gdsdeploy.attest.verify import VerifiedStatement, verify
 from gdsdeploy.cli import options
 
 
@@ -66,6 +66,6 @@ def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
         raise errors[-1]
 
 
-def _document(valid: Verified) -> dict[str, object]:
+def _document(valid: VerifiedStatement) -> dict[str, object]:
     fields = {key: getattr(valid, key) for key in ("place", "kind", "signer", "key_id", "files")}
     return {**fields, "statement": valid.statement.model_dump(by_alias=True)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gdsdeploy.builds.assign import Told
+from gdsdeploy.builds.assign import BuildFacts
 from gdsdeploy.converge.diff import Variants, text
 from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.model.fleet import Profile
@@ -17,22 +17,22 @@ from gdsdeploy.model.text import Name
 _NAME = TypeAdapter[str](Name)
 
 
-def told(variants: Variants, profile: Profile, target: Target) -> Told:
+def build_facts_from(variants: Variants, profile: Profile, target: Target) -> BuildFacts:
     """The facts in a machine's answers that decide which builds fit it."""
     reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
     key = next((value for report in reports if isinstance(value := report.get("key"), Mapping)), None)
     if key is None:
-        return Told()
+        return BuildFacts()
     dkms_modules = next((value for report in reports if isinstance(value := report.get("dkms"), list)), [])
     archive = next((value for report in reports if isinstance(value := report.get("received"), Mapping)), None)
     build = key.get("kernel_build")
     kernel_build = ("", "")
     if isinstance(build, Mapping) and _has_kernel(variants, target):
         kernel_build = text(build.get("file", "")), text(build.get("sha256", ""))
-    return Told(
+    return BuildFacts(
         arch=text(key.get("arch") or ""),
-        ofed=text(key.get("ofed") or Told.ofed),
-        signatures=text(key.get("signatures") or Told.signatures),
+        ofed=text(key.get("ofed") or BuildFacts.ofed),
+        signatures=text(key.get("signatures") or BuildFacts.signatures),
         kernel_build=kernel_build,
         built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
         received=_is_received(archive, profile, target),

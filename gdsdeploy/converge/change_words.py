@@ -15,12 +15,12 @@ _SHARED, _NAMED = frozenset({"hold", "unhold", "sign", "delete"}), 3
 _DIGEST = "sha256:"
 
 
-def what(change: Change) -> str:
+def action_words(change: Change) -> str:
     """What is done."""
     return registry.kinds()[change.kind].format(change.subject)
 
 
-def found(change: Change) -> str:
+def before_words(change: Change) -> str:
     """What the host has now."""
     words = registry.reasons().get(change.reason)
     if words is not None:
@@ -28,7 +28,7 @@ def found(change: Change) -> str:
     return _short(change.before) or ("not installed" if change.kind == "install" else change.reason or "nothing")
 
 
-def wanted(change: Change) -> str:
+def after_words(change: Change) -> str:
     """What the host should have."""
     return _short(change.after) or ("nothing" if change.kind in ("remove", "delete") else "as the lock has it")
 
@@ -56,9 +56,9 @@ def to_json(change: Change) -> dict[str, str]:
     """A change with its words beside its data."""
     words = {
         "role": ROLES.get(change.resource, ""),
-        "what": what(change),
-        "found": found(change),
-        "wanted": wanted(change),
+        "what": action_words(change),
+        "found": before_words(change),
+        "wanted": after_words(change),
     }
     return {**words, **change.to_json()}
 

@@ -154,7 +154,7 @@ class Files:
         return self._read[path]
 
 
-def document(values: Variables, files: Files, *, archive: str = "") -> list[dict[str, Any]]:
+def resources_of(values: Variables, files: Files, *, archive: str = "") -> list[dict[str, Any]]:
     """The resources of a machine with these role variables.
 
     archive: sha256 of the archive of modules that the controller has for it; empty: what it received before stays.

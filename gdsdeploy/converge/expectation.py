@@ -6,15 +6,15 @@ import hashlib
 from typing import Any
 
 from gdsdeploy.converge.inventory import packages_for
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.model.fleet import Fleet, Mount, TopologyWanted
+from gdsdeploy.model.fleet import Fleet, Mount, TopologySettings
 from gdsdeploy.model.lock import Lock
 
 
-def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -> Expectation:
+def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = None) -> Expectation:
     """The expectation of the host ``name`` (never of a builder).
 
     host: its facts, where its cufile.json is fitted to them; without them, the digest of that file is empty.
@@ -56,12 +56,12 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -
     )
 
 
-def _topology(profile: str, settings: TopologyWanted) -> dict[str, Any]:
+def _topology(profile: str, settings: TopologySettings) -> dict[str, Any]:
     expected = {"nvme": settings.nvme, "nic": settings.nic, "golden": golden_document(profile, settings)}
     return {key: value for key, value in expected.items() if value}
 
 
-def golden_document(profile: str, settings: TopologyWanted) -> dict[str, Any] | None:
+def golden_document(profile: str, settings: TopologySettings) -> dict[str, Any] | None:
     """The golden topology of a profile; None: it names none.  Raises FleetInvalid where its file cannot be used."""
     if settings.golden is None:
         return None

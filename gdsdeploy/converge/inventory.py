@@ -31,7 +31,7 @@ _UNITS = {PEERMEM: "gds-peermem.service"}
 
 
 @dataclass(frozen=True)
-class Sources:
+class RunFiles:
     """Files on the controller that the run hands to the hosts, and texts rendered for them."""
 
     #: directory of the fleet file; relative file names in it start there
@@ -94,7 +94,7 @@ def _data(value: Any) -> Any:
     return [_data(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
+def inventory(fleet: Fleet, lock: Lock, sources: RunFiles) -> dict[str, Any]:
     """The whole inventory, as Ansible's YAML inventory plugin reads it."""
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     for name in fleet.everyone():
@@ -171,7 +171,7 @@ def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     return [{"src": source, "dest": dest} for dest, source in sorted(keyrings.items())]
 
 
-def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str, Any]:
+def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[str, Any]:
     """Every role's variables for one machine."""
     profile_name = fleet.everyone()[name].profile
     profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
@@ -229,7 +229,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
     return values
 
 
-def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> str:
+def _archive(name: str, *, is_host: bool, supply: Supply, sources: RunFiles) -> str:
     """The archive that a machine hands over or receives; empty where it does neither."""
     alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
     return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
@@ -300,7 +300,7 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
 
 
 def _signing(
-    fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: Sources
+    fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: RunFiles
 ) -> dict[str, Any]:
     """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
     signing = profile.signing

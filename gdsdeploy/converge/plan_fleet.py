@@ -13,18 +13,18 @@ from typing import Any
 from gdsdeploy import paths
 from gdsdeploy.builds import assign, run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.run_archives import Shelf
-from gdsdeploy.converge import build_facts, desired, fitted_hosts
+from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.converge import build_facts, cufile_facts, desired
 from gdsdeploy.converge.diff import BUILD, KEEP, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.inventory import BUILDERS, HOSTS, Sources, inventory
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
 from gdsdeploy.zipapp import hostapp
@@ -36,13 +36,13 @@ CHECK = ("apply", "--check", "--json", "--desired", "-")
 
 
 @dataclass(frozen=True)
-class Planned:
+class FleetPlan:
     """The plan of each machine, or why there is none, in the order they were named; and the seconds each took."""
 
     hosts: Mapping[str, HostPlan | GdsError]
     seconds: Mapping[str, float]
     #: what the hosts are to which a cufile.json is fitted
-    known: Mapping[str, Host] = field(default_factory=dict)
+    known: Mapping[str, FitTarget] = field(default_factory=dict)
     #: where the modules of each machine that answered come from
     supplies: Mapping[str, Supply] = field(default_factory=dict)
 
@@ -55,15 +55,15 @@ def plan_fleet(
     *,
     timeout: float = TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
-    shelf: Shelf | None = None,
-) -> Planned:
+    shelf: RunArchives | None = None,
+) -> FleetPlan:
     """Plan for the machines ``names`` (hosts and builders); one that cannot be asked has its error.
 
     timeout: seconds for each machine.  shelf: the archives of the run that the plan is for; without one, the cache's.
     Raises LockStale, FleetInvalid and BuildCacheUnusable where nothing can be planned, and Interrupted.
     """
     if shelf is None:
-        with run_archives.opened(fleet_path) as own:
+        with run_archives.open_run_archives(fleet_path) as own:
             return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own)
     plans: dict[str, HostPlan | GdsError] = {}
     seconds: dict[str, float] = dict.fromkeys(names, 0.0)
@@ -72,20 +72,20 @@ def plan_fleet(
         plans[name] = outcome
         progress(outcome, name, seconds[name])
 
-    fits = fitted_hosts.facts_of(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names), timeout=timeout)
+    fits = cufile_facts.facts_of(fleet, lock, fleet_path, cufile_facts.names_to_fit(fleet, names), timeout=timeout)
     for name, fit in fits.items():
         if isinstance(fit, GdsError):
             add(name, fit)
-    facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
-    run_files = sources(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
-    desired_states = documents(fleet, lock, run_files, [name for name in names if name not in plans])
-    facts: dict[str, assign.Told] = {}
+    facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
+    run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
+    desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
+    facts: dict[str, assign.BuildFacts] = {}
 
     def judge(answer: Answer) -> Variants:
-        with hostdata.surprises(answer.host):
-            results = checked_variants(answer, desired_states[answer.host])
+        with reply_schema.unexpected_errors(answer.host):
+            results = require_variants(answer, desired_states[answer.host])
             profile = fleet.everyone()[answer.host].profile
-            facts[answer.host] = build_facts.told(results, fleet.profiles[profile], lock.targets[profile])
+            facts[answer.host] = build_facts.build_facts_from(results, fleet.profiles[profile], lock.targets[profile])
             return results
 
     results_of: dict[str, Variants] = {}
@@ -103,16 +103,16 @@ def plan_fleet(
     for name, results in results_of.items():
         archive = _sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, results, supplies[name], archive))
-    return Planned({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
+    return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
 
 
-def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
     files = desired.Files()
     wants = {name: assign.by_intent(fleet, lock, name).want for name in names}
     building = {name: Supply("build", "", want, delivers=True, origin=name) for name, want in wants.items()}
     receiving = {name: Supply("receive", "", want, cached=True) for name, want in wants.items()}
-    documents: dict[str, dict[str, Any]] = {name: {} for name in names}
+    desired_documents: dict[str, dict[str, Any]] = {name: {} for name in names}
     for supplies, other_mode, archives in (
         (building, "receive", {BUILD: ""}),
         (receiving, "build", {KEEP: "", RECEIVE: NOT_DELIVERED}),
@@ -120,11 +120,11 @@ def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]
         values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
         for name in (name for name in names if fleet.modules(name) != other_mode):
             for variant, archive in archives.items():
-                documents[name][variant] = desired.document(values[name][1], files, archive=archive)
-    return {name: {"version": desired.VERSION, "variants": variants} for name, variants in documents.items()}
+                desired_documents[name][variant] = desired.resources_of(values[name][1], files, archive=archive)
+    return {name: {"version": desired.VERSION, "variants": variants} for name, variants in desired_documents.items()}
 
 
-def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
+def require_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     """A machine's results for every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
     reply = answer.require_document()
     error = reply.get("error")
@@ -141,13 +141,13 @@ def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     return {name: results[name] for name in document["variants"]}
 
 
-def sources(
+def write_run_files(
     fleet: Fleet,
     lock: Lock,
     fleet_dir: Path,
-    known: Mapping[str, Host] | None = None,
-    shelf: Shelf | None = None,
-) -> Sources:
+    known: Mapping[str, FitTarget] | None = None,
+    shelf: RunArchives | None = None,
+) -> RunFiles:
     """Write the run's files to the controller's cache, and render the texts that it hands over.
 
     known: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
@@ -155,7 +155,7 @@ def sources(
     """
     known = known or {}
     cache = paths.cache()
-    return Sources(
+    return RunFiles(
         fleet_dir=fleet_dir,
         program=hostapp.keep(cache / "program"),
         modules=shelf.folder if shelf is not None else cache / "modules",
@@ -166,7 +166,7 @@ def sources(
     )
 
 
-def _cufile(fleet: Fleet, lock: Lock, name: str, host: Host | None) -> str:
+def _cufile(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None) -> str:
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]
     if profile.fit is not None and host is None:

@@ -87,7 +87,7 @@ def _supplies(plans: Plans) -> dict[str, Supply]:
     return {name: plan.supply for name, plan in plans.items() if isinstance(plan, HostPlan) and plan.supply is not None}
 
 
-def supplied(supply: Supply) -> str:
+def supply_words(supply: Supply) -> str:
     """Where a host's modules come from, in one line."""
     verbs = {
         "build": "builds its modules",
@@ -122,11 +122,11 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
     if plan.refusal:
         yield f"  provision would refuse it: {plan.refusal}"
     if plan.supply is not None:
-        yield f"  {supplied(plan.supply)}"
+        yield f"  {supply_words(plan.supply)}"
     for group in change_words.grouped(plan.changes):
         suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
         leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
         yield f"  - {change_words.sentence(group)}{leave}{suffix}"
-        yield f"      found {change_words.found(group[0])}; wanted {change_words.wanted(group[0])}"
+        yield f"      found {change_words.before_words(group[0])}; wanted {change_words.after_words(group[0])}"
     for reason in plan.unknown:
         yield f"  ? unknown: {reason}"

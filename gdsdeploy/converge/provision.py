@@ -18,12 +18,12 @@ from pathlib import Path
 from gdsdeploy import paths
 from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
-from gdsdeploy.builds.run_archives import Shelf
+from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
-from gdsdeploy.converge.plan_fleet import Planned, plan_fleet, sources
-from gdsdeploy.converge.plan_report import origins, supplied
+from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet, write_run_files
+from gdsdeploy.converge.plan_report import origins, supply_words
 from gdsdeploy.errors import GdsError, NotProvisioned
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
@@ -40,7 +40,7 @@ CHECKS = frozenset({"--check", "-C"})
 
 
 @dataclass(frozen=True)
-class Run:
+class ProvisionRun:
     """One provisioning run: where it kept things, what happened, and which hosts could not be reached at all."""
 
     outcome: ansible.Outcome
@@ -65,7 +65,7 @@ def provision(
     playbook: str = "provision",
     force_roles: bool = False,
     progress: Callable[[str], None],
-) -> Run:
+) -> ProvisionRun:
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
     Machines that do not answer, or that give no Python or root, are left out and reported.  Machines that are proven
@@ -77,7 +77,7 @@ def provision(
         refused = first_contact(fleet, fleet_path, names)
         return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
     release = releases.store(fleet_path, lock)
-    with run_archives.opened(fleet_path) as shelf:
+    with run_archives.open_run_archives(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
         refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
         plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
@@ -89,7 +89,7 @@ def provision(
             refused |= _without_supply(plans, satisfied)
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
-                progress(f"  {name}: {supplied(supply)}")
+                progress(f"  {name}: {supply_words(supply)}")
         for words in origins(planned.supplies):
             progress(f"  {words}")
         play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf)
@@ -104,7 +104,7 @@ def provision(
         explained = _explained(run, planned.supplies, shelf.folder)
         if only_converges(extra):
             failed = explained.failures()
-            releases.got(release, [name for name in names if name not in failed])
+            releases.record_hosts(release, [name for name in names if name not in failed])
         return explained
 
 
@@ -119,8 +119,8 @@ class _Play:
     extra: Sequence[str]
     identity: Identity
     satisfied: tuple[str, ...] = ()
-    planned: Planned = field(default_factory=lambda: Planned({}, {}))
-    shelf: Shelf | None = None
+    planned: FleetPlan = field(default_factory=lambda: FleetPlan({}, {}))
+    shelf: RunArchives | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ def release(fleet: Fleet, fleet_path: Path, names: Sequence[str], program: bytes
         list(answers)
 
 
-def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
+def _play(
+    play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]
+) -> ProvisionRun:
     """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
     for name, error in refused.items():
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
@@ -159,9 +161,9 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
     log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
-        return Run(ansible.Outcome(status=0), refused, log, play.satisfied)
+        return ProvisionRun(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    run_files = sources(play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.known, play.shelf)
+    run_files = write_run_files(play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.known, play.shelf)
     run_files = replace(run_files, supplies=play.planned.supplies, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
@@ -174,7 +176,7 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
-    return Run(outcome, refused, log, play.satisfied)
+    return ProvisionRun(outcome, refused, log, play.satisfied)
 
 
 def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
@@ -187,7 +189,7 @@ def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> 
     }
 
 
-def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
+def _explained(run: ProvisionRun, supplies: Mapping[str, Supply], folder: Path) -> ProvisionRun:
     """The same run, with the failure of a builder as the reason why others of its key have no modules."""
     failures = run.failures()
     for name, supply in supplies.items():
@@ -222,7 +224,7 @@ def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[
     return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 
-def summary(run: Run) -> str:
+def summary(run: ProvisionRun) -> str:
     """One JSON object about the run, for machines."""
     results = {
         **run.outcome.hosts,

@@ -11,7 +11,7 @@ from typing import Any
 
 from gdsdeploy.cufile.model import ALLOW_COMPAT, BUFFER, CACHE, SLAB_COUNTS, SLAB_SIZES, Release, get, keys
 from gdsdeploy.errors import HostUnfit
-from gdsdeploy.host.explain import MountPath, described, proof_of, storage_paths
+from gdsdeploy.host.explain import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, Unknown
 from gdsdeploy.host.facts.network import Address, RdmaInterface
 from gdsdeploy.host.facts.pci import Function, find
@@ -27,7 +27,7 @@ _VERSIONS = {"ipv4": (4,), "ipv6": (6,), "any": (4, 6)}
 
 
 @dataclass(frozen=True)
-class Host:
+class FitTarget:
     """The host of a fitted file."""
 
     name: str
@@ -45,7 +45,7 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit(profile: Profile, host: Host, release: Release) -> Fitted:
+def fit(profile: Profile, host: FitTarget, release: Release) -> Fitted:
     """The values that ``profile.fit`` requires on that host; raises HostUnfit, which names the missing fact."""
     assert profile.fit is not None
     facts = host.facts
@@ -136,7 +136,7 @@ def _state(rdma: RdmaInterface) -> str:
     return f"{rdma.interface} ({rdma.device}) is {'active' if rdma.active else 'down'}, {len(rdma.addresses)} addresses"
 
 
-def _compat(profile: Profile, host: Host) -> _Rows:
+def _compat(profile: Profile, host: FitTarget) -> _Rows:
     """If a fleet requires direct paths only, compat mode is disallowed once they are proven.
 
     A path that breaks later then causes an error, not a slow success.
@@ -199,11 +199,11 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
             yield BUFFER, share, f"all of max_device_cache_size_kb, for the {source}"
 
 
-def _notes(profile: Profile, host: Host) -> Iterator[str]:
+def _notes(profile: Profile, host: FitTarget) -> Iterator[str]:
     """Why compat mode stays allowed, and what the library would refuse on this host."""
     for key, allowed, _ in _compat(profile, host):
         paths = [path for path in _paths(profile, host.facts) if path.satisfies is not True]
-        lacking = [f"{p.mount} takes {described(p)}" + (f" {proof_of(p)}" if p.proven else "") for p in paths]
+        lacking = [f"{p.mount} takes {description(p)}" + (f" {proof_of(p)}" if p.proven else "") for p in paths]
         if allowed:
             yield f"{key} stays true on {host.name} until its paths are proven: {'; '.join(lacking)}"
         elif lacking:

@@ -147,7 +147,7 @@ def has_gpu() -> bool:
     return gpus.is_dir() and any(gpus.iterdir())
 
 
-def installed() -> Library:
+def installed_library() -> Library:
     """The libcufile of this machine; raises LibraryUnusable when there is none."""
     for pattern in _INSTALLED:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gdsdeploy import resources
 from gdsdeploy.cufile import model
-from gdsdeploy.cufile.fit import Host, fit
+from gdsdeploy.cufile.fit import FitTarget, fit
 from gdsdeploy.cufile.model import Document, Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
@@ -43,13 +43,13 @@ class Rendered:
     notes: tuple[str, ...]
 
 
-def render(name: str, profile: Profile, libcufile: str, host: Host | None = None) -> str:
+def render(name: str, profile: Profile, libcufile: str, host: FitTarget | None = None) -> str:
     """The text of /etc/cufile.json for the profile ``name`` under that version of libcufile; see ``rendered``."""
-    return rendered(name, profile, libcufile, host).text
+    return render_profile(name, profile, libcufile, host).text
 
 
-def rendered(
-    name: str, profile: Profile, libcufile: str, host: Host | None = None, *, variant: Variant = "host"
+def render_profile(
+    name: str, profile: Profile, libcufile: str, host: FitTarget | None = None, *, variant: Variant = "host"
 ) -> Rendered:
     """The file of the profile ``name`` under that version of libcufile.
 
@@ -86,7 +86,7 @@ def rendered(
 
 def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
     """The same as a mapping, for a profile without ``fit``; raises FleetInvalid."""
-    return dict(rendered(name, profile, libcufile).document)
+    return dict(render_profile(name, profile, libcufile).document)
 
 
 def usage(profile: Profile, variant: Variant) -> list[str]:

@@ -53,7 +53,7 @@ def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
     document = yamlfile.read(path, error=FleetInvalid)
     if isinstance(document.value, dict) and "lock_version" in document.value:
         raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
-    fleet = checked(document, Fleet, error=FleetInvalid, also=_problems)
+    fleet = parse_document(document, Fleet, error=FleetInvalid, also=_problems)
     _read_golden(fleet, names_from or path.parent)
     return fleet
 
@@ -82,7 +82,7 @@ def _problems(fleet: Fleet) -> list[Problem]:
     return [*references(fleet), *unknown, *waivers.problems(fleet)]
 
 
-def checked(
+def parse_document(
     document: Document,
     model: type[M],
     *,

@@ -128,7 +128,7 @@ def _topology(arguments: argparse.Namespace) -> int:
     from .facts import Unknown, facts_from
     from .topology import text as topology
 
-    evidence = topology.collected() if arguments.evidence is None else _read_evidence(arguments.evidence)
+    evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
     tree = facts_from(evidence).topology
     if isinstance(tree, Unknown):
         raise UsageError(f"the PCI functions are not known: {tree.reason}")
@@ -144,7 +144,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         return OK
     mount = os.path.abspath(arguments.mount) if arguments.mount else None
     if arguments.evidence is None:
-        evidence = explain.collected(mount, _expectation(None, needed=False))
+        evidence = explain.collect_evidence(mount, _expectation(None, needed=False))
     else:
         evidence = _read_evidence(arguments.evidence)
     explain.print_explanation(evidence, mount, arguments.json)
@@ -163,9 +163,9 @@ def _evidence(arguments: argparse.Namespace) -> int:
     if arguments.mount is not None:
         if arguments.load:
             raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
-        from .cli.explain import collected
+        from .cli.explain import collect_evidence
 
-        _print(collected(arguments.mount, expectation))
+        _print(collect_evidence(arguments.mount, expectation))
     else:
         _print(_collect(expectation, load=arguments.load))
     return OK
@@ -218,9 +218,9 @@ def _read_evidence(path: str) -> Dict[str, Any]:
 
 
 def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
-    from .evidence import NOTHING, collect, wanted_by
+    from .evidence import NOTHING, collect, request_for
 
-    return collect(wanted_by(expectation, load) if expectation else NOTHING)
+    return collect(request_for(expectation, load) if expectation else NOTHING)
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:

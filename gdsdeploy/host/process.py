@@ -92,7 +92,7 @@ def run(
 
 
 @contextlib.contextmanager
-def deferred(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
+def defer_signals(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
     """Hold back signals while the block runs, and send those that arrived to this process again when it ends.
 
     Only the main thread receives signals; in another one the block just runs.

@@ -22,7 +22,7 @@ DEFAULT_RELEASE = "trixie"
 VM_PATIENCE = 900.0
 
 
-def yes(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation
+def agree(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation
     """Agree to everything."""
     return True
 
@@ -35,7 +35,7 @@ def up(
     *,
     nodes: int = 0,
     preinstalled: ImagePackages | None = None,
-    confirm: Callable[[str], bool] = yes,
+    confirm: Callable[[str], bool] = agree,
 ) -> Lab:
     """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
 

@@ -19,7 +19,7 @@ import yaml
 from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import checked, load_fleet
+from gdsdeploy.fleetfile.load import load_fleet, parse_document
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -79,7 +79,7 @@ def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
             f"{path}: written by a newer gdsdeploy (lock version {value['lock_version']}, this one writes "
             f"{LOCK_VERSION}); unknown keys are ignored"
         )
-    lock = checked(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
+    lock = parse_document(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
     if _digest(value) != lock.digest:
         raise LockInvalid(
             f"{path}: the lock was edited by hand: its content does not match its digest",

@@ -25,7 +25,7 @@ from gdsdeploy import atomic, paths
 from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fleet, Host
+from gdsdeploy.model.fleet import Fleet, FleetHost
 from gdsdeploy.model.lock import Lock
 
 _FLEET, _ABOUT, _LOCKING = "fleet.yml", "release.json", "lock"
@@ -60,7 +60,7 @@ class Release:
             )
         here = now.everyone()[name]
         modules = machines[name].modules if name in machines else here.modules
-        host = Host.model_validate({**here.model_dump(), "profile": profile, "modules": modules})
+        host = FleetHost.model_validate({**here.model_dump(), "profile": profile, "modules": modules})
         group = "builders" if name in now.builders else "hosts"
         own = {**getattr(self.fleet, group), name: host}
         other = "hosts" if group == "builders" else "builders"
@@ -107,7 +107,7 @@ def store(fleet_path: Path, lock: Lock) -> Release:
     return _read(folder, path)
 
 
-def got(release: Release, hosts: Iterable[str]) -> None:
+def record_hosts(release: Release, hosts: Iterable[str]) -> None:
     """Record that ``hosts`` got ``release`` now; raises GdsError as :func:`store` does."""
     names = list(hosts)
     if not names:

@@ -20,7 +20,7 @@ from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.fetch import Fetcher, NotThere, address
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.repo.packages import PackageList, Universe
 from gdsdeploy.repo.signature import verify
 
@@ -168,7 +168,7 @@ def _download(
             progress(f"  {file.place}: damaged; fetching it again")
         try:
             download = fetcher.file(file.uri, sha256=file.sha256, size=file.size)
-        except NotThere as error:
+        except MissingFile as error:
             hint = "Run `gdsdeploy lock` on the fleet file, and mirror the new lock"
             raise LockStale(str(error), hint=hint) from None
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hop
 Modules = Literal["auto", "build", "receive"]
 
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.
-PathWanted = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
+PathSetting = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
 
 _PIN = re.compile(
     r"^(newest"  # whatever the rules admit
@@ -62,7 +62,7 @@ class Mount(Model):
     """A storage mount of a profile and the path that its I/O has to take."""
 
     mount: AbsolutePath
-    path: PathWanted = "direct"
+    path: PathSetting = "direct"
     #: Whether validate may make a scratch file on it, to try direct I/O and to prove the path.
     scratch: bool = True
     #: What it has to deliver when it is tried under load; without it, it is not.
@@ -119,7 +119,7 @@ class Gate(Model):
     metrics: MaybePath = ""
 
 
-class Waiver(Model):
+class FleetWaiver(Model):
     """A check that need not pass until a day."""
 
     #: Id of a check, with or without a subject.
@@ -152,7 +152,7 @@ _OLD_KERNELS = ("rhel-8",)
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
-class TopologyWanted(Model):
+class TopologySettings(Model):
     """What the PCIe tree of a profile's hosts has to be."""
 
     #: The farthest that the nearest NVMe disk, or network adapter, of each GPU may be.
@@ -225,7 +225,7 @@ class Profile(Model):
     #: Without it the file is the same on every host of the profile, and none is asked.
     fit: Fit | None = None
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()
-    topology: TopologyWanted = TopologyWanted()
+    topology: TopologySettings = TopologySettings()
     #: Without it modules are signed as DKMS does by itself, or not at all.
     signing: Signing | None = None
     #: Name of the builder whose audited modules the hosts receive; without it see :meth:`Fleet.suppliers`.
@@ -287,7 +287,7 @@ class Ssh(Model):
     config: SshFile | None = None
 
 
-class Host(Ssh):
+class FleetHost(Ssh):
     """A host and its profile."""
 
     profile: Name
@@ -310,14 +310,14 @@ class Fleet(Model):
     mirror: Mirror | None = None
     ssh: Ssh = Ssh()
     profiles: dict[Name, Profile] = Field(min_length=1)
-    builders: dict[Name, Host] = Field(default_factory=dict)
-    hosts: dict[Name, Host] = Field(min_length=1)
-    waivers: Annotated[tuple[Waiver, ...], Strict(False)] = ()
+    builders: dict[Name, FleetHost] = Field(default_factory=dict)
+    hosts: dict[Name, FleetHost] = Field(min_length=1)
+    waivers: Annotated[tuple[FleetWaiver, ...], Strict(False)] = ()
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
 
-    def everyone(self) -> dict[str, Host]:
+    def everyone(self) -> dict[str, FleetHost]:
         """Hosts and builders by name."""
         return {**self.builders, **self.hosts}
 

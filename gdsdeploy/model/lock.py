@@ -97,7 +97,7 @@ class Source(Model):
     dkms_name: Word
 
 
-class Refused(Model):
+class RefusedChoice(Model):
     """A newer choice that was not taken, and what forbade it."""
 
     #: The subject, a blank and the choice, e.g. ``kernel 6.12.107+deb13-amd64``; nothing but the properties splits it.
@@ -132,7 +132,7 @@ class Target(Model):
     #: The pins it was resolved from, to say later why a lock is stale.
     pins: dict[str, str]
     #: What would have been preferred over this choice, had it been admitted.
-    refused: Annotated[tuple[Refused, ...], Strict(False)] = ()
+    refused: Annotated[tuple[RefusedChoice, ...], Strict(False)] = ()
     #: Module streams, ``NAME:STREAM``, that hosts have to enable to get these packages from rpm repositories.
     modules: Annotated[tuple[Word, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]

@@ -12,13 +12,13 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.preflight import ingredients, record, root, trial
-from gdsdeploy.preflight.choice import Asked, Candidate, candidates
-from gdsdeploy.preflight.record import Mode, Record
+from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
+from gdsdeploy.preflight.record import Mode, PreflightRecord
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
 
-__all__ = ["Asked", "Candidate", "Cell", "Mode", "Record", "preflight"]
+__all__ = ["Cell", "Mode", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
 
 #: A context manager that shows a long step while it runs.
 Step = Callable[[str], AbstractContextManager[None]]
@@ -28,8 +28,8 @@ Step = Callable[[str], AbstractContextManager[None]]
 class Cell:
     """One stack of the table and its record; None: its packages cannot be installed together."""
 
-    candidate: Candidate
-    record: Record | None
+    candidate: StackCandidate
+    record: PreflightRecord | None
     #: whether the record is an earlier run's
     kept: bool
 
@@ -38,7 +38,7 @@ def preflight(
     fleet: Fleet,
     lock: Lock | None,
     profiles: Sequence[str],
-    asked: Asked,
+    asked: StackChoices,
     *,
     mode: Mode,
     again: bool,
@@ -73,7 +73,7 @@ def preflight(
 
 
 def _cell(
-    candidate: Candidate,
+    candidate: StackCandidate,
     platform: StackPlatform,
     universe: Universe,
     mode: Mode,

@@ -24,7 +24,7 @@ _LEVEL = {"driver": 0, "kernel": 1, "nvidia-fs": 2}
 
 
 @dataclass(frozen=True)
-class Asked:
+class StackChoices:
     """Version expressions for each subject; empty: the lock's version."""
 
     kernels: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class StackCandidate:
     """One stack to try."""
 
     profile: str
@@ -68,8 +68,8 @@ def candidates(
     universe: Universe,
     indices: Sequence[Index],
     locked: Target | None,
-    asked: Asked,
-) -> list[Candidate]:
+    asked: StackChoices,
+) -> list[StackCandidate]:
     """Every combination in ``asked``, in the order of its words; kernels outermost.
 
     Raises NoSolution, with the available versions, for one that the repositories don't have.
@@ -95,7 +95,7 @@ def candidates(
         against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
         target, problem = _target(name, profile, platform, universe, indices, locked, (kernel, driver, source))
         stacks.append(
-            Candidate(
+            StackCandidate(
                 profile=name,
                 kernel=kernel.release,
                 kernel_package=str(kernel.facts["kernel_package"]),
@@ -112,11 +112,11 @@ def candidates(
     return stacks
 
 
-def _defaults(profile: Profile, locked: Target | None) -> Asked:
+def _defaults(profile: Profile, locked: Target | None) -> StackChoices:
     if locked is None:
-        return Asked((profile.kernel,), (profile.driver.version,), (profile.nvidia_fs,))
+        return StackChoices((profile.kernel,), (profile.driver.version,), (profile.nvidia_fs,))
     own = {package.part: package.version for package in locked.packages}
-    return Asked(
+    return StackChoices(
         (f"=={locked.kernel.release}",),
         (f"=={own.get('driver-source', locked.driver.version)}",),
         (f"=={own.get('nvidia-fs-source', '0')}",),

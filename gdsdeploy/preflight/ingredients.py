@@ -17,7 +17,7 @@ from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root
 from gdsdeploy.preflight.root import Layer
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.fetch import Fetcher, NotThere, address
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.repo.packages import Universe
 
 #: Debian packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
@@ -111,7 +111,7 @@ def _fetch(files: Sequence[_File], fetcher: Fetcher, step: Callable[[str], Abstr
         uri, sha256, size = file
         try:
             return fetcher.file(uri, sha256=sha256, size=size)
-        except NotThere as error:
+        except MissingFile as error:
             raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
 
     with step(f"Fetching {len(missing)} packages ({sum(file[2] for file in missing) / 1e6:.0f} MB)"):

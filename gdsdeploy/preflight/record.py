@@ -22,7 +22,7 @@ _PARTS: Final = ("kernel-image", "kernel-headers", "driver-source", "nvidia-fs-s
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleResult:
     """One module of a stack; ``builds`` and ``loads`` are None where the trial can't tell."""
 
     module: str
@@ -35,7 +35,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Record:
+class PreflightRecord:
     """The result for one stack: whether its modules build, and whether the kernel would load them."""
 
     kernel: str
@@ -49,7 +49,7 @@ class Record:
     builds: bool
     #: None: the trial can't tell
     loads: bool | None
-    modules: tuple[Module, ...]
+    modules: tuple[ModuleResult, ...]
     #: of the whole run
     seconds: float
     #: RFC 3339, UTC
@@ -91,7 +91,7 @@ def ingredients(target: Target) -> str:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def find(target: Target, kernel: str = "", driver: str = "", folder: Path | None = None) -> Record | None:
+def find(target: Target, kernel: str = "", driver: str = "", folder: Path | None = None) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``, preferably a full one; None without a readable one.
 
     kernel, driver: release and upstream version that ``target`` must have; empty: any.
@@ -105,7 +105,7 @@ def find(target: Target, kernel: str = "", driver: str = "", folder: Path | None
     return next((record for record in records if record is not None and record.ingredients == digest), None)
 
 
-def keep(record: Record, folder: Path | None = None) -> Path:
+def keep(record: PreflightRecord, folder: Path | None = None) -> Path:
     """Write a record; raises OSError."""
     path = _path(record.ingredients, record.mode, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def keep(record: Record, folder: Path | None = None) -> Path:
     return path
 
 
-def all_records(folder: Path | None = None) -> Iterator[Record]:
+def all_records(folder: Path | None = None) -> Iterator[PreflightRecord]:
     """Every readable record."""
     paths = sorted((folder or _folder()).glob("*.json"))
     return (record for path in paths if (record := _read(path)) is not None)
@@ -127,12 +127,16 @@ def _path(digest: str, mode: Mode, folder: Path | None) -> Path:
     return (folder or _folder()) / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> PreflightRecord | None:
     try:
         value: Any = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             return None
-        modules = tuple(Module(**{**module, "findings": tuple(module["findings"])}) for module in value.pop("modules"))
-        return Record(**{**value, "modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])})
+        modules = tuple(
+            ModuleResult(**{**module, "findings": tuple(module["findings"])}) for module in value.pop("modules")
+        )
+        return PreflightRecord(
+            **{**value, "modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])}
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -16,8 +16,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.errors import StubError
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.choice import Candidate
-from gdsdeploy.preflight.record import Mode, Module, Record
+from gdsdeploy.preflight.choice import StackCandidate
+from gdsdeploy.preflight.record import Mode, ModuleResult, PreflightRecord
 from gdsdeploy.preflight.root import Layer, Root, root
 from gdsdeploy.zipapp import hostapp
 
@@ -35,7 +35,7 @@ def require_machine(target: Target) -> None:
         )
 
 
-def trial(candidate: Candidate, layers: Sequence[Layer], mode: Mode) -> Record:
+def trial(candidate: StackCandidate, layers: Sequence[Layer], mode: Mode) -> PreflightRecord:
     """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises."""
     target = candidate.target
     assert target is not None
@@ -47,7 +47,7 @@ def trial(candidate: Candidate, layers: Sequence[Layer], mode: Mode) -> Record:
             modules = _audit(throwaway, target, modules)
         logs = _keep_logs(throwaway, candidate, mode)
     errors = [outcome["error"] for outcome in report["modules"] if outcome["error"]]
-    return Record(
+    return PreflightRecord(
         kernel=candidate.kernel,
         driver=candidate.driver,
         flavour=candidate.flavour,
@@ -101,24 +101,24 @@ def _broken(done: run.Completed) -> GdsError:
     return GdsError(f"the preflight could not start the build: {text}", hint="The text is from the throwaway root")
 
 
-def modules_of(outcome: dict[str, Any]) -> list[Module]:
+def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     """The results of one module, or of each of the driver's."""
     error = outcome["error"]
     # nvidia-peermem needs symbols of modules that OFED builds on the host; without them it is a stub.
     if error is not None and error["id"] == StubError.id:
-        return [Module(outcome["module"], None, None, error=error["message"])]
+        return [ModuleResult(outcome["module"], None, None, error=error["message"])]
     if error is not None:
-        return [Module(outcome["module"], builds=False, loads=False, error=error["message"])]
+        return [ModuleResult(outcome["module"], builds=False, loads=False, error=error["message"])]
     return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
-def _module(name: str, audit: dict[str, Any]) -> Module:
+def _module(name: str, audit: dict[str, Any]) -> ModuleResult:
     findings = tuple(audit["findings"])
     stub = any(finding["id"] == StubError.id for finding in findings)
-    return Module(name, builds=True, loads=False if stub else audit["ok"], findings=findings)
+    return ModuleResult(name, builds=True, loads=False if stub else audit["ok"], findings=findings)
 
 
-def _audit(throwaway: Root, target: Target, modules: Sequence[Module]) -> list[Module]:
+def _audit(throwaway: Root, target: Target, modules: Sequence[ModuleResult]) -> list[ModuleResult]:
     """Audit all modules together: each against the driver that would be loaded, not only its sources."""
     files = sorted(f"/build/modules/{path.name}" for path in (throwaway.build / "modules").glob("*.ko"))
     done = _kmod(throwaway, target, ["audit", *files], doing="audit the modules", ok=_ANSWERS)
@@ -126,7 +126,7 @@ def _audit(throwaway: Root, target: Target, modules: Sequence[Module]) -> list[M
     return [_module(module.module, audits[module.module]) if module.module in audits else module for module in modules]
 
 
-def all_load(modules: Sequence[Module], *, wants_peermem: bool) -> bool | None:
+def all_load(modules: Sequence[ModuleResult], *, wants_peermem: bool) -> bool | None:
     """Whether all load; a stub of nvidia-peermem matters only with ``wants_peermem``, and only the host can tell."""
     answers: list[bool | None] = []
     for module in modules:
@@ -138,7 +138,7 @@ def all_load(modules: Sequence[Module], *, wants_peermem: bool) -> bool | None:
     return False if False in answers else None if None in answers else True
 
 
-def _keep_logs(throwaway: Root, candidate: Candidate, mode: Mode) -> tuple[str, ...]:
+def _keep_logs(throwaway: Root, candidate: StackCandidate, mode: Mode) -> tuple[str, ...]:
     folder = paths.state() / "preflight" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9.+~-]+", "-", f"{candidate.kernel}-{candidate.driver_package}")

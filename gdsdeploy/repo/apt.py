@@ -20,7 +20,7 @@ from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
-from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, NotThere
+from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past, rfc3339
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from gdsdeploy.repo.signature import Signed, verify
@@ -83,11 +83,11 @@ def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: dateti
     try:
         uri = base + "InRelease"
         signed = _verified(repository, uri, fetcher.small(uri))
-    except NotThere:
+    except MissingFile:
         uri = base + "Release"
         try:
             text, signature = fetcher.small(uri), fetcher.small(uri + ".gpg")
-        except NotThere as error:
+        except MissingFile as error:
             raise RepositoryUnusable(
                 f"{base}: there is neither InRelease nor Release with Release.gpg",
                 hint=f"Check `uri` and `suites` of repository {repository.name}; an unsigned repository is not used",
@@ -137,13 +137,13 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
     unpacked = fetcher.kept(*plain) if plain else None
     if unpacked is not None:
         return PackageList(unpacked.read_bytes(), where_from)
-    missing: NotThere | None = None
+    missing: MissingFile | None = None
     for path in paths:
         sha256, size = release.files[path]
         for uri in _addresses(release, path, sha256):
             try:
                 file = fetcher.file(uri, sha256=sha256, size=size)
-            except NotThere as error:
+            except MissingFile as error:
                 missing = error
                 continue
             data = _decompress(file.read_bytes(), path, release.base + path)

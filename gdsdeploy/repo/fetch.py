@@ -42,7 +42,7 @@ _CHUNK: Final = 1 << 20
 BETWEEN_UPDATES: Final = "The mirror may be between two updates: try again in some minutes, or use another mirror"
 
 
-class NotThere(Exception):
+class MissingFile(Exception):
     """The repository answered that it has no such file."""
 
 
@@ -141,7 +141,7 @@ class Fetcher:
             if urlsplit(uri).scheme == "file":
                 return Path(unquote(urlsplit(uri).path)).is_file()
             self._retrying(uri, lambda: self._head(uri))
-        except NotThere:
+        except MissingFile:
             return False
         return True
 
@@ -209,7 +209,7 @@ class Fetcher:
             with Path(unquote(urlsplit(uri).path)).open("rb") as source:
                 _pour(iter(lambda: source.read(_CHUNK), b""), sink, limit, uri)
         except FileNotFoundError as error:
-            raise NotThere(f"{uri}: no such file") from error
+            raise MissingFile(f"{uri}: no such file") from error
         except OSError as error:
             raise RepositoryUnusable(f"{uri}: {error.strerror}") from error
 
@@ -251,7 +251,7 @@ def _translated_errors(uri: str) -> Iterator[None]:
 
 def _check_status(uri: str, status: int) -> None:
     if status in (404, 410):
-        raise NotThere(f"{uri}: the repository has no such file (status {status})")
+        raise MissingFile(f"{uri}: the repository has no such file (status {status})")
     if status >= 500 or status in (408, 429):
         raise _RetryableError(f"the server answered with status {status}")
     if status != 200:

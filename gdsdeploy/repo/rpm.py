@@ -22,7 +22,7 @@ from typing import Final
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo import rpmxml
-from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, NotThere
+from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past
 from gdsdeploy.repo.packages import Origin, Universe
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules
@@ -109,13 +109,13 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
     uri = repository.uri.rstrip("/") + "/repodata/repomd.xml"
     try:
         document = fetcher.small(uri)
-    except NotThere as error:
+    except MissingFile as error:
         raise RepositoryUnusable(
             f"{uri}: there is no such file", hint=f"Check `uri` of repository {repository.name}"
         ) from error
     try:
         signature = fetcher.small(uri + ".asc")
-    except NotThere as error:
+    except MissingFile as error:
         raise RepositoryUntrusted(
             f"{uri}: it is not signed: there is no repomd.xml.asc beside it",
             hint="An unsigned repository is not used: mirror it and sign the mirror, or take a mirror that is signed",
@@ -168,7 +168,7 @@ def _text(fetcher: Fetcher, index: Repomd, kind: str) -> bytes:
         raise RepositoryUnusable(f"{index.uri}: it lists no {kind}, which a package's file dependency needs")
     try:
         path = fetcher.file(listed.uri, sha256=listed.sha256, size=listed.size)
-    except NotThere as error:
+    except MissingFile as error:
         raise RepositoryUnusable(
             f"{listed.uri}: the signed index names this list, but the repository does not have it",
             hint=BETWEEN_UPDATES,

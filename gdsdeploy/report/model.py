@@ -75,7 +75,7 @@ class HostReport:
 
 
 @dataclass(frozen=True)
-class Accepted:
+class WaiverUse:
     """A waiver as a run met it."""
 
     check: str
@@ -99,7 +99,7 @@ class Report:
     when: str
     hosts: tuple[HostReport, ...]
     #: every waiver that was given, whether or not anything needed it
-    waivers: tuple[Accepted, ...] = ()
+    waivers: tuple[WaiverUse, ...] = ()
 
     @property
     def verdict(self) -> str:

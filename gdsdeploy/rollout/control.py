@@ -143,7 +143,7 @@ def _request(path: Path, payload: Payload, end: float) -> Event | None:
             if text.count("\n") > 1:
                 return _answer(json.loads(text.splitlines()[1]))
             try:
-                with writerlock.held(path, doing="rollout: checks for a driver"):
+                with writerlock.lock_journal(path, doing="rollout: checks for a driver"):
                     return None
             except Busy:
                 if time.monotonic() > end:

@@ -77,7 +77,7 @@ class Watch:
         with self._lock:
             if self.status is None:
                 try:
-                    self.status = states.begun(event)
+                    self.status = states.first_status(event)
                 except ValueError as error:
                     hint = "Continue with the gdsdeploy that began this rollout"
                     raise JournalUnusable(f"line 1 of the journal: {error}", hint=hint) from error

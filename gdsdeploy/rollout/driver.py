@@ -34,7 +34,7 @@ from gdsdeploy.rollout import control
 from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.journal import PHASES, Writer
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 
 #: Seconds between two looks at requests, windows and the clock.
 POLL: Final = 0.5
@@ -76,7 +76,7 @@ _Message = _StepEnd | tuple[str, str] | None
 
 def drive(
     writer: Writer, rollout: str, effects: Effects, *, hooks: Hooks | None = None, clock: Clock | None = None
-) -> Machine:
+) -> StateMachine:
     """Continue ``rollout`` from its journal until it's finished, halted or paused.
 
     Raises Interrupted after a signal: the first one pauses, the second one stops at once.  Raises JournalUnusable when
@@ -89,7 +89,7 @@ def drive(
 
 class _Driver:
     def __init__(self, writer: Writer, rollout: str, effects: Effects, hooks: Hooks, clock: Clock) -> None:
-        self.machine = Machine(writer.go_on(rollout))
+        self.machine = StateMachine(writer.go_on(rollout))
         self._writer = writer
         self._rollout = rollout
         self._effects = effects
@@ -114,7 +114,7 @@ class _Driver:
         #: raised after the steps under way
         self._bug: BaseException | None = None
 
-    def run(self) -> Machine:
+    def run(self) -> StateMachine:
         for event in self._writer.events(self._rollout):
             self._take(event)
         self.machine.interrupted()

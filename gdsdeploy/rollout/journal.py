@@ -282,7 +282,7 @@ def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) ->
         stack.enter_context(_journal_errors(path))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(writerlock.held(path, doing=doing))
+        lock.enter_context(writerlock.lock_journal(path, doing=doing))
         if not os.path.lexists(path):
             _create(path)
         _must_be_there(path)

@@ -35,7 +35,7 @@ class Decisions:
     over: bool = False
 
 
-class Machine(Fold):
+class StateMachine(Fold):
     """A rollout: apply events to it, and ask it what to do next."""
 
     def decide(self, now: float, *, open_window: bool) -> Decisions:

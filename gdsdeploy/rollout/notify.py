@@ -175,7 +175,7 @@ def is_reported(event: Event, settings: Notify) -> bool:
 
 def _token(path: Path) -> str:
     try:
-        with reading.opened(str(path)) as file:
+        with reading.open_file(str(path)) as file:
             exposed = exposure(str(path), os.fstat(file.fileno()))
             token = file.read(_TOKEN_SIZE).decode().strip()
     except (OSError, ValueError) as error:

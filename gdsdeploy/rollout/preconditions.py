@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.plan_fleet import Planned, plan_fleet
+from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.phrases import first_few
@@ -21,7 +21,7 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import Record
+from gdsdeploy.preflight.record import PreflightRecord
 from gdsdeploy.rollout import durations, status, waves, windows
 from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
@@ -51,7 +51,7 @@ class Trial:
     kernel: str
     driver: str
     #: of the preflight; None: there was none
-    record: Record | None
+    record: PreflightRecord | None
     #: whether hosts of the profile have the same packages already
     same: bool = False
 
@@ -61,7 +61,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RolloutPreview:
     """The plan as a user sees it; the journal gets ``plan``."""
 
     plan: Plan
@@ -146,7 +146,7 @@ def prepare(
     since: Lock | None = None,
     timeout: float = planning.TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
-) -> Outlook:
+) -> RolloutPreview:
     """Ask the machines that take part, and plan; objections are in the outlook's ``reasons``.
 
     since: the lock of ``--from``, which hosts may have.  timeout: seconds for each machine.
@@ -195,7 +195,7 @@ def prepare(
     )
     left = status.Status(plan).left() or 0.0
     opens = windows.opens_at(settings, time.time())
-    return Outlook(plan, plans, trials, down, left, measured, opens, tuple(reasons))
+    return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
 
 
 def _within(settings: Rollout, fleet: Fleet, participants: Participants) -> Rollout:
@@ -259,7 +259,7 @@ def _unfinished(fleet_path: Path) -> Iterator[Reason]:
         )
 
 
-def _unread(planned: Planned, fleet_path: Path) -> Iterator[Reason]:
+def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
     """Machines without an answer, with another profile's hardware, with unknown facts, or without a builder."""
     for name, plan in planned.hosts.items():
         if isinstance(plan, GdsError):

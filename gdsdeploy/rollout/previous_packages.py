@@ -21,7 +21,7 @@ from gdsdeploy.errors import GdsError, RepositoryUntrusted, RepositoryUnusable, 
 from gdsdeploy.mirror import aptrepo, openpgp
 from gdsdeploy.model.lock import Package, Target
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo.fetch import Fetcher, NotThere, address
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.run import run, which
 
 #: As in the role gds_restore.
@@ -77,7 +77,7 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
             files[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
         except KeyError:
             missing.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")
-        except (NotThere, RepositoryUnusable, RepositoryUntrusted) as error:
+        except (MissingFile, RepositoryUnusable, RepositoryUntrusted) as error:
             missing.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
 
     with _FETCHING, Fetcher(cache()) as fetcher, ThreadPoolExecutor(_AT_ONCE) as pool:

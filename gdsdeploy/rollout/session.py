@@ -26,7 +26,7 @@ from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.notify import Notifier
 from gdsdeploy.rollout.report.page import sentence
 from gdsdeploy.rollout.status import Status
-from gdsdeploy.rollout.steps.perform import RealEffects
+from gdsdeploy.rollout.steps.real_effects import RealEffects
 
 
 def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> Status:
@@ -61,7 +61,7 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
 real = RealEffects
 
 
-class Nobody:
+class RefusingEffects:
     """Effects for a rollout without a running host: refuses every step."""
 
     def __init__(self, error: RolloutRefused) -> None:
@@ -74,7 +74,7 @@ class Nobody:
         """There is no step to stop."""
 
 
-def outcome(current: Status) -> GdsError | None:
+def final_error(current: Status) -> GdsError | None:
     """The error with which a command ends; None: the rollout reached its goal."""
     fleet = current.plan.fleet
     see = f"See: gdsdeploy rollout status {fleet} --html rollout.html"
@@ -109,9 +109,9 @@ def require_journal(fleet: Path) -> Path:
     return path
 
 
-def worked_on(path: Path) -> bool:
+def has_driver(path: Path) -> bool:
     """Whether a process works on the journal ``path``; the check doesn't take the lock."""
-    place = writerlock.place(path)
+    place = writerlock.lock_path(path)
     try:
         inode, text = place.stat().st_ino, place.read_text()
     except OSError:
@@ -126,7 +126,7 @@ def worked_on(path: Path) -> bool:
     return False
 
 
-def reconsidered(current: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
+def resumption(current: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
     """That the rollout resumes for ``reason``, with ``accept`` and the hosts that are back in work or out of it now.
 
     Raises RolloutRefused for a host in ``accept`` that did not fail.
@@ -183,7 +183,7 @@ def _notices(plan: Plan, path: Path) -> Iterator[str]:
             yield f"{lockfile.beside(path)} is another lock than before; {kept}"
 
 
-def chosen(path: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
+def find_rollout(path: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
     """The rollout of that id, or the newest one, with its events; raises RolloutRefused where there is none."""
     with journal.reading(path) as book:
         summaries = {summary.id: summary for summary in book.rollouts()}

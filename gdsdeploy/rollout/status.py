@@ -31,7 +31,7 @@ _TAKEN_BACK = frozenset({Outcome.DONE, Outcome.KEPT, Outcome.LOST})
 
 
 @dataclass
-class Work:
+class StepAttempt:
     """One attempt at one step; times as ``lapse`` has them."""
 
     step: str
@@ -42,13 +42,13 @@ class Work:
 
 
 @dataclass
-class Host:
+class HostStatus:
     """One host of a rollout."""
 
     name: str
     #: number of its wave, from 0; None: it takes no part
     wave: int | None
-    works: list[Work] = field(default_factory=list)
+    works: list[StepAttempt] = field(default_factory=list)
     outcome: str = ""
     reason: str = ""
     #: lapse at which it came to its outcome
@@ -63,7 +63,7 @@ class Host:
     recalled: bool = False
 
     @property
-    def running(self) -> Work | None:
+    def running(self) -> StepAttempt | None:
         """The step that is under way."""
         return self.works[-1] if self.works and self.works[-1].end is None else None
 
@@ -99,7 +99,7 @@ class Host:
 
 
 @dataclass
-class Part:
+class WaveStatus:
     """The progress of one wave."""
 
     number: int
@@ -117,10 +117,10 @@ class Status:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parts = [Part(number, wave) for number, wave in enumerate(plan.waves)]
-        self.hosts = {name: Host(name, part.number) for part in self.parts for name in part.wave.hosts}
+        self.parts = [WaveStatus(number, wave) for number, wave in enumerate(plan.waves)]
+        self.hosts = {name: HostStatus(name, part.number) for part in self.parts for name in part.wave.hosts}
         for name, reason in plan.skipped.items():
-            self.hosts[name] = Host(name, None, outcome=str(Outcome.SKIPPED), reason=reason)
+            self.hosts[name] = HostStatus(name, None, outcome=str(Outcome.SKIPPED), reason=reason)
         self.phase, self.reason = PLANNED, ""
         self._interrupted = PLANNED
         self.finished = False
@@ -160,13 +160,13 @@ class Status:
         """Outcome → hosts that have come to it, without those that take no part."""
         return Counter(host.outcome for host in self.hosts.values() if host.wave is not None and host.outcome)
 
-    def taking_part(self) -> list[Host]:
+    def taking_part(self) -> list[HostStatus]:
         return [host for host in self.hosts.values() if host.wave is not None]
 
-    def under_way(self) -> list[Host]:
+    def under_way(self) -> list[HostStatus]:
         return [host for host in self.taking_part() if host.works and not host.outcome]
 
-    def failed(self) -> list[Host]:
+    def failed(self) -> list[HostStatus]:
         """Hosts whose outcome counts as a failure, and hosts that are being rolled back after one."""
         return [host for host in self.taking_part() if host.outcome in FAILURES or (not host.outcome and host.errors)]
 
@@ -189,7 +189,7 @@ class Status:
         slots = max(1, min(self.plan.max_unavailable - len(self.down), int(self.plan.settings.get("parallel", 1))))
         return sum(self._left(part, factor, slots) for part in self.parts if part.state != "closed")
 
-    def _left(self, part: Part, factor: float, slots: int) -> float:
+    def _left(self, part: WaveStatus, factor: float, slots: int) -> float:
         if part.state == "soaking" and part.until is not None and self.last is not None:
             return max(0.0, part.until - self.last.time)
         rest = [self._rest(self.hosts[name], factor) for name in part.wave.hosts if not self.hosts[name].outcome]
@@ -197,14 +197,14 @@ class Status:
         soaks = any(self.plan.expected.get(name, 1.0) > 0 for name in part.wave.hosts)
         return max(sum(rest) / slots, max(rest, default=0.0)) + (part.wave.soak if soaks else 0)
 
-    def _rest(self, host: Host, factor: float) -> float:
+    def _rest(self, host: HostStatus, factor: float) -> float:
         return max(0.0, self.plan.expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
 
     # -- events
 
     def _host(self, event: Event) -> None:
         # A journal with a host that isn't in the plan can still be shown.
-        host = self.hosts.setdefault(event.host, Host(event.host, None))
+        host = self.hosts.setdefault(event.host, HostStatus(event.host, None))
         match event.payload:
             case events.StepBegun(step, attempt):
                 self._begun(host, step, attempt)
@@ -225,24 +225,24 @@ class Status:
                 self._reopen(host)
                 host.reason = reason
 
-    def _reopen(self, host: Host) -> None:
+    def _reopen(self, host: HostStatus) -> None:
         """The host has no outcome any more."""
         host.outcome, host.ended, host.reason, host.recalled = "", None, "", False
 
-    def _begun(self, host: Host, step: str, attempt: int) -> None:
+    def _begun(self, host: HostStatus, step: str, attempt: int) -> None:
         if (before := host.running) is not None:
             # The controller was stopped before it wrote the end.
             before.end = self.lapse
-        host.works.append(Work(step, attempt, self.lapse))
+        host.works.append(StepAttempt(step, attempt, self.lapse))
         if step != Step.SOAK and host.outcome:
             self._reopen(host)
         if step == Step.DRAIN:
             host.away = True
 
-    def _over(self, host: Host, step: str) -> Work:
+    def _over(self, host: HostStatus, step: str) -> StepAttempt:
         work = host.running
         if work is None or work.step != step:
-            work = Work(step, 1, self.lapse)
+            work = StepAttempt(step, 1, self.lapse)
             host.works.append(work)
         work.end = self.lapse
         return work
@@ -277,7 +277,7 @@ class Status:
 
     def _resumed(self, resumed: events.RolloutResumed) -> None:
         for name in resumed.accept:
-            self.hosts.setdefault(name, Host(name, None)).accepted = True
+            self.hosts.setdefault(name, HostStatus(name, None)).accepted = True
         for name in resumed.back:
             self.down.discard(name)
             if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
@@ -312,13 +312,13 @@ def fold(events: Iterable[Event]) -> Status:
     Raises ValueError where that is no plan, and JournalUnusable.
     """
     iterator = iter(events)
-    status = begun(next(iterator, None))
+    status = first_status(next(iterator, None))
     for event in iterator:
         status.feed(event)
     return status
 
 
-def begun(first: Event | None) -> Status:
+def first_status(first: Event | None) -> Status:
     """The status after a journal's first event; raises ValueError where that is no plan."""
     status = Status(plan_of(first))
     assert first is not None

@@ -14,19 +14,19 @@ from pathlib import Path
 from gdsdeploy.errors import Busy
 
 
-def place(journal: Path) -> Path:
+def lock_path(journal: Path) -> Path:
     """The lock file of ``journal``."""
     return journal.with_name(journal.name + ".lock")
 
 
 @contextlib.contextmanager
-def held(journal: Path, *, doing: str) -> Iterator[None]:
+def lock_journal(journal: Path, *, doing: str) -> Iterator[None]:
     """Be the one process that may write ``journal``; raises Busy that names another one, or OSError.
 
     The kernel releases the lock at the end of the process; over NFS the lock holds on all machines.  The file stays,
     because a new file would admit a second process.
     """
-    handle = os.open(place(journal), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

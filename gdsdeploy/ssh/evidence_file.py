@@ -13,18 +13,18 @@ from gdsdeploy.host.facts.evidence_file import EvidenceFileError
 
 def of_hosts(file: Path) -> dict[str, HostFacts]:
     """Host → its facts; UNNAMED where the file is of one host and does not say which.  Raises GdsError."""
-    with raised():
+    with evidence_errors():
         return {host: facts_from(document) for host, document in evidence_file.read(str(file)).items()}
 
 
 def of_host(file: Path, host: str = "") -> HostFacts:
     """The facts of one host.  host: which one of a bundle with several.  Raises GdsError."""
-    with raised():
+    with evidence_errors():
         return facts_from(evidence_file.one(str(file), host))
 
 
 @contextmanager
-def raised() -> Iterator[None]:
+def evidence_errors() -> Iterator[None]:
     """Turn an EvidenceFileError into a GdsError with the same words."""
     try:
         yield

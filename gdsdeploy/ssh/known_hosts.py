@@ -54,7 +54,7 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def recorded(keys: Sequence[KnownKey], blob: bytes) -> bool:
+def is_recorded(keys: Sequence[KnownKey], blob: bytes) -> bool:
     """Whether exactly this key is on record and not revoked."""
     markers = {key.marker for key in keys if key.blob == blob}
     return "" in markers and "revoked" not in markers

@@ -31,7 +31,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
-from gdsdeploy.ssh.known_hosts import known_keys, recorded, refusal
+from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
 from gdsdeploy.zipapp import hostapp
 
@@ -297,7 +297,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         """Raise HostKeyMismatch unless ``key`` is on record."""
-        if not recorded(self._known, key.asbytes()):
+        if not is_recorded(self._known, key.asbytes()):
             raise refusal(self._host, self._known, key.get_name(), key.asbytes())
 
 

@@ -36,7 +36,7 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.host.model.waiver import Waiver, waiver_from
 from gdsdeploy.report.model import Trouble
-from gdsdeploy.ssh.evidence_file import raised
+from gdsdeploy.ssh.evidence_file import evidence_errors
 from gdsdeploy.validate.redact import Redactor
 
 #: Bytes of a log that are packed.
@@ -56,7 +56,7 @@ Before it was packed, the following was replaced, the same thing always by the s
 
 
 @dataclass(frozen=True)
-class Host:
+class BundleHost:
     """One host of a bundle: evidence, or the reason why there is none."""
 
     expectation: Expectation
@@ -74,7 +74,7 @@ class Bundle:
     lock: str
     #: RFC 3339, UTC: when the hosts were asked
     when: str
-    hosts: Mapping[str, Host]
+    hosts: Mapping[str, BundleHost]
     #: name → text of what goes along: fleet.yml, gdsdeploy.lock, report.json, logs
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,18 +98,18 @@ class _Manifest:
     hosts: dict[str, _ManifestHost]
 
 
-def redacted(bundle: Bundle, redactor: Redactor) -> Bundle:
+def redact_bundle(bundle: Bundle, redactor: Redactor) -> Bundle:
     """The bundle without what identifies a site; verdicts stay what they are."""
     for host in bundle.hosts.values():
         _learn_serials(redactor, host.evidence)
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, BundleHost] = {}
     for name, host in bundle.hosts.items():
         evidence = redactor.value(host.evidence)
         expected = {**redactor.value(asdict(host.expectation)), "cufile_sha256": _digest(host, redactor)}
         trouble = Trouble(**redactor.value(asdict(host.trouble))) if host.trouble else None
         waivers = tuple(waiver_from(redactor.value(waiver.as_dict())) for waiver in host.waivers)
         host_name, expectation = redactor.text(name), expectation_from(json.dumps(expected))
-        hosts[host_name] = Host(expectation, evidence, trouble, waivers, host.seconds)
+        hosts[host_name] = BundleHost(expectation, evidence, trouble, waivers, host.seconds)
     texts = {name: _redacted_text(redactor, name, text) for name, text in bundle.texts.items()}
     return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts)
 
@@ -159,7 +159,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
 
 def read(path: Path) -> Bundle:
     """Read a bundle, packed or not, without unpacking it to disk; raises GdsError for anything else."""
-    with raised():
+    with evidence_errors():
         manifest, files = evidence_file.bundle(str(path))
         try:
             values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
@@ -171,10 +171,10 @@ def read(path: Path) -> Bundle:
         return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 
-def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> Host:
+def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> BundleHost:
     expected, file = expectation_from(files[f"hosts/{name}/expectation.json"]), f"hosts/{name}/evidence.json"
     evidence = evidence_file.document(file, files[file]) if file in files else None
-    return Host(expected, evidence, host.error, tuple(host.waivers), float(host.seconds))
+    return BundleHost(expected, evidence, host.error, tuple(host.waivers), float(host.seconds))
 
 
 def _archive(entries: Mapping[str, bytes]) -> bytes:
@@ -194,7 +194,7 @@ def _learn_serials(redactor: Redactor, evidence: Mapping[str, Any] | None) -> No
             redactor.learn("serial number", text.strip())
 
 
-def _digest(host: Host, redactor: Redactor) -> str:
+def _digest(host: BundleHost, redactor: Redactor) -> str:
     """The digest that the host's cufile.json has to have; of the redacted one where the original has it."""
     files = (host.evidence or {}).get("files") or {}
     text = files.get(host.expectation.cufile_path)

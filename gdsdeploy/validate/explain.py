@@ -13,7 +13,7 @@ from gdsdeploy.host import evidence
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.stack import stack
-from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 
 #: Where a fleet is looked for when a host is named without one.
@@ -23,7 +23,7 @@ DEFAULT_FLEET = Path("fleet.yml")
 def of_this_machine(mount: str) -> Explanation:
     """Collect the evidence here; what only root may read is said to be unseen."""
     request = replace(evidence.NOTHING, mounts=(mount,) if mount else ())
-    return explained(facts_from(evidence.collect(request)), mount)
+    return explain_facts(facts_from(evidence.collect(request)), mount)
 
 
 def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
@@ -34,21 +34,21 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
     fleet = load_fleet(fleet_file)
     require_host(name, fleet.hosts, fleet_file)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
-    judge = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
+    judge = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout)
     if isinstance(facts, GdsError):
         raise facts
-    with hostdata.surprises(name):
-        return replace(explained(facts, mount), host=name)
+    with reply_schema.unexpected_errors(name):
+        return replace(explain_facts(facts, mount), host=name)
 
 
 def of_file(file: Path, host: str, mount: str) -> Explanation:
     """Explain saved evidence.  host: which one of a support bundle; may be empty.  Raises GdsError."""
-    explanation = explained(evidence_file.of_host(file, host), mount)
+    explanation = explain_facts(evidence_file.of_host(file, host), mount)
     return replace(explanation, host=host) if host else explanation
 
 
-def explained(facts: HostFacts, mount: str) -> Explanation:
+def explain_facts(facts: HostFacts, mount: str) -> Explanation:
     """Explain ``mount``, else every mount, from ``facts``; raises GdsError where nothing is mounted."""
     try:
         return explain(facts, stack(facts), mount)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from gdsdeploy.converge.inventory import load_order
-from gdsdeploy.cufile.render import rendered
+from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.model.fleet import Profile
@@ -113,7 +113,7 @@ def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple
     library = target.libcufile.version
     try:
         old, new = (
-            dict(given_keys(rendered(name, profile.model_copy(update={"fit": None}), library).document))
+            dict(given_keys(render_profile(name, profile.model_copy(update={"fit": None}), library).document))
             for profile in (before, after)
         )
     except FleetInvalid as refused:

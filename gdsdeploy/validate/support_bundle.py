@@ -13,20 +13,28 @@ from gdsdeploy import paths
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import waivers
-from gdsdeploy.fleetfile.masked import masked
+from gdsdeploy.fleetfile.masking import mask_fleet
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
-from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.validate import accepted_waivers
 from gdsdeploy.validate import bundle as bundles
+from gdsdeploy.validate import waiver_report
 from gdsdeploy.validate.bundle import Bundle
+from gdsdeploy.validate.fleet_validation import (
+    EVIDENCE,
+    ValidateOptions,
+    fit_expectation,
+    host_report,
+    line,
+    report_without_evidence,
+    utc_now,
+)
 from gdsdeploy.validate.redact import USER, Redactor
-from gdsdeploy.validate.validate import EVIDENCE, Asked, fitted, judged, line, lost, now
 
 #: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
@@ -48,15 +56,17 @@ def pack_fleet(
 
     timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
     """
-    when, hosts = now(), dict[str, bundles.Host]()
+    when, hosts = utc_now(), dict[str, bundles.BundleHost]()
     expected = {name: expectation(fleet, lock, name) for name in names}
     stdin = {name: expectation.to_json().encode() for name, expectation in expected.items()}
-    evidence_of = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=dict[str, Any])
+    evidence_of = partial(
+        reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=dict[str, Any]
+    )
     for answer, evidence in ask(fleet, fleet_path, names, EVIDENCE, evidence_of, timeout=timeout, stdin=stdin):
         name = answer.host
         trouble = trouble_from(evidence) if isinstance(evidence, GdsError) else None
-        hosts[name] = bundles.Host(
-            fitted(fleet, lock, expected[name], answer),
+        hosts[name] = bundles.BundleHost(
+            fit_expectation(fleet, lock, expected[name], answer),
             None if isinstance(evidence, GdsError) else evidence,
             trouble,
             tuple(waivers.of_host(fleet, name)),
@@ -66,37 +76,39 @@ def pack_fleet(
     whole = Bundle(fleet_path.name, lock.digest, when, {name: hosts[name] for name in names})
     redactor = redactor_for(whole, fleet, hide_names=hide_names)
     texts = {
-        "fleet.yml": masked(fleet_path.read_text(encoding="utf-8"), redactor.secret),
+        "fleet.yml": mask_fleet(fleet_path.read_text(encoding="utf-8"), redactor.secret),
         "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
         "report.json": json_object.render(judge(whole, progress=lambda _: None)),
         **bundles.last_log(paths.state() / "runs", LOGS),
     }
-    redacted = bundles.redacted(replace(whole, texts=texts), redactor)
+    redacted = bundles.redact_bundle(replace(whole, texts=texts), redactor)
     return bundles.pack(redacted, redactor.summary()), redactor.summary()
 
 
-def judge(bundle: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
+def judge(
+    bundle: Bundle, asked: ValidateOptions | None = None, *, fleet: str = "", progress: Callable[[str], None]
+) -> Report:
     """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
-    asked = replace(asked or Asked(), day=bundle.when[:10])
+    asked = replace(asked or ValidateOptions(), day=bundle.when[:10])
     reports: list[HostReport] = []
     waivers_of = {name: [*host.waivers, *asked.waivers] for name, host in bundle.hosts.items()}
     for name, host in bundle.hosts.items():
         report = _host_report(name, host, asked, waivers_of[name])
         reports.append(report)
         progress(line(report))
-    waiver_uses = accepted_waivers.accepted(waivers_of, reports, asked.today())
+    waiver_uses = waiver_report.waiver_uses(waivers_of, reports, asked.today())
     return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
 
-def _host_report(name: str, host: bundles.Host, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
+def _host_report(name: str, host: bundles.BundleHost, asked: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
     if host.evidence is None:
         trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
         return HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
     try:
-        with hostdata.surprises(name):
-            return judged(host.expectation, host.evidence, asked, waivers, host.seconds)
+        with reply_schema.unexpected_errors(name):
+            return host_report(host.expectation, host.evidence, asked, waivers, host.seconds)
     except GdsError as error:
-        return lost(host.expectation, error, host.seconds)
+        return report_without_evidence(host.expectation, error, host.seconds)
 
 
 def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:
@@ -125,7 +137,7 @@ def _domains(name: str) -> Iterator[str]:
     return (".".join(labels[at:]) for at in range(1, len(labels) - 1))
 
 
-def _versions(host: bundles.Host) -> list[str]:
+def _versions(host: bundles.BundleHost) -> list[str]:
     """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
     commands = (host.evidence or {}).get("commands") or {}
     outputs = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]

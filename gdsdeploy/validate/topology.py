@@ -14,16 +14,16 @@ from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.validate.validate import write
+from gdsdeploy.validate.fleet_validation import write
 
 
 def ask_facts(
     fleet: Fleet, fleet_file: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, in the order of ``names``, or why it gave none.  timeout: seconds for each host."""
-    facts = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
+    facts = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)
     outcomes: dict[str, HostFacts | GdsError] = {}
     for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):
         outcomes[answer.host] = outcome
@@ -32,7 +32,7 @@ def ask_facts(
     return {name: outcomes[name] for name in names}
 
 
-def known(name: str, facts: HostFacts | GdsError) -> Topology:
+def require_topology(name: str, facts: HostFacts | GdsError) -> Topology:
     """The topology of a host; raises why there is none."""
     if isinstance(facts, GdsError):
         raise facts
@@ -68,7 +68,7 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
     return files
 
 
-def compared(fleet: Fleet, name: str, topology: Topology) -> list[str] | None:
+def golden_differences(fleet: Fleet, name: str, topology: Topology) -> list[str] | None:
     """What of a host differs from its profile's golden topology; None: the profile names none.  Raises FleetInvalid."""
     profile = fleet.hosts[name].profile
     document = golden_document(profile, fleet.profiles[profile].topology)

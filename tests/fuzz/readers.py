@@ -67,7 +67,7 @@ from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.ssh import endpoint, known_hosts
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
-from gdsdeploy.validate import bundle, explain, validate
+from gdsdeploy.validate import bundle, explain, fleet_validation
 from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.redact import Redactor
 from gdsdeploy.validate.support_bundle import judge
@@ -223,7 +223,7 @@ def report_in_a_format(report: Report, number: int) -> None:
 
 def read_judgement(data: bytes) -> None:
     evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
-    host = validate.judged(expected(), evidence, validate.Asked(day="2026-11-22"), ())
+    host = fleet_validation.host_report(expected(), evidence, fleet_validation.ValidateOptions(day="2026-11-22"), ())
     report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
@@ -231,7 +231,7 @@ def explain_host(data: bytes) -> None:
     facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
     mode._text(facts)
     json.dumps(mode._document(facts))
-    explain.explained(facts, "")
+    explain.explain_facts(facts, "")
     if not isinstance(facts.topology, Unknown):
         shown.text(facts.topology)
         json.dumps(shown.document(facts.topology))
@@ -246,8 +246,8 @@ def evidence() -> list[bytes]:
 @functools.cache
 def bundles() -> list[bytes]:
     hosts = {
-        "g": bundle.Host(expected(), loads(evidence()[-1])),
-        "lost": bundle.Host(expected(), None, Trouble("HostUnfit", "m", "h", 22)),
+        "g": bundle.BundleHost(expected(), loads(evidence()[-1])),
+        "lost": bundle.BundleHost(expected(), None, Trouble("HostUnfit", "m", "h", 22)),
     }
     return [gzip.decompress(bundle.pack(Bundle("f.yml", "0", "2026-11-22T00:00:00Z", hosts), {}))]
 
@@ -285,7 +285,9 @@ def compare_reports(data: bytes) -> None:
 
 @functools.cache
 def reports() -> list[bytes]:
-    host = validate.judged(expected(), loads(evidence()[0]), validate.Asked(day="2026-11-22"), ())
+    host = fleet_validation.host_report(
+        expected(), loads(evidence()[0]), fleet_validation.ValidateOptions(day="2026-11-22"), ()
+    )
     return [json_object.render(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,))).encode()]
 
 
@@ -321,7 +323,7 @@ def redact_and_read(data: bytes) -> None:
 def keys_on_record(path: Path) -> None:
     host = replace(HOST, known_hosts=(path,))
     recorded_keys = known_hosts.known_keys(host)
-    known_hosts.recorded(recorded_keys, b"key")
+    known_hosts.is_recorded(recorded_keys, b"key")
     known_hosts.refusal(host, recorded_keys, "ssh-ed25519", b"key")
 
 
@@ -334,12 +336,12 @@ KNOWN_HOSTS = b"""# comment
 
 
 def plan_answer(data: bytes) -> None:
-    plan_fleet.checked_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
+    plan_fleet.require_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
 
 
 def gate_record(data: bytes) -> None:
     answer = Answer("gpu1", raw_answer(data), None, 0.0)
-    host = validate._recorded(expected(), answer, validate.Asked(day="2026-11-22"), ())
+    host = fleet_validation._recorded(expected(), answer, fleet_validation.ValidateOptions(day="2026-11-22"), ())
     report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 

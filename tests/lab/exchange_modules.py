@@ -96,7 +96,7 @@ def try_exchange():
     return {
         "said": outcome,
         "loaded": versions,
-        "service": stack.active(UNIT),
+        "service": stack.is_active(UNIT),
         "unfinished": Path(reload.MARKER).exists(),
     }
 
@@ -144,7 +144,7 @@ try:
     replace_module("dm_log")
     put_aside()
     restore()
-    results["killed"] = [kill_exchange(), [module["name"] for module in gpu.modules("/", NAMES)], stack.active(UNIT)]
+    results["killed"] = [kill_exchange(), [module["name"] for module in gpu.modules("/", NAMES)], stack.is_active(UNIT)]
     results["finished"] = try_exchange()
 finally:
     restore()

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy.builds import cache
-from gdsdeploy.builds.assign import Told, want
+from gdsdeploy.builds.assign import BuildFacts, want
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
@@ -205,7 +205,7 @@ def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
         root.nvidia(info=[("version", target.driver.version)])
         archive = folder / f"{target.driver.version}.tar"
         pack.pack(Kernel(RELEASE, str(root.path)), [], str(archive), Builder(MAKER, seed))
-        cache.default(print).put(archive, want(target, Told()), Origin(MAKER, public_pem(seed)))
+        cache.default(print).put(archive, want(target, BuildFacts()), Origin(MAKER, public_pem(seed)))
 
 
 def write(path: Path, value: dict[str, Any], lock: Lock) -> None:

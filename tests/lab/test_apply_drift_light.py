@@ -29,7 +29,7 @@ from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.model.finding import PASS
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.validate.validate import Asked, validate
+from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
 from gdsdeploy.zipapp import hostapp
 from tests.lab import small_stack
 from tests.lab.drifts import unexplained
@@ -288,7 +288,9 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
                 return [change.to_json() for change in run.outcome.hosts[host.name].changes]
 
             def failing() -> set[str]:
-                report = validate(fleet, small.old, path, [host.name], asked=Asked(only=CHECKS), progress=print)
+                report = validate(
+                    fleet, small.old, path, [host.name], asked=ValidateOptions(only=CHECKS), progress=print
+                )
                 assert {finding.check for finding in report.hosts[0].findings} == set(CHECKS)
                 return {finding.check for finding in report.hosts[0].findings if finding.verdict != PASS}
 

@@ -151,7 +151,7 @@ def test_what_one_has_built_the_other_receives(
     before = supplies(fleet)
     key = fetch(first, PUBLIC)
     BuilderKeys.of(fleet).path("build1").write_bytes(key)
-    with run_archives.opened(fleet) as shelf:
+    with run_archives.open_run_archives(fleet) as shelf:
         archive_of(before["build2"].want, shelf.folder).write_bytes(fetch(first, ARCHIVE))
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
     (entry,) = cache.default(print).entries()
@@ -160,7 +160,7 @@ def test_what_one_has_built_the_other_receives(
     after = supplies(fleet)
     assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
-    with run_archives.opened(fleet) as shelf:
+    with run_archives.open_run_archives(fleet) as shelf:
         shelved = shelf.look(after["build2"].want, ["build1"])
         assert shelved is not None
         assert (shelved.builder, shelved.manifest) == ("build1", packed)

@@ -30,8 +30,8 @@ from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wa
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
-from gdsdeploy.rollout.machine import Machine
-from gdsdeploy.rollout.steps.perform import RealEffects
+from gdsdeploy.rollout.machine import StateMachine
+from gdsdeploy.rollout.steps.real_effects import RealEffects
 from gdsdeploy.rollout.steps.work import Patience
 from tests.lab import small_stack
 from tests.lab.cuttable import Way
@@ -94,7 +94,7 @@ class Site:
 class Ran:
     """A rollout that came to its end."""
 
-    machine: Machine
+    machine: StateMachine
     events: list[Event]
 
     def outcomes(self) -> dict[str, Outcome | None]:

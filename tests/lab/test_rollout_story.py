@@ -189,7 +189,7 @@ def provisioned(lab: Lab) -> Lock:
     labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")
     intent = load_fleet(lab.fleet_path)
-    texts = plan_fleet.sources(intent, old, lab.directory).expectations
+    texts = plan_fleet.write_run_files(intent, old, lab.directory).expectations
     for name in NODES[1:]:
         # All else is the same on each of them.
         lab.host(name).ssh(["sudo", "tee", "/etc/gdsdeploy/expectation.json"], input=texts[name])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.effective import effective
-from gdsdeploy.cufile.fit import Fitted, Host, fit
+from gdsdeploy.cufile.fit import FitTarget, Fitted, fit
 from gdsdeploy.cufile.model import get
-from gdsdeploy.cufile.render import rendered
+from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain import MountPath
 from gdsdeploy.host.facts import Unknown, facts_from
@@ -30,7 +30,7 @@ def profile(**given: Any) -> Profile:
 
 
 def fitted(document: Document, wanted: Profile, **about: Any) -> Fitted:
-    return fit(wanted, Host("gpu1", facts_from(document), **about), (1, 20))
+    return fit(wanted, FitTarget("gpu1", facts_from(document), **about), (1, 20))
 
 
 def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
@@ -155,7 +155,7 @@ def test_mounts_that_the_library_would_miss_are_named() -> None:
 
 def test_without_a_host_it_cannot_be_fitted() -> None:
     with pytest.raises(FleetInvalid, match=r"profiles\.gds\.fit"):
-        rendered("gds", profile(), "1.20.0.107")
+        render_profile("gds", profile(), "1.20.0.107")
 
 
 #: name → release, memory in GiB, MiB of BAR1, profile
@@ -173,8 +173,8 @@ FITTED = {
 def test_golden_and_the_real_library_agree(name: str) -> None:
     version = name.split("-")[0]
     given, machine = FITTED[name]
-    made = rendered("gds", profile(**given), version, Host("gpu1", facts_from(host(**machine))))
-    again = rendered("gds", profile(**given), version, Host("gpu1", facts_from(host(**machine))))
+    made = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
+    again = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
     assert made.text == again.text == (GOLDEN / f"{name}.json").read_text()
     (found,) = effective(libraries.library(version), {name: made.text.encode()}, folders=["/var/log/cufile"])
     assert found.problem is None
@@ -187,8 +187,8 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
     facts = facts_from(host(CARDS[:1]))
     assert isinstance(facts.network.rdma, tuple)
     network = replace(facts.network, rdma=tuple(replace(item, interface=evil) for item in facts.network.rdma))
-    made = rendered(
-        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", replace(facts, network=network))
+    made = render_profile(
+        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", replace(facts, network=network))
     )
     answer = libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"])
     assert answer.effective["properties.force_compat_mode"] == "false"
@@ -199,14 +199,16 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
 def test_a_device_and_an_interface_have_names(evil: str, place: int) -> None:
     card = (*CARDS[0][:place], evil, *CARDS[0][place + 1 :])
     with pytest.raises(HostUnfit, match="isn't a name of a device or interface") as caught:
-        rendered("gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", facts_from(host([card]))))
+        render_profile(
+            "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", facts_from(host([card])))
+        )
     assert caught.value.message.isprintable()
 
 
 @pytest.mark.parametrize("variant", ["container", "user"])
 def test_variants_are_for_the_variable(variant: Any) -> None:
     wanted = profile(fit=None, rdma="peermem", storage=[{"mount": "/mnt/nvme"}])
-    made = rendered("gds", wanted, "1.20.0.107", variant=variant)
+    made = render_profile("gds", wanted, "1.20.0.107", variant=variant)
     assert "CUFILE_ENV_PATH_JSON" in made.text
     container = variant == "container"
     for word in ("--device /dev/nvidia-fs15", "--volume /run/udev:/run/udev:ro", "/dev/infiniband", "/mnt/nvme"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.ssh.endpoint import Endpoint
-from gdsdeploy.ssh.known_hosts import KnownKey, fingerprint, known_keys, record_name, recorded
+from gdsdeploy.ssh.known_hosts import KnownKey, fingerprint, is_recorded, known_keys, record_name
 
 
 def host(address: str, port: int, *files: Path, alias: str = "") -> Endpoint:
@@ -67,7 +67,7 @@ def test_lines_markers_and_what_is_no_entry(tmp_path: Path) -> None:
 )
 def test_a_key_counts_only_when_it_is_there_plainly(markers: list[str], accepted: bool) -> None:
     known = [KnownKey(Path("f"), 1, "ssh-rsa", b"blob", marker) for marker in markers]
-    assert recorded([*known, KnownKey(Path("f"), 2, "ssh-rsa", b"other")], b"blob") is accepted
+    assert is_recorded([*known, KnownKey(Path("f"), 2, "ssh-rsa", b"other")], b"blob") is accepted
 
 
 def test_openssh_agrees(tmp_path: Path) -> None:

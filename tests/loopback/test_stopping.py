@@ -14,7 +14,7 @@ from gdsdeploy.errors import Interrupted
 
 
 def wished_in(stop: Stop, seconds: float) -> None:
-    threading.Timer(seconds, stop.wish).start()
+    threading.Timer(seconds, stop.request).start()
 
 
 def test_a_program_is_ended_with_all_that_it_started() -> None:
@@ -43,13 +43,13 @@ def test_a_pause_ends() -> None:
 
 def test_nothing_begins_after_the_wish() -> None:
     stop = Stop()
-    stop.wish()
+    stop.request()
     with pytest.raises(Interrupted), stop.scope():
         pytest.fail("the block was entered")
 
 
 def test_outside_of_a_scope_nobody_stops() -> None:
     stop = Stop()
-    stop.wish()
+    stop.request()
     cancel.current().check()
     assert run.stream([sys.executable, "-c", "pass"], doing="try", line=lambda _: None) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.converge.inventory import Sources, inventory
+from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages import apt
 from gdsdeploy.host.apply.packages.managers import Pin
@@ -22,7 +22,7 @@ def host_variables() -> dict[str, Any]:
     fleet = load_fleet(LAB / "fleet.yml")
     profile = fleet.profiles["gds"].model_copy(update={"builder": None})
     fleet = fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
-    sources = Sources(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gpu1": "{}\n"})
+    sources = RunFiles(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gpu1": "{}\n"})
     groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
     variables: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
     return variables

@@ -148,7 +148,7 @@ PINS = [Pin(rpm.name, rpm.version) for rpm in STACK]
 
 def pin(machine: DnfMachine) -> None:
     lines = dnf.locks(PINS, stack_platform_for("rhel-9").kept_out())
-    machine.write("etc/dnf/plugins/versionlock.list", dnf.merged("", lines))
+    machine.write("etc/dnf/plugins/versionlock.list", dnf.merge_locks("", lines))
 
 
 def moves(machine: DnfMachine, command: str) -> dict[str, str]:

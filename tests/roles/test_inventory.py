@@ -9,8 +9,8 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gdsdeploy.builds.assign import Told, archive_of, want
-from gdsdeploy.converge.inventory import Sources, inventory
+from gdsdeploy.builds.assign import BuildFacts, archive_of, want
+from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -36,7 +36,7 @@ def lock() -> Lock:
 
 def render(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
     """Host → its variables."""
-    sources = Sources(
+    sources = RunFiles(
         fleet_dir=Path("/fleet"),
         program=Path("/cache/gdsdeploy-host.pyz"),
         modules=Path("/cache/modules"),
@@ -127,7 +127,7 @@ def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -
 
 
 def modules_archive(target: Target) -> Path:
-    return archive_of(want(target, Told()), Path("/m"))
+    return archive_of(want(target, BuildFacts()), Path("/m"))
 
 
 def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:

@@ -27,7 +27,7 @@ LAB = ROOT / "tests" / "golden" / "lab"
 
 def render(fleet_file: Path) -> dict[str, dict[str, Any]]:
     fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
-    groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.sources(fleet, lock, fleet_file.parent)))
+    groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.write_run_files(fleet, lock, fleet_file.parent)))
     return {name: values for name, (_, values) in groups.items()}
 
 

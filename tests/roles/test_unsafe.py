@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gdsdeploy.converge import ansible, desired
-from gdsdeploy.converge.inventory import Sources, dump, inventory
+from gdsdeploy.converge.inventory import RunFiles, dump, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, Gate
@@ -94,7 +94,7 @@ def fleet() -> Fleet:
 
 
 def render(fleet: Fleet, text: str) -> dict[str, Any]:
-    sources = Sources(
+    sources = RunFiles(
         fleet_dir=Path("/fleet"),
         program=Path("/cache/gdsdeploy-host.pyz"),
         modules=Path("/cache/modules"),
@@ -125,7 +125,7 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
     assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
-    resources = {entry["resource"]: entry["desired"] for entry in desired.document(values, desired.Files())}
+    resources = {entry["resource"]: entry["desired"] for entry in desired.resources_of(values, desired.Files())}
     assert resources["cufile"]["content"] == f"// of {text}\n"
     assert resources["driver_options"]["options"] == {"NVreg_X": text}
     assert not (tmp_path / "PWNED").exists()
@@ -135,7 +135,7 @@ def test_connection_variables_are_data_too(fleet: Fleet) -> None:
     host = fleet.hosts["gpu1"]
     ssh = fleet.ssh.model_copy(update={"identity_file": EVIL[1]})
     changed_fleet = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
-    sources = Sources(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
+    sources = RunFiles(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
     text = dump(inventory(changed_fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources))
     (line,) = {line.strip() for line in text.splitlines() if "ansible_ssh_private_key_file" in line and "1/0" in line}
     assert line.startswith("ansible_ssh_private_key_file: !unsafe ")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies
 
-from gdsdeploy.builds.assign import Kept, Supply, Told, by_intent, supplies
+from gdsdeploy.builds.assign import BuildFacts, CachedBuild, Supply, by_intent, supplies
 from gdsdeploy.builds.assign import want as want_of
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.plan_report import built_on, origins, supplied
+from gdsdeploy.converge.plan_report import built_on, origins, supply_words
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, references
@@ -21,7 +21,7 @@ from gdsdeploy.model.lock import Target
 
 LOCK = lockfile.read(Path(__file__).parents[1] / "golden" / "lab" / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]
-PLAIN = Told(arch="x86_64")
+PLAIN = BuildFacts(arch="x86_64")
 OFED = replace(PLAIN, ofed="sha256:0f")
 KERNEL = ("kernel/fs/own.ko", "aa")
 
@@ -39,18 +39,18 @@ def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = N
     return Fleet.model_validate(value)
 
 
-def want(target: Target, facts: Told) -> str:
+def want(target: Target, facts: BuildFacts) -> str:
     return want_of(target, facts)
 
 
 def chosen(
-    intent: Fleet, facts: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
+    intent: Fleet, facts: dict[str, BuildFacts], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
 ) -> dict[str, Supply]:
     """``kept``: wants of kept builds; ``by``: who built them, by default whoever may."""
 
-    def cached(wanted: str, builders: Sequence[str]) -> Kept | None:
+    def cached(wanted: str, builders: Sequence[str]) -> CachedBuild | None:
         builder = by or next(iter(builders), "")
-        return Kept(builder, manifest or {}) if wanted in kept and builder in builders else None
+        return CachedBuild(builder, manifest or {}) if wanted in kept and builder in builders else None
 
     return supplies(intent, LOCK, facts, cached)
 
@@ -63,7 +63,7 @@ def test_a_host_that_builds_by_the_fleet_file_supplies_the_others() -> None:
     hosts = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
     assert summary(hosts) == {"a": "b", "b": "build", "c": "b"}
     assert hosts["b"].why == "the fleet file says so"
-    assert supplied(hosts["a"]) == "receives its modules from b: b builds for its key"
+    assert supply_words(hosts["a"]) == "receives its modules from b: b builds for its key"
 
 
 def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None:
@@ -269,7 +269,7 @@ class TestClaims:
     @given(
         order=strategies.permutations(["gpu1", "gpu2", "gpu3", "evil"]),
         claims=strategies.builds(
-            Told,
+            BuildFacts,
             arch=strategies.sampled_from(["x86_64", "aarch64", ""]),
             ofed=strategies.sampled_from(["none", "sha256:0f"]),
             kernel_build=strategies.sampled_from([("", ""), KERNEL, (KERNEL[0], "bb")]),
@@ -280,7 +280,7 @@ class TestClaims:
         honest=strategies.lists(strategies.sampled_from([PLAIN, OFED, replace(PLAIN, built=True)]), min_size=3),
     )
     @settings(max_examples=100, deadline=None)
-    def test_no_claim_promotes_a_host(self, order: list[str], claims: Told, honest: list[Told]) -> None:
+    def test_no_claim_promotes_a_host(self, order: list[str], claims: BuildFacts, honest: list[BuildFacts]) -> None:
         """Whoever runs another machine's build runs that of a supplier, which is one before anybody is asked."""
         intent = fleet(*order, gpu2="build")
         facts = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}

@@ -138,7 +138,7 @@ def test_names_are_those_that_other_programs_see(tmp_path: Path, records: list[b
 
 def packed(path: Path, change: Any) -> Path:
     """A bundle whose files ``change`` has changed: name → JSON."""
-    host = bundle.Host(expected("g"), EVIDENCE)
+    host = bundle.BundleHost(expected("g"), EVIDENCE)
     data = bundle.pack(bundle.Bundle("f.yml", "0", "2026-11-22T00:00:00Z", {"g": host}), {})
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]

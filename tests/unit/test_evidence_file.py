@@ -30,8 +30,8 @@ def expected(host: str) -> Expectation:
 
 def packed(path: Path, *names: str, mode: str = "gz") -> Path:
     """A support bundle of these hosts, and of one that gave no evidence."""
-    hosts = {name: bundle.Host(expected(name), EVIDENCE) for name in names}
-    hosts["lost"] = bundle.Host(expected("lost"), None, Trouble("HostUnreachable", "no answer", "", 20))
+    hosts = {name: bundle.BundleHost(expected(name), EVIDENCE) for name in names}
+    hosts["lost"] = bundle.BundleHost(expected("lost"), None, Trouble("HostUnreachable", "no answer", "", 20))
     data = bundle.pack(bundle.Bundle("fleet.yml", "0" * 64, "2026-11-22T00:00:00Z", hosts), {})
     path.write_bytes(data if mode == "gz" else gzip.decompress(data))
     return path

@@ -8,7 +8,7 @@ import pytest
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.render import render
 from gdsdeploy.errors import FleetInvalid, LockStale
-from gdsdeploy.host.evidence import wanted_by
+from gdsdeploy.host.evidence import request_for
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, Lock, LockedDriver, Package, Source, Target
@@ -108,5 +108,5 @@ def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
         {"mount": "/mnt/nvme", "path": "direct"},
         {"mount": "/data", "path": "compat", "scratch": "no"},
     ]
-    assert wanted_by(found).scratch == ("/mnt/nvme",)
-    assert wanted_by(found).mounts == ("/mnt/nvme", "/data")
+    assert request_for(found).scratch == ("/mnt/nvme",)
+    assert request_for(found).mounts == ("/mnt/nvme", "/data")

@@ -25,11 +25,11 @@ from gdsdeploy.report import html, junit, prometheus
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report import text as text_report
 from gdsdeploy.report.model import HostReport, Report
-from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import Answer
-from gdsdeploy.ssh.hostdata import Evidence, GateShown
-from gdsdeploy.validate import topology, validate
-from gdsdeploy.validate.explain import explained
+from gdsdeploy.ssh.reply_schema import Evidence, GateShown
+from gdsdeploy.validate import fleet_validation, topology
+from gdsdeploy.validate.explain import explain_facts
 from tests.unit.hostile_words import VALUES, WORDS, places, with_value
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.test_expect import fleet, lock
@@ -45,8 +45,8 @@ RECORD = gate.Record(
     [["kernel", "6.12"], ["driver", "550.1 open"]], [FINDING], ["odirect: stopped"],
 )  # fmt: skip
 SHOWN = {"version": 1, "boot_id": "b-1", "reason": "", "record": json.loads(RECORD.to_json())}
-EXPECTED = validate.expectation(fleet(), lock(), "gpu1")
-ASKED = validate.Asked(day="2026-11-22")
+EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
+ASKED = fleet_validation.ValidateOptions(day="2026-11-22")
 
 
 def came(document: Any) -> Answer:
@@ -61,10 +61,16 @@ def came(document: Any) -> Answer:
 def report_of(document: Any, *, since_boot: bool) -> HostReport:
     try:
         if since_boot:
-            return validate._recorded(EXPECTED, came(document), ASKED, ())
-        return validate._judge(fleet(), lock(), EXPECTED, came(document), ASKED, ())
+            return fleet_validation._recorded(EXPECTED, came(document), ASKED, ())
+        answer = came(document)
+
+        def report(evidence: dict[str, Any]) -> HostReport:
+            expected = fleet_validation.fit_expectation(fleet(), lock(), EXPECTED, answer)
+            return fleet_validation.host_report(expected, evidence, ASKED, (), answer.seconds)
+
+        return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
     except (HostUnfit, HostUnreachable) as error:
-        return validate.lost(EXPECTED, error, 0.5)
+        return fleet_validation.report_without_evidence(EXPECTED, error, 0.5)
 
 
 def written(host: HostReport) -> str:
@@ -88,7 +94,7 @@ def test_what_real_hosts_say_is_taken_as_it_is(path: Path) -> None:
     document = document.get("evidence", document)
     if "files" not in document:
         pytest.fail(f"{path} holds no evidence")
-    assert hostdata.judged(came(document), "evidence", Evidence, dict) == document
+    assert reply_schema.judge_reply(came(document), "evidence", Evidence, dict) == document
 
 
 def test_every_section_that_is_recorded_has_its_shape() -> None:
@@ -97,7 +103,7 @@ def test_every_section_that_is_recorded_has_its_shape() -> None:
 
 
 def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
-    document = hostdata.judged(came(SHOWN), "gate show", GateShown, dict)
+    document = reply_schema.judge_reply(came(SHOWN), "gate show", GateShown, dict)
     assert gate.record_of(document["record"]) == RECORD
     report = report_of(SHOWN, since_boot=True)
     assert [item.check for item in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
@@ -138,7 +144,9 @@ def test_evidence_with_another_value_at_any_place(value: Any) -> None:
     """Only its shape: what is made of it is tried with whole evidence below."""
     document = sample(rdma_host())
     for place in places(document):
-        words = refusal(hostdata.judged, came(with_value(document, place, value)), "evidence", Evidence, facts_from)
+        words = refusal(
+            reply_schema.judge_reply, came(with_value(document, place, value)), "evidence", Evidence, facts_from
+        )
         assert words.startswith("gpu1: ") or not words
         assert words.isprintable()
 
@@ -178,9 +186,11 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
     facts = facts_from(document)
     assert mode._text(facts)
     json.dumps(mode._document(facts))
-    assert refusal(topology.known, "gpu1", facts).startswith("gpu1: ") or shown.text(topology.known("gpu1", facts))
-    assert render(explained(facts, ""))
-    written(validate.judged(EXPECTED, document, ASKED, ()))
+    assert refusal(topology.require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(
+        topology.require_topology("gpu1", facts)
+    )
+    assert render(explain_facts(facts, ""))
+    written(fleet_validation.host_report(EXPECTED, document, ASKED, ()))
 
 
 def test_nobody_foresaw_it() -> None:
@@ -189,7 +199,9 @@ def test_nobody_foresaw_it() -> None:
     def judge(name: str, _: str) -> str:
         return {"honest": "fine"}[name]
 
-    results, errors = hostdata.each({"liar\x1b": "x", "gone": HostUnreachable("gone: away"), "honest": "x"}, judge)
+    results, errors = reply_schema.judge_each(
+        {"liar\x1b": "x", "gone": HostUnreachable("gone: away"), "honest": "x"}, judge
+    )
     assert results == {"honest": "fine"}
     assert [type(error) for error in errors] == [HostUnfit, HostUnreachable]
     assert "cannot be judged: KeyError" in errors[0].message

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gdsdeploy.files.secretwords import REDACTED
-from gdsdeploy.fleetfile.masked import PRIVATE, masked
+from gdsdeploy.fleetfile.masking import PRIVATE, mask_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.validate.redact import Redactor
 
@@ -54,7 +54,7 @@ rollout:
 
 def test_every_private_value_is_masked_and_counted() -> None:
     found: list[str] = []
-    text = masked(SECRETS, found.append)
+    text = mask_fleet(SECRETS, found.append)
     assert "hunter2" not in text
     assert "#" not in text
     value = yaml.safe_load(text)
@@ -73,14 +73,14 @@ def test_every_private_value_is_masked_and_counted() -> None:
 
 def test_a_webhook_is_taken_out_of_other_texts_too() -> None:
     redactor = Redactor()
-    masked(SECRETS, redactor.secret)
+    mask_fleet(SECRETS, redactor.secret)
     assert redactor.text("POST https://chat.example/hunter2 failed") == f"POST {REDACTED} failed"
     assert redactor.summary()["secret"] > 10
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_what_is_public_stays(path: Path) -> None:
-    before, after = yaml.safe_load(path.read_text()), yaml.safe_load(masked(path.read_text(), lambda _: None))
+    before, after = yaml.safe_load(path.read_text()), yaml.safe_load(mask_fleet(path.read_text(), lambda _: None))
 
     def compare(old: Any, new: Any, key: str) -> None:
         if key in PRIVATE:
@@ -106,4 +106,4 @@ def test_every_key_of_a_fleet_file_is_public_or_private() -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n"])
 def test_an_empty_file_stays_empty(text: str) -> None:
-    assert masked(text, lambda _: None) == ""
+    assert mask_fleet(text, lambda _: None) == ""

@@ -27,9 +27,9 @@ from gdsdeploy.host.kmod import findings
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Refused
+from gdsdeploy.model.lock import RefusedChoice
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import Module
+from gdsdeploy.preflight.record import ModuleResult
 from gdsdeploy.report import html, text
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.report.sample_report import report as sample_report
@@ -45,9 +45,9 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     spelling: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
-    host = fitting.Host("gpu1", facts_from(rdma_host()))
+    host = fitting.FitTarget("gpu1", facts_from(rdma_host()))
     before = fitting.fit(profile, host, (1, 20))
-    monkeypatch.setattr(fitting, "described", lambda item: spelling(mounts.described(item)))
+    monkeypatch.setattr(fitting, "description", lambda item: spelling(mounts.description(item)))
     assert fitting.fit(profile, host, (1, 20)).values == before.values
 
 
@@ -58,12 +58,12 @@ def test_a_cufile_json_is_fitted_without_running_a_check(monkeypatch: pytest.Mon
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
     monkeypatch.setattr(storage_check, "path", refuse)
     monkeypatch.setattr(registry, "run", refuse)
-    fitting.fit(profile, fitting.Host("gpu1", facts_from(rdma_host())), (1, 20))
+    fitting.fit(profile, fitting.FitTarget("gpu1", facts_from(rdma_host())), (1, 20))
 
 
 def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
-    monkeypatch.setattr(storage_check, "described", lambda _: "in other words")
+    monkeypatch.setattr(storage_check, "description", lambda _: "in other words")
     found = {item.check: item for item in checks.run(facts_from(rdma_host()), expectation)}
     assert found["storage.path:/nowhere"].path == mounts.NONE
     assert found["storage.path:/"].found.startswith("in other words")
@@ -132,7 +132,7 @@ def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any],
 def test_a_stub_is_known_by_its_id() -> None:
     error = {"id": errors.StubError.id, "message": "reworded", "hint": "", "rules": []}
     outcome = {"module": "nvidia-peermem", "files": [], "error": error}
-    assert trial.modules_of(outcome) == [Module("nvidia-peermem", None, None, error="reworded")]
+    assert trial.modules_of(outcome) == [ModuleResult("nvidia-peermem", None, None, error="reworded")]
     assert trial.modules_of({**outcome, "error": {**error, "id": ""}})[0].builds is False
 
 
@@ -151,7 +151,7 @@ def test_lines_that_only_point_at_a_reason_are_marked() -> None:
 
 
 def test_what_a_lock_refused_is_split_in_one_place() -> None:
-    refused = Refused(what="kernel 6.12.107+deb13-amd64", rule="r", words="w")
+    refused = RefusedChoice(what="kernel 6.12.107+deb13-amd64", rule="r", words="w")
     assert (refused.subject, refused.choice) == ("kernel", "6.12.107+deb13-amd64")
 
 

@@ -134,7 +134,7 @@ def test_disruptions_are_those_of_hosts() -> None:
 def test_every_kind_has_words() -> None:
     assert len(registry.kinds()) > 20
     for kind, words in registry.kinds().items():
-        assert change_words.what(Change(kind, "x")) == words.format("x") != ""
+        assert change_words.action_words(Change(kind, "x")) == words.format("x") != ""
 
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:

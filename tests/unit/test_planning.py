@@ -27,7 +27,7 @@ RELEASE = LOCK.targets["gds"].kernel.release
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        program = plan_fleet.sources(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
+        program = plan_fleet.write_run_files(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
         # Packed once; it is the same for every test.
         patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
         yield
@@ -46,11 +46,11 @@ def changed(fleet: Fleet, **profile: Any) -> Fleet:
 
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
-    run_files = plan_fleet.sources(fleet, LOCK, LAB)
-    document = plan_fleet.documents(fleet, LOCK, run_files, [name])[name]
+    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
+    document = plan_fleet.desired_documents(fleet, LOCK, run_files, [name])[name]
     found = {}
     for way, resources in document["variants"].items():
-        entries = engine.items({"version": document["version"], "resources": resources})
+        entries = engine.read_resources({"version": document["version"], "resources": resources})
         found[way] = {entry.name: entry.desired for entry in entries}
         assert len(entries) == len(found[way]), "each resource stands once"
     return found
@@ -130,9 +130,9 @@ def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
 
 
 def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
-    run_files = plan_fleet.sources(fleet, LOCK, LAB)
+    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
     values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
-    assert desired.paths(desired.document(values, desired.Files())) >= {
+    assert desired.paths(desired.resources_of(values, desired.Files())) >= {
         "/etc/cufile.json",
         "/etc/gdsdeploy/expectation.json",
         "/etc/gdsdeploy/gate.json",
@@ -153,7 +153,7 @@ RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {
 def test_a_machine_that_gave_no_answer_has_its_error() -> None:
     error = HostUnreachable("gone")
     with pytest.raises(HostUnreachable) as caught:
-        plan_fleet.checked_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
+        plan_fleet.require_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
     assert caught.value is error
 
 
@@ -170,4 +170,4 @@ def test_a_machine_that_gave_no_answer_has_its_error() -> None:
 )
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
     with pytest.raises(HostUnfit, match=words):
-        plan_fleet.checked_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)
+        plan_fleet.require_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)

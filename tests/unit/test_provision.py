@@ -12,7 +12,7 @@ import pytest
 
 from gdsdeploy.converge import ansible, provision
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.plan_fleet import Planned
+from gdsdeploy.converge.plan_fleet import FleetPlan
 from gdsdeploy.errors import HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
@@ -49,9 +49,9 @@ class Named:
         self.host = host
 
 
-def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.Run:
+def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.ProvisionRun:
     plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
-    monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: Planned(plans, {}))
+    monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}))
     monkeypatch.setattr(ansible, "play", play)
     path = LAB / "fleet.yml"
     lock = lockfile.read(LAB / "gdsdeploy.lock")

@@ -18,7 +18,7 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.validate import bundle
-from gdsdeploy.validate.bundle import Bundle, Host
+from gdsdeploy.validate.bundle import Bundle, BundleHost
 from gdsdeploy.validate.redact import Redactor
 from gdsdeploy.validate.support_bundle import judge, redactor_for
 
@@ -129,7 +129,7 @@ def planted() -> tuple[dict[str, Any], list[str]]:
 
 
 def whole(evidence: dict[str, Any], expectation: Expectation = EXPECTATION) -> Bundle:
-    return Bundle("fleet.yml", "sha256:0", "2026-11-21T08:00:00Z", {"gpu1": Host(expectation, evidence)})
+    return Bundle("fleet.yml", "sha256:0", "2026-11-21T08:00:00Z", {"gpu1": BundleHost(expectation, evidence)})
 
 
 def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
     digest = hashlib.sha256(evidence["files"]["/etc/cufile.json"].encode()).hexdigest()
     original = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
     redactor = redactor_for(original, hide_names=True)
-    redacted = bundle.redacted(original, redactor)
+    redacted = bundle.redact_bundle(original, redactor)
     data = bundle.pack(redacted, redactor.summary())
     (tmp_path / "b.tar.gz").write_bytes(data)
     with tarfile.open(tmp_path / "b.tar.gz") as archive:
@@ -164,7 +164,7 @@ def test_the_same_content_gives_the_same_bytes() -> None:
     packed = []
     for _ in range(2):
         redactor = redactor_for(whole(evidence), hide_names=False)
-        packed.append(bundle.pack(bundle.redacted(whole(evidence), redactor), redactor.summary()))
+        packed.append(bundle.pack(bundle.redact_bundle(whole(evidence), redactor), redactor.summary()))
     assert packed[0] == packed[1]
 
 
@@ -200,7 +200,7 @@ def test_domains_of_hosts_and_login_names_go_even_where_host_names_stay() -> Non
 @pytest.mark.parametrize("name", ["h100-libcufile-1.20.0", "h100-libcufile-1.15.1", "light-pinned", "lab-vm-bare"])
 def test_no_verdict_of_a_real_host_changes(name: str) -> None:
     evidence = json.loads((HOSTS / f"{name}.json").read_text())
-    redacted = bundle.redacted(whole(evidence), redactor_for(whole(evidence), hide_names=True))
+    redacted = bundle.redact_bundle(whole(evidence), redactor_for(whole(evidence), hide_names=True))
     (host,) = redacted.hosts.values()
     before = checks.run(facts_from(evidence), EXPECTATION)
     after = checks.run(facts_from(host.evidence), host.expectation)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.builds import assign, cache, run_archives
-from gdsdeploy.builds.assign import Supply, Told, archive_of
+from gdsdeploy.builds.assign import BuildFacts, Supply, archive_of
 from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
 from gdsdeploy.converge import build_facts, diff, plan_report, provision
 from gdsdeploy.converge.ansible import HostResult, Outcome
@@ -37,7 +37,9 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     # What the archives of these tests are of, in the place of the lab's lock.
-    monkeypatch.setattr(run_archives, "wanted_of", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"})
+    monkeypatch.setattr(
+        run_archives, "expected_manifest", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"}
+    )
 
 
 @pytest.fixture
@@ -48,20 +50,20 @@ def keys(tmp_path: Path) -> BuilderKeys:
     return record
 
 
-def keep(shelf: run_archives.Shelf) -> list[GdsError]:
+def keep(shelf: run_archives.RunArchives) -> list[GdsError]:
     return shelf.keep(LOCK, FLEET, BUILDS)
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
     tar = archive(tmp_path / "a.tar", "a")
-    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None
         archive_of(WANT, shelf.folder).write_bytes(tar.read_bytes())
         assert keep(shelf) == []
         folder = shelf.folder
     assert not folder.exists()
-    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["gpu1"]) is None
         build = shelf.look(WANT, ["gpu1", "build1"])
         assert build is not None
@@ -71,13 +73,13 @@ def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
         path.write_bytes(archive(tmp_path / "b.tar", "b").read_bytes())
         assert keep(shelf) == []
     assert {entry.manifest["compiler"] for entry in cache.default(print).entries()} == {"a", "b"}
-    with run_archives.opened(tmp_path / "other.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "other.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None, "another fleet knows another build1, or none"
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) -> None:
-    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
         archive_of(WANT, shelf.folder).write_text("half of an archive")
         (error,) = keep(shelf)
     assert isinstance(error, BuildCacheUnusable)
@@ -88,20 +90,20 @@ def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) ->
 def test_what_is_signed_by_another_or_claims_another_stack_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
         path = archive_of(WANT, shelf.folder)
         for signer in (None, OTHER, SIGNER._replace(seed=OTHER.seed)):
             archive(path, "a", signer=signer)
             assert "what build1 built cannot be kept" in keep(shelf)[0].message
         archive(path, "a")
         for name, value in (("driver_version", "551"), ("kernel_release", "6.13"), ("nvidia_fs_version", "2")):
-            monkeypatch.setattr(run_archives, "wanted_of", lambda *_, wanted={name: value}: wanted)
+            monkeypatch.setattr(run_archives, "expected_manifest", lambda *_, wanted={name: value}: wanted)
             assert f"its {name.replace('_', ' ')} is" in keep(shelf)[0].message
         assert cache.default(print).entries() == []
 
 
 def test_a_key_is_on_record_from_the_first_time_on_and_another_is_refused(tmp_path: Path) -> None:
-    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.open_run_archives(tmp_path / "fleet.yml") as shelf:
         keys = shelf.keys
         assert keys.origin("build1") is None
         keys.path("build1").write_text(ORIGIN.public)
@@ -125,17 +127,17 @@ def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequ
     return {"build": [{"name": "packages.kernel", "changes": kernel}, {"name": "modules", "report": report}]}
 
 
-def facts_from(value: dict[str, Any]) -> Told:
-    return build_facts.told(diff.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
+def facts_from(value: dict[str, Any]) -> BuildFacts:
+    return build_facts.build_facts_from(diff.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
 
 
 def test_what_a_host_told() -> None:
-    assert facts_from(answered()) == Told("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
+    assert facts_from(answered()) == BuildFacts("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
     assert facts_from(answered(dkms=["nvidia-current-open/550.163.01"])).built is False
     assert facts_from(answered(dkms=["nvidia-fs/2.19.7", "nvidia-current-open/550.163.01"])).built
-    assert facts_from({}) == Told()
-    assert facts_from(answered(key={"kernel_build": []})) == Told()
-    assert facts_from({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == Told()
+    assert facts_from({}) == BuildFacts()
+    assert facts_from(answered(key={"kernel_build": []})) == BuildFacts()
+    assert facts_from({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == BuildFacts()
 
 
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
@@ -174,13 +176,13 @@ def test_whose_build_was_received_is_a_name(name: Any) -> None:
     assert facts_from(answered(received={"builder": "build1"})).builder == "build1"
 
 
-def run(failures: dict[str, str], waiting: str) -> provision.Run:
+def run(failures: dict[str, str], waiting: str) -> provision.ProvisionRun:
     """A run that ended with these failures; modules were not delivered to the hosts in ``waiting``."""
     results = {
         name: HostResult(failure=ConvergeFailed(text), kind="not-delivered" if name in waiting else "io")
         for name, text in failures.items()
     }
-    return provision.Run(Outcome(status=2, hosts=results), {}, Path("log"))
+    return provision.ProvisionRun(Outcome(status=2, hosts=results), {}, Path("log"))
 
 
 def test_those_who_wait_for_a_failed_build_are_told_which(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients
-from gdsdeploy.preflight.choice import Asked, candidates
+from gdsdeploy.preflight.choice import StackChoices, candidates
 from gdsdeploy.preflight.root import Layer, Root, root
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
@@ -101,7 +101,7 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
-        choices = Asked((options.kernel,), (options.driver,), ("newest",))
+        choices = StackChoices((options.kernel,), (options.driver,), ("newest",))
         (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
         if choice.target is None:
             sys.exit(choice.problem)

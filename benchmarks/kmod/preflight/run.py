@@ -27,7 +27,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients, trial
-from gdsdeploy.preflight.choice import Asked, candidates
+from gdsdeploy.preflight.choice import StackChoices, candidates
 from gdsdeploy.preflight.root import Root, root
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
-        choices = Asked((arguments.kernel,), (arguments.driver,), ("newest",))
+        choices = StackChoices((arguments.kernel,), (arguments.driver,), ("newest",))
         (stack,) = candidates("gds", profile, platform, universe, indices, None, choices)
         target = stack.target
         if target is None:

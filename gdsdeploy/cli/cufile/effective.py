@@ -9,7 +9,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cufile import effective
-from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
+from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed_library
 from gdsdeploy.cufile.machine import content
 from gdsdeploy.errors import CufileInvalid
 from gdsdeploy.host.io import reading
@@ -68,7 +68,7 @@ def command(
       17    there is no usable libcufile
       0     every file has the intended effect
     """
-    source = Library(library) if library is not None else installed()
+    source = Library(library) if library is not None else installed_library()
     if stand_in:
         source = Library(source.path, cuda="standin")
     elif not has_gpu():

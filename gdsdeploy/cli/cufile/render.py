@@ -11,14 +11,14 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.converge import fitted_hosts
-from gdsdeploy.cufile.fit import Host
-from gdsdeploy.cufile.render import PATH, Variant, rendered
+from gdsdeploy.converge import cufile_facts
+from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import PATH, Variant, render_profile
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
-from gdsdeploy.validate.validate import write
+from gdsdeploy.validate.fleet_validation import write
 
 
 @click.command()
@@ -54,17 +54,17 @@ def command(
     intent, lock = lockfile.fleet_and_lock(fleet)
     require_host(host, intent.hosts, fleet)
     profile = intent.profiles[intent.hosts[host].profile]
-    facts: Host | None = None
+    facts: FitTarget | None = None
     if evidence is not None:
-        facts = fitted_hosts.read(host, evidence)
+        facts = cufile_facts.facts_from_file(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
-            answer = fitted_hosts.facts_of(intent, lock, fleet, [host])[host]
+            answer = cufile_facts.facts_of(intent, lock, fleet, [host])[host]
         if isinstance(answer, GdsError):
             raise answer
         facts = answer
     version = lock.targets[intent.hosts[host].profile].libcufile.version
-    result = rendered(intent.hosts[host].profile, profile, version, facts, variant=cast("Variant", variant))
+    result = render_profile(intent.hosts[host].profile, profile, version, facts, variant=cast("Variant", variant))
     for note in result.notes:
         console.warn(note)
     changes = "".join(_differences(facts, result.text)) if diff and facts else None
@@ -80,7 +80,7 @@ def command(
         console.file(result.text.rstrip("\n"))
 
 
-def _differences(host: Host, text: str) -> Iterator[str]:
+def _differences(host: FitTarget, text: str) -> Iterator[str]:
     """A unified diff from the host's file; raises HostUnfit if that could not be read."""
     content = host.facts.document.text(PATH)
     if isinstance(content, Unknown):

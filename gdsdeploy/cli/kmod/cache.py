@@ -9,7 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
-from gdsdeploy.builds.cache import BuildCache, Entry
+from gdsdeploy.builds.cache import BuildCache, CacheEntry
 from gdsdeploy.cli import options
 from gdsdeploy.errors import BuildCacheUnusable
 
@@ -95,7 +95,7 @@ def _cache() -> BuildCache:
     return buildcache.default(console.warn)
 
 
-def _described(entries: Sequence[Entry]) -> list[dict[str, object]]:
+def _described(entries: Sequence[CacheEntry]) -> list[dict[str, object]]:
     return [
         {
             "builder": entry.builder,
@@ -116,7 +116,7 @@ def _print(cache: BuildCache, **lists: list[dict[str, object]]) -> None:
     console.json({"folder": str(cache.folder), "limit": cache.limit, **lists})
 
 
-def _lines(entries: Sequence[Entry]) -> str:
+def _lines(entries: Sequence[CacheEntry]) -> str:
     """Print the builds, and return their size together."""
     for entry in entries:
         driver = entry.manifest.get("driver") or {}

@@ -14,7 +14,7 @@ from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoS
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Asked, Cell, preflight
+from gdsdeploy.preflight import Cell, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -73,7 +73,7 @@ def command(
     lock = lockfile.read(path) if path.exists() else None
     if lock is None:
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
-    asked = Asked(_words(kernels), _words(drivers), _words(nvidia_fs))
+    asked = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
         cells = preflight(intent, lock, chosen, asked, mode=mode, again=again, fetcher=fetcher, step=console.step)
     if as_json:

@@ -56,4 +56,4 @@ def _effects(plan: Plan, payload: Payload | None, watch: Watch) -> Effects:
         # An abort without hosts in progress touches no host; refusing it would block every later rollout.
         if not isinstance(payload, RolloutAborted) or watch.status is None or watch.status.under_way():
             raise
-        return session.Nobody(error)
+        return session.RefusingEffects(error)

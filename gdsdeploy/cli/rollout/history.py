@@ -43,7 +43,7 @@ def command(fleet: Path, as_json: bool) -> None:
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    live = session.worked_on(path)
+    live = session.has_driver(path)
     with journal.reading(path) as book:
         summaries = book.rollouts()
         for summary in summaries:

@@ -11,7 +11,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.rollout import session, status
-from gdsdeploy.validate.validate import require_folder
+from gdsdeploy.validate.fleet_validation import require_folder
 
 
 @click.command()
@@ -38,8 +38,8 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
     """
     require_folder(html)
     path = session.require_journal(fleet)
-    _, events = session.chosen(path, None)
-    ended = carry_out(fleet, session.reconsidered(status.fold(events), fleet, accept, "by command"), as_json=as_json)
+    _, events = session.find_rollout(path, None)
+    ended = carry_out(fleet, session.resumption(status.fold(events), fleet, accept, "by command"), as_json=as_json)
     if ended is not None:
         finish(ended, html=html, as_json=as_json)
     elif html is not None:

@@ -16,10 +16,10 @@ from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.rollout import durations, journal, preconditions, session
 from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.preconditions import Outlook
+from gdsdeploy.rollout.preconditions import RolloutPreview
 from gdsdeploy.rollout.report import page, preview
 from gdsdeploy.rollout.status import Status
-from gdsdeploy.validate.validate import require_folder, write
+from gdsdeploy.validate.fleet_validation import require_folder, write
 
 
 @click.command()
@@ -101,7 +101,7 @@ def _require_no_unfinished(fleet: Path) -> None:
     newest = durations.newest(fleet)
     if newest is None or newest.finished:
         return
-    if session.worked_on(journal.path_of(fleet)):
+    if session.has_driver(journal.path_of(fleet)):
         raise Busy(f"the rollout {newest.id} is running", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
@@ -109,7 +109,7 @@ def _require_no_unfinished(fleet: Path) -> None:
     )
 
 
-def _run(outlook: Outlook, fleet: Path, *, as_json: bool) -> Status:
+def _run(outlook: RolloutPreview, fleet: Path, *, as_json: bool) -> Status:
     effects = session.real(outlook.plan)
     watch = Watch(as_json=as_json)
     with journal.writing(journal.path_of(fleet), doing="rollout start") as writer:
@@ -126,7 +126,7 @@ def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     if html is not None:
         write(html, page.render(ended, live=False))
         console.say(f"The report is in {html}")
-    error = session.outcome(ended)
+    error = session.final_error(ended)
     if error is not None:
         raise error
     if not as_json:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, List, Sequence
 from ..boot import grub, guard
 from ..errors import CannotTellError, HostError
 from ..model import expectation
-from .errors import typed
-from .host import Host
+from .errors import with_kind
+from .host import ManagedHost
 from .model import INSTALLS, Change, Resource, Words
 
 _KEPT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
@@ -30,7 +30,7 @@ class BootDefault(Resource[Desired]):
     removal_rank = 50
     kinds: ClassVar[Words] = {"boot": "make {} the kernel that boots"}
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""
         state = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
         try:
@@ -57,20 +57,20 @@ class BootDefault(Resource[Desired]):
             raise CannotTellError(message, _KEPT, "modules")
         return [Change("boot", release, observed["default"], release, "default")]
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         host.forget()
-        with typed("failed"):
+        with with_kind("failed"):
             grub.set_default(desired.kernel_release, root=host.root)
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Leave the choice of the kernel to the boot loader's own configuration."""
-        with typed("failed"):
+        with with_kind("failed"):
             result = grub.clear_default(check=host.check, root=host.root)
         host.forget()
         return [Change("boot", change, "", "", "restore") for change in result["changes"]]
 
 
-def _objections(host: Host, release: str) -> List[str]:
+def _objections(host: ManagedHost, release: str) -> List[str]:
     try:
         expected = expectation.from_json(host.text(expectation.PATH) or "null")
     except ValueError as error:

@@ -12,7 +12,7 @@ from ..model.schema import LINES
 from . import written
 from .file_resource import FileResource, restore
 from .files import FOLDER, File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal
 
 TMPFILES = "/etc/tmpfiles.d/gdsdeploy.conf"
@@ -51,7 +51,7 @@ class Cufile(FileResource[Desired]):
             File.of(desired.path, desired.content),
         ]
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
         observed["log_dir"] = host.entry(desired.log_dir)
         return observed
@@ -71,12 +71,12 @@ class Cufile(FileResource[Desired]):
             refusals.append(Refusal("log-dir", words, f"{hint} fleet file"))
         return refusals
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Restore the files; without a record cufile.json is removed only if gdsdeploy rendered it."""
         return restore(host, (TMPFILES, LOG_DIR, glob.escape(_path(host))))
 
 
-def _path(host: Host) -> str:
+def _path(host: ManagedHost) -> str:
     """Where cufile.json is here, as the expectation says."""
     try:
         path = json.loads(host.text(expectation.PATH)).get("cufile_path")

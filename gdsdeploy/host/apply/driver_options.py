@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Dict, List, Sequence
 from . import initramfs
 from .file_resource import FileResource
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import NONE, Change, Words
 
 MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
@@ -44,7 +44,7 @@ class DriverOptions(FileResource[Desired]):
     def wanted(self, desired: Desired) -> List[File]:
         return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
         observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
         return observed
@@ -59,7 +59,7 @@ class DriverOptions(FileResource[Desired]):
             changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
         return changes
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "initramfs":
             initramfs.rebuild(host, desired.kernel_release)
         else:

@@ -9,14 +9,14 @@ from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
 from . import files, registry
 from .errors import io_error
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Resource
 
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Item:
+class DesiredResource:
     """One resource of a document, its desired state already typed."""
 
     #: ``RESOURCE`` or ``RESOURCE.INSTANCE``
@@ -43,7 +43,7 @@ class Result:
         return asdict(self)
 
 
-def items(document: Any, only: Sequence[str] = ()) -> List[Item]:
+def read_resources(document: Any, only: Sequence[str] = ()) -> List[DesiredResource]:
     """The resources of ``document``, in its order; ``only``: names to keep, of resources or instances.
 
     Raises DesiredError that names the place of a mistake.
@@ -62,7 +62,7 @@ def items(document: Any, only: Sequence[str] = ()) -> List[Item]:
     return _select(resources, only)
 
 
-def _read_resource(number: int, value: Any) -> Item:
+def _read_resource(number: int, value: Any) -> DesiredResource:
     place = f"resources[{number}]"
     if not isinstance(value, Mapping) or set(value) - {"resource", "instance", "desired"}:
         raise DesiredError(f"{place}: an object with resource, instance and desired is needed")
@@ -71,10 +71,10 @@ def _read_resource(number: int, value: Any) -> Item:
         raise DesiredError(f"{place}.resource: a string is needed")
     resource = registry.resource(name)
     desired = schema.load(resource.desired_type, value.get("desired", {}), f"{place}.desired")
-    return Item(f"{name}.{instance}" if instance else name, resource, desired)
+    return DesiredResource(f"{name}.{instance}" if instance else name, resource, desired)
 
 
-def _select(resources: List[Item], only: Sequence[str]) -> List[Item]:
+def _select(resources: List[DesiredResource], only: Sequence[str]) -> List[DesiredResource]:
     names = {resource.name for resource in resources} | {resource.resource.name for resource in resources}
     missing = [name for name in only if name not in names]
     if missing:
@@ -83,8 +83,8 @@ def _select(resources: List[Item], only: Sequence[str]) -> List[Item]:
 
 
 def run(
-    host: Host,
-    wanted: Sequence[Item],
+    host: ManagedHost,
+    wanted: Sequence[DesiredResource],
     *,
     diff: bool = False,
     done: Callable[[Result], None] = lambda _: None,
@@ -108,7 +108,7 @@ def run(
     return results
 
 
-def _check(host: Host, target: Item, pending: Sequence[Change]) -> Result:
+def _check(host: ManagedHost, target: DesiredResource, pending: Sequence[Change]) -> Result:
     result = Result(target.name)
     try:
         observed = target.resource.observe(host, target.desired)
@@ -126,7 +126,7 @@ def _check(host: Host, target: Item, pending: Sequence[Change]) -> Result:
     return result
 
 
-def _apply(host: Host, target: Item, *, diff: bool) -> Result:
+def _apply(host: ManagedHost, target: DesiredResource, *, diff: bool) -> Result:
     result = Result(target.name)
     host.begin()
     try:
@@ -152,7 +152,7 @@ def _apply(host: Host, target: Item, *, diff: bool) -> Result:
     return result
 
 
-def _refusals(host: Host, target: Item) -> List[Refusal]:
+def _refusals(host: ManagedHost, target: DesiredResource) -> List[Refusal]:
     try:
         return target.resource.refusals(target.desired, target.resource.observe(host, target.desired))
     except (CannotTellError, HostError):
@@ -165,11 +165,11 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
         raise ApplyError("; ".join(entry.message for entry in refusals), refusals[0].hint, "refused")
 
 
-def _with_resource(target: Item, changes: Sequence[Change]) -> List[Change]:
+def _with_resource(target: DesiredResource, changes: Sequence[Change]) -> List[Change]:
     return [replace(change, resource=target.name) for change in changes]
 
 
-def _diffs(host: Host, target: Item, changes: Sequence[Change]) -> List[Dict[str, str]]:
+def _diffs(host: ManagedHost, target: DesiredResource, changes: Sequence[Change]) -> List[Dict[str, str]]:
     """Texts of files before and after, for those that resources show; what isn't text is left out."""
     shown: Optional[Callable[[Any], List[files.File]]] = getattr(target.resource, "wanted", None)
     by_path = {file.path: file for file in shown(target.desired)} if shown is not None and changes else {}

@@ -14,7 +14,7 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno
 
 
 @contextlib.contextmanager
-def typed(kind: str) -> Iterator[None]:
+def with_kind(kind: str) -> Iterator[None]:
     """Turn every other HostError into an ApplyError of this kind."""
     try:
         yield

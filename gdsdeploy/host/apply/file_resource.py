@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, List, Optional, Sequence, Set, TypeVa
 from ..rootdir import list_folder
 from . import files
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Resource, Words
 from .record import is_ours, look
 
@@ -32,7 +32,7 @@ class FileResource(Resource[D], Generic[D]):
         """Files and folders in the order in which they are made."""
         raise NotImplementedError
 
-    def observe(self, host: Host, desired: D) -> Any:
+    def observe(self, host: ManagedHost, desired: D) -> Any:
         """Path → what is there."""
         return {file.path: host.entry(file.path) for file in self.wanted(desired)}
 
@@ -44,17 +44,17 @@ class FileResource(Resource[D], Generic[D]):
         """One for each path that differs; the engine leaves out those that an earlier resource brings about."""
         return [change for file in self.wanted(desired) for change in files.compare(file, observed[file.path])]
 
-    def apply(self, host: Host, desired: D, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: D, change: Change) -> None:
         host.write(next(file for file in self.wanted(desired) if file.path == change.subject))
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Restore every path of ``reverts``; a file of gdsdeploy without a record is removed."""
         return restore(host, self.reverts)
 
 
-def restore(host: Host, patterns: Sequence[str]) -> List[Change]:
+def restore(host: ManagedHost, patterns: Sequence[str]) -> List[Change]:
     """Make each path what the record says it was; with ``host.check`` nothing is done.  Returns the changes."""
-    changes = restoring(host, patterns)
+    changes = restoration_changes(host, patterns)
     if not host.check:
         for change in changes:
             take_back(host, change.subject)
@@ -63,7 +63,7 @@ def restore(host: Host, patterns: Sequence[str]) -> List[Change]:
     return changes
 
 
-def restoring(host: Host, patterns: Sequence[str]) -> List[Change]:
+def restoration_changes(host: ManagedHost, patterns: Sequence[str]) -> List[Change]:
     """What makes each path what it was before, and the folders that were made for it; without a record ours goes."""
     paths = set(host.glob(patterns))
     paths |= {target for target in map(host.target, paths) if target in host.record.paths}
@@ -76,7 +76,7 @@ def restoring(host: Host, patterns: Sequence[str]) -> List[Change]:
     return changes
 
 
-def take_back(host: Host, path: str) -> None:
+def take_back(host: ManagedHost, path: str) -> None:
     """Make one change of :func:`restoring`; raises ApplyError."""
     if path in host.record.paths:
         host.restore(path)
@@ -84,7 +84,7 @@ def take_back(host: Host, path: str) -> None:
         host.remove_tree(path)
 
 
-def _restoration(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
+def _restoration(host: ManagedHost, path: str, gone: Set[str]) -> Optional[Change]:
     """What differs from what was before ``path`` was changed; ``gone``: what is about to be deleted."""
     now = look(host.root, path)
     if path not in host.record.paths:
@@ -101,7 +101,7 @@ def _restoration(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     return Change(kind, path, "", "", "restore")
 
 
-def _new_folders(host: Host, path: str) -> List[str]:
+def _new_folders(host: ManagedHost, path: str) -> List[str]:
     """The folders above ``path`` that weren't there."""
     folders: List[str] = []
     folder = os.path.dirname(path)

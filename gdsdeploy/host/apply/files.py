@@ -41,7 +41,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PathState:
     """A path as it is; ``kind`` is ``file``, ``folder``, ``link`` or ``other``, ``sha256`` empty but for files."""
 
     kind: str
@@ -51,18 +51,18 @@ class Entry:
     sha256: str = ""
 
 
-def entry(place: str, path: str) -> Optional[Entry]:
+def entry(place: str, path: str) -> Optional[PathState]:
     """What is at ``place``, links followed; None: nothing.  Raises CannotTellError that names ``path``."""
     try:
         status = os.stat(place)
         owner = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
         if not stat.S_ISREG(status.st_mode):
-            return Entry(FOLDER if stat.S_ISDIR(status.st_mode) else "other", *owner)
+            return PathState(FOLDER if stat.S_ISDIR(status.st_mode) else "other", *owner)
         digest = hashlib.sha256()
         with _open_regular(place, path) as file:
             for piece in iter(lambda: file.read(1 << 20), b""):
                 digest.update(piece)
-        return Entry(FILE, *owner, digest.hexdigest())
+        return PathState(FILE, *owner, digest.hexdigest())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -83,13 +83,13 @@ def text(place: str, path: str) -> str:
 @contextlib.contextmanager
 def _open_regular(place: str, path: str) -> Iterator[IO[bytes]]:
     """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
-    with reading.opened(place) as file:
+    with reading.open_file(place) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise CannotTellError(f"{path}: is not a file")
         yield file
 
 
-def compare(file: File, present: Optional[Entry], disruption: str = NONE) -> List[Change]:
+def compare(file: File, present: Optional[PathState], disruption: str = NONE) -> List[Change]:
     """What makes ``present`` the file or folder: no change, or one.
 
     The wrong kind of entry (a folder for a file) is a change, and one that is refused: see :func:`in_the_way`.
@@ -112,12 +112,12 @@ def compare(file: File, present: Optional[Entry], disruption: str = NONE) -> Lis
     return []
 
 
-def refusals(pairs: Iterable[Tuple[File, Optional[Entry]]]) -> List[Refusal]:
+def refusals(pairs: Iterable[Tuple[File, Optional[PathState]]]) -> List[Refusal]:
     """The refusals of :func:`in_the_way` for files and what is at their paths."""
     return [refusal for file, entry in pairs for refusal in [in_the_way(file, entry)] if refusal is not None]
 
 
-def decoded(text: str, place: str) -> bytes:
+def decode_base64(text: str, place: str) -> bytes:
     """The bytes of base64; raises DesiredError that names ``place``."""
     try:
         return base64.b64decode(text, validate=True)
@@ -125,7 +125,7 @@ def decoded(text: str, place: str) -> bytes:
         raise DesiredError(f"{place}: not base64") from None
 
 
-def in_the_way(file: File, present: Optional[Entry]) -> Optional[Refusal]:
+def in_the_way(file: File, present: Optional[PathState]) -> Optional[Refusal]:
     """The refusal where something else has the path: a folder for a file, a file for a folder, a device."""
     if present is None or present.kind in (file.kind, LINK) or file.kind == ABSENT:
         return None

@@ -12,9 +12,9 @@ from ..gate import metrics
 from ..gate.gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
 from ..model.schema import LINES
 from . import services
-from .file_resource import FileResource, restoring
+from .file_resource import FileResource, restoration_changes
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Words
 from .program import COMMAND
 
@@ -65,13 +65,13 @@ class Gate(FileResource[Desired]):
         slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
         return [File.of(PATH, desired.settings), *slurm, File.of(services.path(UNIT), unit(desired))]
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
         observed["unit"] = services.observe(host, UNIT)
-        observed["outdated"] = desired.enabled and services.outdated(host, [UNIT])
+        observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
         paths = () if desired.slurm else (SLURM_HEALTH,)
         every = (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND)
-        observed["back"] = restoring(host, paths if desired.enabled else every)
+        observed["back"] = restoration_changes(host, paths if desired.enabled else every)
         observed["left"] = [] if desired.enabled else _leftovers(host, desired.left)
         return observed
 
@@ -88,22 +88,22 @@ class Gate(FileResource[Desired]):
         """Files and the links of the unit; systemd reads them as they are enabled."""
         changes = super().changes(desired, observed, pending)
         if not desired.enabled:
-            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deletions(observed["left"])]
+            return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"], *_deletions(observed["left"])]
         changes += observed["back"]
         written = any(change.subject == services.path(UNIT) for change in changes)
-        changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+        changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
         if observed["outdated"] and not services.read_again([*pending, *changes]):
             changes.append(Change("reload", "systemd", "", "", "outdated"))
         return changes
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Make one change; what the gate left in folders of others has no record."""
         if change.kind == "delete" and change.reason == "not-wanted":
             host.remove_tree(change.subject)
         elif not services.apply(host, change):
             super().apply(host, desired, change)
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Take the gate away, with what it left where its settings say."""
         paths = _leftovers(host, _places(host))
         changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *FOUND))
@@ -148,7 +148,7 @@ def _deletions(paths: Sequence[str]) -> List[Change]:
     return [Change("delete", path, "file", "", "not-wanted") for path in paths]
 
 
-def _places(host: Host) -> List[str]:
+def _places(host: ManagedHost) -> List[str]:
     """Where the gate of this host writes outside of our folders, by the settings that are there."""
     try:
         settings = settings_from(host.text(PATH))
@@ -158,12 +158,12 @@ def _places(host: Host) -> List[str]:
     return [*(f"{folder}/{metrics.FILE}" for folder in folders), *filter(None, files)]
 
 
-def _leftovers(host: Host, paths: Sequence[str]) -> List[str]:
+def _leftovers(host: ManagedHost, paths: Sequence[str]) -> List[str]:
     """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of FOUND."""
     return [path for path in dict.fromkeys(paths) if path not in FOUND and _is_the_gates(host, path)]
 
 
-def _is_the_gates(host: Host, path: str) -> bool:
+def _is_the_gates(host: ManagedHost, path: str) -> bool:
     try:
         # Not its digest: others may have put anything there, of any size.
         text = host.text(path) if path.startswith("/") else ""

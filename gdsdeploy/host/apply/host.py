@@ -21,7 +21,7 @@ _QUERY_SECONDS = 120.0
 _TAIL = 12
 
 
-class Host:
+class ManagedHost:
     """``check``: only look.  ``root``: where the system is; programs always run in the running system.
 
     ``run_id``: of the run that this is part of; empty: none.
@@ -56,12 +56,12 @@ class Host:
             self._answers[key] = ask()
         return self._answers[key]
 
-    def entry(self, path: str) -> Optional[files.Entry]:
+    def entry(self, path: str) -> Optional[files.PathState]:
         """A file or folder as it is now, links followed; None: nothing.  Raises CannotTellError."""
         try:
             return files.entry(inside(self.root, path), path)
         except LoopError:
-            return files.Entry(files.LINK, 0, 0, 0)
+            return files.PathState(files.LINK, 0, 0, 0)
 
     def text(self, path: str) -> str:
         """The text of a file; empty when it isn't there.  Raises CannotTellError."""
@@ -111,7 +111,7 @@ class Host:
 
         A package manager that is killed leaves packages half-installed.
         """
-        with process.deferred():
+        with process.defer_signals():
             return self.attempt(argv, seconds, env)
 
     def forget(self) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ..errors import ApplyError
-from .host import Host
+from .host import ManagedHost
 
 _SECONDS = 1800.0
 #: Where the two put it: Debian and Ubuntu, and the RHEL family.
 _PLACES = ("/boot/initrd.img-{}", "/boot/initramfs-{}.img")
 
 
-def exists(host: Host, release: str) -> bool:
+def exists(host: ManagedHost, release: str) -> bool:
     """Whether the kernel ``release`` has an initramfs."""
     return any(host.exists(place.format(release)) for place in _PLACES)
 
 
-def rebuild(host: Host, release: str) -> None:
+def rebuild(host: ManagedHost, release: str) -> None:
     """Make it again; raises ApplyError."""
     if _has(host, "update-initramfs"):
         host.run(["update-initramfs", "-u", "-k", release], _SECONDS)
@@ -25,5 +25,5 @@ def rebuild(host: Host, release: str) -> None:
         raise ApplyError(f"the initramfs of kernel {release} can't be made: no update-initramfs, no dracut")
 
 
-def _has(host: Host, program: str) -> bool:
+def _has(host: ManagedHost, program: str) -> bool:
     return any(host.exists(f"{folder}/{program}") for folder in ("/usr/sbin", "/sbin", "/usr/bin"))

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
-from .host import Host
+from .host import ManagedHost
 from .model import RELOAD, Change, Resource, Words
 
 #: Seconds for modprobe, which may have to start the GPUs.
@@ -30,7 +30,7 @@ class Loaded(Resource[Desired]):
     kinds: ClassVar[Words] = {"load": "load {}", "unload": "unload {}"}
     reasons: ClassVar[Words] = {"not-loaded": "not loaded"}
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
         return {"running": os.uname().release, "loaded": loaded}
 
@@ -40,6 +40,6 @@ class Loaded(Resource[Desired]):
         missing = [name for name in desired.modules if not observed["loaded"][name]]
         return [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         unit = desired.units.get(change.subject, "")
         host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)

@@ -24,7 +24,7 @@ LEASE = 600.0
 
 
 @contextlib.contextmanager
-def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
+def hold(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
     """Hold the lock while the block runs; raises BusyError with the name of the holder, ApplyError.
 
     run: the id of a run of several calls, which keeps the host afterwards; empty: this call alone.
@@ -83,7 +83,7 @@ def holder(path: str = PATH) -> Dict[str, Any]:
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[int]:
     try:
-        fd = atomic.opened(path)
+        fd = atomic.open_descriptor(path)
     except OSError as error:
         raise ApplyError(f"{path}: {error.strerror}", "run it as root", "io") from None
     try:

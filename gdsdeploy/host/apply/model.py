@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 if TYPE_CHECKING:
-    from .host import Host
+    from .host import ManagedHost
 
 #: From the least to the most: what a change does to work that is running on the host.
 NONE, RELOAD, REBOOT = "none", "module reload", "reboot"
@@ -73,7 +73,7 @@ class Resource(Generic[D]):
     #: paths that :meth:`revert` restores; shell patterns are allowed in the last part.  So does a rollback
     reverts: ClassVar[Tuple[str, ...]] = ()
 
-    def observe(self, host: Host, desired: D) -> Any:
+    def observe(self, host: ManagedHost, desired: D) -> Any:
         """What the host is now; raises CannotTellError and ApplyError."""
         raise NotImplementedError
 
@@ -85,10 +85,10 @@ class Resource(Generic[D]):
         """What differs.  pending: changes of earlier resources that a check predicted and that aren't made yet."""
         return []
 
-    def apply(self, host: Host, desired: D, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: D, change: Change) -> None:
         """Make one change; raises ApplyError.  By default :meth:`settle` makes them together."""
 
-    def settle(self, host: Host, desired: D, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: D, changes: Sequence[Change]) -> None:
         """After the last change: what they require together, and a look at the result; raises ApplyError.
 
         Also called when there was no change.
@@ -98,6 +98,6 @@ class Resource(Generic[D]):
         """The part of the observation that the controller needs, as JSON."""
         return {}
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Take back what :meth:`apply` has ever done here, by the host's record; with ``host.check`` only say it."""
         return []

@@ -20,12 +20,12 @@ from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import tree
 from ..kmod.kernel import Kernel
-from ..kmod.vouch import FOLDER, installed_manifest, received
+from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
-from .errors import typed
-from .host import Host
+from .errors import with_kind
+from .host import ManagedHost
 from .model import INSTALLS, Change, Resource, Words
 
 BUILD, RECEIVE = "build", "receive"
@@ -90,7 +90,7 @@ class Modules(Resource[Desired]):
         "archive": "those of another archive",
     }
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """Plain data; what can't be read of it is an ``error``, which may not matter while packages are to come."""
         release = desired.kernel_release
         archive = host.entry(ARCHIVE.format(release))
@@ -108,12 +108,12 @@ class Modules(Resource[Desired]):
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Build, sign, audit and pack, or verify, audit and place.  Raises ApplyError of kind ``modules``."""
         if not changes:
             return
         host.forget()
-        with typed("modules"):
+        with with_kind("modules"):
             if desired.source == BUILD:
                 _build(host, desired, pack_them=any(change.kind == "pack" for change in changes))
             else:
@@ -131,13 +131,13 @@ class Modules(Resource[Desired]):
             "observed": observed,
         }
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Remove received modules, of every kernel; what DKMS built goes with its packages."""
         matches = (re.fullmatch(r"gdsdeploy-(.+)\.conf", name) for name in list_folder(host.root, "/etc/depmod.d"))
         releases = {match.group(1) for match in matches if match}
         kernels = list_folder(host.root, "/lib/modules")
         releases |= {name for name in kernels if host.exists(f"/lib/modules/{name}/{FOLDER}")}
-        with typed("modules"):
+        with with_kind("modules"):
             results = [pack.remove_from(release, host.root, check=host.check) for release in sorted(releases)]
         host.forget()
         return [Change("delete", path, "", "", "restore") for result in results for path in result["changes"]]
@@ -146,12 +146,12 @@ class Modules(Resource[Desired]):
 # Questions
 
 
-def local_key(host: Host, release: str) -> Dict[str, Any]:
+def local_key(host: ManagedHost, release: str) -> Dict[str, Any]:
     """The ingredients of a build that this machine determines; see :func:`archive.key.told`."""
     try:
-        return key.told(_kernel(host, release), os.uname().machine)
+        return key.host_ingredients(_kernel(host, release), os.uname().machine)
     except KernelError:
-        return key.told(None, os.uname().machine)
+        return key.host_ingredients(None, os.uname().machine)
 
 
 def packages(desired: Desired) -> List[dkms.Package]:
@@ -191,7 +191,7 @@ def unsigned(kernel: Kernel, certificate: str) -> List[str]:
     return [path for path in module_files(kernel) if not signatures.is_signed(path, parsed)]
 
 
-def _kernel(host: Host, release: str) -> Kernel:
+def _kernel(host: ManagedHost, release: str) -> Kernel:
     """Walked once for all questions."""
     kernel: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
     return kernel
@@ -213,7 +213,7 @@ def _value(observed: Mapping[str, Any], question: str) -> Any:
 # Built here
 
 
-def _observe_build(host: Host, desired: Desired) -> Dict[str, Any]:
+def _observe_build(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
     release = desired.kernel_release
     observed: Dict[str, Any] = {"dkms": _answer(lambda: _dkms(host, desired)), "audit": None, "unsigned": None}
     steps = (observed["dkms"]["value"] or {}).get("steps", [])
@@ -232,21 +232,21 @@ def _observe_build(host: Host, desired: Desired) -> Dict[str, Any]:
     return observed
 
 
-def _dkms(host: Host, desired: Desired) -> Dict[str, Any]:
+def _dkms(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
     """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
     kernel = _kernel(host, desired.kernel_release)
     plan = dkms.provide(_dkms_request(host, desired), check=True)
-    installed = [str(package) for package in packages(desired) if dkms.installed(kernel, package)]
+    installed = [str(package) for package in packages(desired) if dkms.is_installed(kernel, package)]
     return {"installed": installed, "steps": plan["done"], "notes": plan["notes"]}
 
 
-def _dkms_request(host: Host, desired: Desired) -> dkms.Wanted:
+def _dkms_request(host: ManagedHost, desired: Desired) -> dkms.DkmsRequest:
     source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
     peermem = "nvidia-peermem" in desired.names
-    return dkms.Wanted(desired.kernel_release, packages(desired), source, peermem, host.root)
+    return dkms.DkmsRequest(desired.kernel_release, packages(desired), source, peermem, host.root)
 
 
-def _certificate(host: Host) -> str:
+def _certificate(host: ManagedHost) -> str:
     settings = signatures.read_settings(inside(host.root, signatures.SETTINGS))
     if not settings:
         raise HostError(_NO_SETTINGS)
@@ -295,7 +295,7 @@ def _awaits_packages(pending: Sequence[Change], error: str) -> bool:
     return any(name == "packages.kernel" or (error and name.startswith("packages.")) for name in names)
 
 
-def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
+def _build(host: ManagedHost, desired: Desired, *, pack_them: bool) -> None:
     report = dkms.provide(_dkms_request(host, desired))
     host.notes += report["notes"]
     kernel = Kernel(desired.kernel_release, host.root)
@@ -318,17 +318,17 @@ def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
         pack.pack(kernel, (), archive, _builder(host, desired))
 
 
-def _builder(host: Host, desired: Desired) -> provenance.Builder:
+def _builder(host: ManagedHost, desired: Desired) -> provenance.Builder:
     return provenance.Builder(desired.builder, provenance.own_key(host.root), host.run_id)
 
 
 # Received
 
 
-def _received_modules(host: Host, release: str) -> Dict[str, Any]:
+def _received_modules(host: ManagedHost, release: str) -> Dict[str, Any]:
     """What is in place of what was received, and the ``builder`` that its archive names, as far as that is there."""
     kernel = _kernel(host, release)
-    present, archive = received(kernel), inside(host.root, ARCHIVE.format(release))
+    present, archive = received_parts(kernel), inside(host.root, ARCHIVE.format(release))
     with contextlib.suppress(PackError):
         if present and pack.read_manifest(archive) == installed_manifest(kernel):
             present["builder"] = provenance.claimed_builder(pack.read_provenance(archive))
@@ -351,7 +351,7 @@ def _to_receive(desired: Desired, observed: Any, pending: Sequence[Change]) -> L
     return [Change("place", path, "", "", reason) for path, reason in _require_answer(observed, "differences")]
 
 
-def _receive(host: Host, desired: Desired) -> None:
+def _receive(host: ManagedHost, desired: Desired) -> None:
     path = ARCHIVE.format(desired.kernel_release)
     entry, expected = host.entry(path), desired.archive_sha256
     if entry is None or (expected and entry.sha256 != expected):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
 from . import driver_options, services
-from .file_resource import FileResource, restoring
+from .file_resource import FileResource, restoration_changes
 from .files import FOLDER, File
-from .host import Host
+from .host import ManagedHost
 from .model import NONE, RELOAD, Change, Refusal, Words
 from .program import COMMAND
 
@@ -49,13 +49,15 @@ class Peermem(FileResource[Desired]):
         files = [] if desired.rdma == "none" else [folder, File.of(DROP_IN, _DROP_IN_TEXT)]
         return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
         paths = {file.path for file in self.wanted(desired)}
         observed["unit"] = services.observe(host, UNIT)
-        observed["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
-        observed["booted"] = services.booted(host)
-        observed["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
+        observed["back"] = restoration_changes(
+            host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths]
+        )
+        observed["booted"] = services.is_booted(host)
+        observed["outdated"] = services.is_outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
         observed["loaded"] = host.exists(_LOADED)
         return observed
 
@@ -69,9 +71,9 @@ class Peermem(FileResource[Desired]):
         changes = super().changes(desired, observed, pending)
         if desired.rdma == "peermem":
             written = any(change.subject == services.path(UNIT) for change in changes)
-            changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+            changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
         else:
-            changes += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
+            changes += services.dismiss_changes(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
         changes += observed["back"]
         drop_in = any(change.subject == DROP_IN for change in changes)
         # Enabling makes systemd read every file again.
@@ -79,11 +81,11 @@ class Peermem(FileResource[Desired]):
             changes.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
         return changes
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if not services.apply(host, change, stop=True):
             super().apply(host, desired, change)
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Unload nvidia-peermem, forget its unit, and leave nv_peer_mem's service alone."""
         return services.dismiss(host, UNIT, (DROP_IN,), RELOAD if host.exists(_LOADED) else NONE)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, List, Sequence
 from ..errors import ApplyError
 from . import files, repositories
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Resource, Words
 from .packages.managers import Index, Pin, check_names, every, manager
 
@@ -44,7 +44,7 @@ class Pins(Resource[Desired]):
         """The file of the latest look at a host: apt's names the repositories as their lists do."""
         return self._file
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         check_names([pin.package for pin in desired.pins], "pins")
         observed = manager(desired.manager).observe_pins(host, desired)
         self._file, self._pinned = [observed["file"]], observed["pinned"]
@@ -56,10 +56,10 @@ class Pins(Resource[Desired]):
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         return manager(desired.manager).pin_changes(desired, observed, pending)
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         manager(desired.manager).pin(host, desired, change)
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """The package manager would take the locked versions; a host that had no pins loses its new sources, too."""
         try:
             manager(desired.manager).verify_pins(host, desired)
@@ -68,6 +68,6 @@ class Pins(Resource[Desired]):
                 repositories.take_back(host)
             raise
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Remove gdsdeploy's pins; others stay."""
         return [change for one in every() for change in one.unpin(host)]

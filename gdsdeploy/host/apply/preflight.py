@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping
 
 from ..rootdir import inside
-from .host import Host
+from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import manager
 
@@ -35,7 +35,7 @@ class Preflight(Resource[Desired]):
     name = "preflight"
     desired_type = Desired
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
             "os": f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}",
@@ -67,7 +67,7 @@ class Preflight(Resource[Desired]):
         return {key: observed[key] for key in ("os", "arch", "free_mib")}
 
 
-def _free(host: Host, folder: str) -> int:
+def _free(host: ManagedHost, folder: str) -> int:
     """MiB that are free for others than root, in ``folder`` or, before it is made, where it will be."""
     place = inside(host.root, folder)
     while not os.path.isdir(place) and place != "/":

@@ -11,7 +11,7 @@ from ..errors import ApplyError
 from .errors import writing
 from .file_resource import FileResource
 from .files import FOLDER, File
-from .host import Host
+from .host import ManagedHost
 from .model import Change
 
 PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
@@ -40,7 +40,7 @@ class Program(FileResource[Desired]):
         folders = [File(path, FOLDER, mode=0o755) for path in FOLDERS]
         return [*folders, File(PATH, content=running(), mode=0o755)]
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Make a folder, or write the program, which is too large for the record."""
         if change.subject == PATH:
             host.write_unrecorded(File(PATH, content=running(), mode=0o755))

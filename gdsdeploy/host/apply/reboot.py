@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
 from ..errors import ApplyError
-from .host import Host
+from .host import ManagedHost
 from .model import REBOOT, Change, Resource, Words
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
@@ -37,7 +37,7 @@ class Reboot(Resource[Desired]):
         "no-file": "a module without a file",
     }
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         return asdict(pending(desired.kernel_release, desired.modules))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -46,7 +46,7 @@ class Reboot(Resource[Desired]):
         first = causes(desired, observed, pending)[:1]
         return [Change("reboot", after, before, after, cause["id"], REBOOT) for cause in first]
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Note that the host needs a reboot; raises ApplyError where none is allowed."""
         reasons = "; ".join(self.observe(host, desired)["reasons"])
         if not desired.allowed:

@@ -10,7 +10,7 @@ from ..errors import DesiredError
 from ..rootdir import list_folder
 from . import lock, packages, registry, services, written
 from .file_resource import restore
-from .host import Host
+from .host import ManagedHost
 from .model import Change
 from .packages.managers import INSTALLED
 from .record import PATH as RECORD
@@ -20,7 +20,7 @@ PROGRAMS = "/run/gdsdeploy/program-"
 
 
 def remove(
-    host: Host, only: Sequence[str] = (), done: Callable[[Sequence[Change]], None] = lambda _: None
+    host: ManagedHost, only: Sequence[str] = (), done: Callable[[Sequence[Change]], None] = lambda _: None
 ) -> List[Change]:
     """Revert every resource, or those of ``only``; with ``host.check`` only say what that would change.
 
@@ -43,18 +43,18 @@ def remove(
     return changes
 
 
-def _restore_recorded(host: Host) -> List[Change]:
+def _restore_recorded(host: ManagedHost) -> List[Change]:
     """What the record still has: paths of resources that this version doesn't know."""
     return restore(host, [glob.escape(path) for path in host.record.paths if not written.in_folders(path)])
 
 
-def _restore_unrecorded(host: Host) -> List[Change]:
+def _restore_unrecorded(host: ManagedHost) -> List[Change]:
     """What an older version left without a record."""
     patterns = [f"{folder}/{pattern}" for folder, pattern in (*written.KEYS, written.RECIPES, written.DEPMOD)]
     return restore(host, [*written.FILES, *written.PASSING, *patterns])
 
 
-def _folders(host: Host) -> List[Change]:
+def _folders(host: ManagedHost) -> List[Change]:
     """Gdsdeploy's folders, the one with the record last."""
     folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
     paths = [path for folder in folders for path in _removable(host, folder)]
@@ -64,7 +64,7 @@ def _folders(host: Host) -> List[Change]:
     return [Change("delete", path, "folder", "", "ours") for path in paths]
 
 
-def _removable(host: Host, folder: str) -> List[str]:
+def _removable(host: ManagedHost, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
     protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
     if any(os.path.dirname(path) == folder for path in protected):

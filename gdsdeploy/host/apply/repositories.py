@@ -10,7 +10,7 @@ from ..errors import DesiredError
 from . import files
 from .file_resource import restore
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Resource, Words
 from .packages.managers import Index, Key, Manager, Pin, every, manager
 
@@ -44,7 +44,7 @@ class Repositories(Resource[Desired]):
         """The files of the latest look at a host: what apt's sources lack depends on what the host has."""
         return self._files
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         chosen = manager(desired.manager)
         self._files = _files(host, chosen, desired)
         brought = {key.dest for key in desired.keys}
@@ -69,32 +69,32 @@ class Repositories(Resource[Desired]):
         reason = _refresh(manager(desired.manager), changes, knows=observed["knows"])
         return [*changes, Change("refresh", "package lists", "", "", reason)] if reason else changes
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         if change.kind == "refresh":
             manager(desired.manager).refresh(host)
         else:
             host.write(next(file for file in self._files if file.path == change.subject))
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """The files on offer are the locked ones, or this host's sources become what they were."""
         manager(desired.manager).verify_files(host, desired.pins)
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         return take_back(host)
 
 
-def take_back(host: Host) -> List[Change]:
+def take_back(host: ManagedHost) -> List[Change]:
     """Sources and keys become what they were; with ``host.check`` only say it."""
     brought = [path for path in host.record.paths if path.startswith(_KEY_FOLDERS)]
     return restore(host, [*(path for one in every() for path in (*one.sources, *one.keys)), *brought])
 
 
-def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:
+def _files(host: ManagedHost, chosen: Manager, desired: Desired) -> List[File]:
     for key in desired.keys:
         if not key.dest.startswith("/") or ".." in key.dest.split("/"):
             raise DesiredError(f"repositories: {key.dest!r} is not an absolute path")
     place = "repositories: the content of"
-    keys = [File(key.dest, files.FILE, files.decoded(key.content, f"{place} {key.dest}")) for key in desired.keys]
+    keys = [File(key.dest, files.FILE, files.decode_base64(key.content, f"{place} {key.dest}")) for key in desired.keys]
     folders = dict.fromkeys(os.path.dirname(key.dest) for key in desired.keys)
     # One that is there keeps its mode; a file in its place is refused.
     missing = [path for path in folders if getattr(host.entry(path), "kind", "") != files.FOLDER]

@@ -19,9 +19,9 @@ from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
 from . import files, written
-from .errors import typed, writing
+from .errors import with_kind, writing
 from .files import File
-from .host import Host
+from .host import ManagedHost
 from .model import Change, Refusal, Resource
 from .packages.managers import HELD, INSTALLED, check_names, manager, read_names, write_names
 from .record import look
@@ -37,7 +37,7 @@ _READABLE = 0o755
 
 
 @dataclass(frozen=True)
-class Was:
+class FileBefore:
     """A file before the rollout; ``sha256`` is empty where none was there."""
 
     path: str
@@ -66,7 +66,7 @@ class Desired:
     kernel_release: str = ""
     unwanted: List[str] = field(default_factory=list)
     unwanted_kernels: List[str] = field(default_factory=list)
-    files: List[Was] = field(default_factory=list)
+    files: List[FileBefore] = field(default_factory=list)
     known: bool = False
     installed: List[str] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Restore(Resource[Desired]):
     name = "restore"
     desired_type = Desired
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
         _check(desired)
         return _observe_offer(host, desired) if desired.step == "offer" else _observe_removal(host, desired)
@@ -98,7 +98,7 @@ class Restore(Resource[Desired]):
             *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
         ]
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Everything but packages, which are one transaction."""
         if change.subject == INSTALLED:
             write_names(host, INSTALLED, desired.installed)
@@ -111,7 +111,7 @@ class Restore(Resource[Desired]):
         elif change.kind == "write":
             _write(host, desired, change.subject)
         elif change.subject.startswith(_KERNEL):
-            with typed("modules"):
+            with with_kind("modules"):
                 pack.remove_from(change.subject[len(_KERNEL) :], host.root)
             host.forget()
         elif change.kind == "remove" and desired.step == "remove":
@@ -123,7 +123,7 @@ class Restore(Resource[Desired]):
             if host.record.paths.get(change.subject) is None:
                 host.record.forget(change.subject)
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Finish what was interrupted, read the lists of what came, and install again what is half-installed."""
         if desired.step != "offer":
             return
@@ -151,7 +151,7 @@ def _check(desired: Desired) -> None:
         raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
 
 
-def _observe_offer(host: Host, desired: Desired) -> Any:
+def _observe_offer(host: ManagedHost, desired: Desired) -> Any:
     chosen = manager(desired.manager)
     entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
     same = entry is not None and entry.sha256 == desired.archive_sha256
@@ -168,7 +168,7 @@ def _observe_offer(host: Host, desired: Desired) -> Any:
 def _offer_files(desired: Desired) -> List[File]:
     if not desired.archive_sha256:
         return []
-    key = files.decoded(desired.keyring, "restore.keyring")
+    key = files.decode_base64(desired.keyring, "restore.keyring")
     return manager(desired.manager).offer_files(PLACE, KEYRING, key)
 
 
@@ -185,11 +185,11 @@ def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
     return changes + [Change("install", name, "", "", "half-installed") for name in observed["broken"]]
 
 
-def _observe_removal(host: Host, desired: Desired) -> Any:
+def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
     names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
     others = [release for release in desired.unwanted_kernels if release != os.uname().release]
-    with typed("modules"):
+    with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     return {
         "files": [
@@ -202,7 +202,7 @@ def _observe_removal(host: Host, desired: Desired) -> Any:
     }
 
 
-def _file_changes(host: Host, was: Was) -> List[Tuple[str, str, str]]:
+def _file_changes(host: ManagedHost, was: FileBefore) -> List[Tuple[str, str, str]]:
     """How a file becomes what it was: kind of the change, path, reason; a rollback names what can't come back."""
     if not was.sha256:
         return [("delete", was.path, "not-there-before")] if host.entry(was.path) is not None else []
@@ -212,7 +212,7 @@ def _file_changes(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     return [("write", was.path, "restore")] if recorded and look(host.root, was.path) != before else []
 
 
-def _removable_packages(host: Host, desired: Desired) -> List[str]:
+def _removable_packages(host: ManagedHost, desired: Desired) -> List[str]:
     """Packages to remove: a running kernel can't be taken away under itself and goes after the reboot."""
     if not desired.unwanted:
         return []
@@ -221,7 +221,7 @@ def _removable_packages(host: Host, desired: Desired) -> List[str]:
     return [name for name in desired.unwanted if name in present and not chosen.stays(name, running)]
 
 
-def _write(host: Host, desired: Desired, path: str) -> None:
+def _write(host: ManagedHost, desired: Desired, path: str) -> None:
     offered = {file.path: file for file in _offer_files(desired)}
     if path in offered:
         host.write_unrecorded(offered[path])
@@ -231,7 +231,7 @@ def _write(host: Host, desired: Desired, path: str) -> None:
     host.forget()
 
 
-def _extract(host: Host) -> None:
+def _extract(host: ManagedHost) -> None:
     """Unpack the repository: files and folders, none of them outside."""
     host.remove_tree(PLACE)
     place = inside(host.root, PLACE)

@@ -13,7 +13,7 @@ from typing import List, Sequence
 
 from ..rootdir import list_folder
 from .file_resource import restore, take_back
-from .host import Host
+from .host import ManagedHost
 from .model import NONE, Change, Refusal
 from .record import beside
 
@@ -53,7 +53,7 @@ def path(unit: str) -> str:
     return f"{FOLDER}/{unit}"
 
 
-def observe(host: Host, unit: str) -> Unit:
+def observe(host: ManagedHost, unit: str) -> Unit:
     """The unit as it is."""
     folders = [name for name in list_folder(host.root, FOLDER) if name.endswith((".wants", ".requires"))]
     links = [f"{FOLDER}/{folder}/{unit}" for folder in folders]
@@ -61,15 +61,15 @@ def observe(host: Host, unit: str) -> Unit:
     return Unit(host.entry(path(unit)) is not None, present)
 
 
-def booted(host: Host) -> bool:
+def is_booted(host: ManagedHost) -> bool:
     """Whether systemd runs, and runs this system."""
     return host.root == "/" and host.exists(_BOOTED)
 
 
-def outdated(host: Host, units: Sequence[str]) -> bool:
+def is_outdated(host: ManagedHost, units: Sequence[str]) -> bool:
     """Whether the running systemd has read another version of a unit than the files say; raises CannotTellError."""
     argv = ["systemctl", "show", "--property=NeedDaemonReload", *units]
-    return booted(host) and "NeedDaemonReload=yes" in host.query(argv)
+    return is_booted(host) and "NeedDaemonReload=yes" in host.query(argv)
 
 
 def read_again(changes: Sequence[Change]) -> bool:
@@ -87,7 +87,7 @@ def links(unit: str, text: str) -> List[str]:
     return sorted(paths)
 
 
-def enabling(unit: str, text: str, present: Unit, *, written: bool) -> List[Change]:
+def enable_changes(unit: str, text: str, present: Unit, *, written: bool) -> List[Change]:
     """What enables it as its text says; ``written``: its file is about to be written."""
     if written:
         return [Change("enable", unit, "enabled" if present.links else "", "enabled", "unit")]
@@ -96,34 +96,34 @@ def enabling(unit: str, text: str, present: Unit, *, written: bool) -> List[Chan
     return []
 
 
-def dismissing(unit: str, present: Unit, disruption: str = NONE) -> List[Change]:
+def dismiss_changes(unit: str, present: Unit, disruption: str = NONE) -> List[Change]:
     """What disables a unit that isn't wanted; its file is deleted afterwards."""
     if not present.exists and not present.links:
         return []
     return [Change("disable", unit, "enabled" if present.links else "", "", "not-wanted", disruption)]
 
 
-def enable(host: Host, unit: str) -> None:
+def enable(host: ManagedHost, unit: str) -> None:
     """Enable a unit as its file says now: links that it no longer asks for go.  Raises ApplyError."""
     _systemctl(host, "reenable", unit)
 
 
-def disable(host: Host, unit: str, *, stop: bool = False) -> None:
+def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:
     """Disable a unit, and stop it if systemd runs; raises ApplyError."""
     if observe(host, unit).exists:
-        _systemctl(host, "disable", *(["--now"] if stop and booted(host) else []), unit)
+        _systemctl(host, "disable", *(["--now"] if stop and is_booted(host) else []), unit)
     # systemctl refuses a unit whose file is missing, and leaves its links.
     for link in observe(host, unit).links:
         host.remove_tree(link)
 
 
-def reload(host: Host) -> None:
+def reload(host: ManagedHost) -> None:
     """Have systemd read its files again, if it runs; raises ApplyError."""
-    if booted(host):
+    if is_booted(host):
         _systemctl(host, "daemon-reload")
 
 
-def apply(host: Host, change: Change, *, stop: bool = False) -> bool:
+def apply(host: ManagedHost, change: Change, *, stop: bool = False) -> bool:
     """Make a change of :func:`enabling`, :func:`dismissing` or ``restoring``; whether it is one.  Raises ApplyError."""
     if change.kind == "enable":
         enable(host, change.subject)
@@ -138,9 +138,9 @@ def apply(host: Host, change: Change, *, stop: bool = False) -> bool:
     return True
 
 
-def dismiss(host: Host, unit: str, paths: Sequence[str], disruption: str = NONE) -> List[Change]:
+def dismiss(host: ManagedHost, unit: str, paths: Sequence[str], disruption: str = NONE) -> List[Change]:
     """Disable and stop a unit, then restore its file and ``paths``; with ``host.check`` only say it."""
-    changes = dismissing(unit, observe(host, unit), disruption)
+    changes = dismiss_changes(unit, observe(host, unit), disruption)
     if changes and not host.check:
         disable(host, unit, stop=True)
     return changes + restore(host, (path(unit), *paths))
@@ -152,6 +152,6 @@ def names_refused(names: Sequence[str]) -> List[Refusal]:
     return [Refusal("unit-name", f"{name!r} {words}", hint) for name in names if not _NAME.fullmatch(name)]
 
 
-def _systemctl(host: Host, *words: str) -> None:
+def _systemctl(host: ManagedHost, *words: str) -> None:
     root = [] if host.root == "/" else [f"--root={host.root}"]
     host.run(["systemctl", *root, *words], _SECONDS)

@@ -14,10 +14,10 @@ from ..rootdir import inside
 from ..secure_boot import mok
 from ..secure_boot.signing import SETTINGS, parse_certificate
 from ..secure_boot.trust import firmware
-from .errors import typed
+from .errors import with_kind
 from .file_resource import FileResource
-from .files import FOLDER, Entry, File, decoded
-from .host import Host
+from .files import FOLDER, File, PathState, decode_base64
+from .host import ManagedHost
 from .model import REBOOT, Change, Refusal, Words
 from .program import COMMAND
 
@@ -84,7 +84,7 @@ class Signing(FileResource[Desired]):
             File.of(FRAMEWORK, _FRAMEWORK_TEXT.format(desired.certificate)),
         ]
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """``files``, ``signer`` (path → mode and uid, None without it), ``certificate`` (base64), ``enrolment``."""
         entries = super().observe(host, desired)
         paths = [path for path in (desired.certificate, desired.key) if path] if desired.signs else []
@@ -115,7 +115,7 @@ class Signing(FileResource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Files that differ, and the enrolment if the firmware doesn't know the key."""
-        entries = {path: None if entry is None else Entry(**entry) for path, entry in observed["files"].items()}
+        entries = {path: None if entry is None else PathState(**entry) for path, entry in observed["files"].items()}
         changes = super().changes(desired, entries, pending)
         state = observed["enrolment"]
         if state["error"]:
@@ -124,16 +124,16 @@ class Signing(FileResource[Desired]):
             changes.append(Change("enrol", here(desired), state["state"], "enrolled", "secure-boot", REBOOT))
         return changes
 
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
         """Write a file; the firmware is asked in the end."""
         if change.kind != "enrol":
             super().apply(host, desired, change)
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Ask the firmware to enrol the key.  Raises ApplyError with what a person has to do at the console."""
         if not desired.certificate or not desired.enrols:
             return
-        with typed("failed"):
+        with with_kind("failed"):
             answer = mok.enrol(inside(host.root, here(desired)), host.root, where_needed=True)
         if answer["state"] == "pending":
             # The request stands, so the files that belong to it stay.
@@ -153,10 +153,10 @@ def here(desired: Desired) -> str:
 
 
 def _content(desired: Desired) -> bytes:
-    return decoded(desired.certificate_content, "signing.certificate_content")
+    return decode_base64(desired.certificate_content, "signing.certificate_content")
 
 
-def _read(host: Host, path: str) -> bytes:
+def _read(host: ManagedHost, path: str) -> bytes:
     try:
         with open(inside(host.root, path), "rb") as file:
             return file.read(_CERTIFICATE_LIMIT)
@@ -165,7 +165,7 @@ def _read(host: Host, path: str) -> bytes:
         return b""
 
 
-def _mode(host: Host, path: str) -> Optional[Dict[str, int]]:
+def _mode(host: ManagedHost, path: str) -> Optional[Dict[str, int]]:
     try:
         status = os.stat(inside(host.root, path))
     except OSError:
@@ -173,7 +173,7 @@ def _mode(host: Host, path: str) -> Optional[Dict[str, int]]:
     return {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid}
 
 
-def _enrolment(host: Host, desired: Desired, data: bytes) -> Dict[str, str]:
+def _enrolment(host: ManagedHost, desired: Desired, data: bytes) -> Dict[str, str]:
     """``state`` as :func:`mok.enrol` has it; empty where nothing is enrolled here."""
     answer = {"state": "", "error": "", "hint": ""}
     if not desired.certificate or not desired.enrols or not data:

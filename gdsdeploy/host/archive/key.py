@@ -55,7 +55,7 @@ def key_of(ingredients: Mapping[str, str]) -> str:
     return _digest(json.dumps([[name, ingredients.get(name, "")] for name in INGREDIENTS], separators=(",", ":")))
 
 
-def unknown(ingredients: Mapping[str, str]) -> List[str]:
+def missing_ingredients(ingredients: Mapping[str, str]) -> List[str]:
     """Names of the ingredients that are missing."""
     return [name for name in INGREDIENTS if not ingredients.get(name)]
 
@@ -102,7 +102,7 @@ def of_sources(kernel: Kernel, tree: Tree, source: str) -> Dict[str, str]:
     }
 
 
-def told(kernel: Optional[Kernel], machine: str) -> Dict[str, Any]:
+def host_ingredients(kernel: Optional[Kernel], machine: str) -> Dict[str, Any]:
     """What a host without headers and compiler knows of the builds that fit it.
 
     ``{"arch", "ofed", "signatures", "kernel_build": {"file", "sha256"}}``, all but arch empty while ``kernel`` isn't

@@ -74,14 +74,14 @@ def audit(
     return [result for result, _module in pairs]
 
 
-def failed(results: Sequence[Result]) -> bool:
+def has_errors(results: Sequence[Result]) -> bool:
     """Whether any module has a finding with the outcome ``error``."""
     return any(result["ok"] is False for result in results)
 
 
-def undecided(results: Sequence[Result]) -> bool:
+def is_undecided(results: Sequence[Result]) -> bool:
     """Whether no module has an error, and one has an unknown."""
-    return not failed(results) and any(result["ok"] is None for result in results)
+    return not has_errors(results) and any(result["ok"] is None for result in results)
 
 
 def _verdict(findings: Sequence[Finding]) -> Optional[bool]:

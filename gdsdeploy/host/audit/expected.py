@@ -13,7 +13,7 @@ from ..model.expectation import Expectation
 from .audit import Result, audit
 
 
-def audited(kernel: Kernel, expectation: Optional[Expectation]) -> List[Result]:
+def audit_expected(kernel: Kernel, expectation: Optional[Expectation]) -> List[Result]:
     """Audit the modules that ``expectation`` needs on ``kernel``; without one, NVIDIA's that are there."""
     if expectation is None:
         return audit(kernel)

@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..audit.expected import audited, objections
+from ..audit.expected import audit_expected, objections
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
@@ -52,7 +52,7 @@ def judge(release: str, expectation: Expectation, root: str = "/") -> Verdict:
         missing = [name for name in expectation.modules() if drivers.find(kernel, name) is None]
         if missing:
             return Verdict(release, False, [f"it has no module {' and no module '.join(missing)}"])
-        reasons = objections(audited(kernel, expectation))
+        reasons = objections(audit_expected(kernel, expectation))
     except HostError as error:
         reasons = [error.message]
     return Verdict(release, not reasons, reasons)

@@ -134,7 +134,7 @@ def _join(text: str, more: str) -> str:
     return "; ".join(filter(None, (text, more)))
 
 
-def add_kept(commands: Any, add: Any) -> None:
+def add_backup(commands: Any, add: Any) -> None:
     """``kmod kept``, which DKMS calls through the hooks of gdsdeploy's recipes."""
     text = "copy the modules that DKMS installed, so that a failed rebuild can't lose them"
     parser = add(commands, "kept", _backup, text)
@@ -177,7 +177,7 @@ def _dkms(arguments: argparse.Namespace) -> int:
         if text:
             packages.append(dkms.Package(name, version, kind))
     chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
-    result = dkms.provide(dkms.Wanted(arguments.kernel, packages, chosen, arguments.peermem), arguments.check)
+    result = dkms.provide(dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem), arguments.check)
     if arguments.json:
         print(json.dumps(result, indent=2, sort_keys=True))
         return 0

@@ -55,7 +55,7 @@ class Package(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DkmsRequest:
     """``packages`` in the order of their dependencies, and the driver that they are built against."""
 
     target: str
@@ -67,7 +67,7 @@ class Wanted:
     root: str = "/"
 
 
-def provide(plan: Wanted, check: bool = False) -> Dict[str, Any]:
+def provide(plan: DkmsRequest, check: bool = False) -> Dict[str, Any]:
     """Build and install; returns ``{"changed", "notes": [text], "done": [{kernel_release, package, action, why}]}``.
 
     check: do nothing.  A failure on a kernel other than the target is noted, and not retried until its inputs change.
@@ -112,9 +112,9 @@ def provide(plan: Wanted, check: bool = False) -> Dict[str, Any]:
     return {"changed": bool(done), "done": done, "notes": notes}
 
 
-def need(kernel: Kernel, package: Package, plan: Wanted) -> Tuple[str, str]:
+def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]:
     """(``install`` or ``rebuild`` or nothing, why)."""
-    if not installed(kernel, package):
+    if not is_installed(kernel, package):
         return "install", "DKMS has not installed it"
     expected = Expected(plan.tree.version, plan.tree.flavour)
     names = ["nvidia_fs"]
@@ -129,7 +129,7 @@ def need(kernel: Kernel, package: Package, plan: Wanted) -> Tuple[str, str]:
     return "", ""
 
 
-def installed(kernel: Kernel, package: Package) -> bool:
+def is_installed(kernel: Kernel, package: Package) -> bool:
     """Whether DKMS has built the package, and its link for this kernel leads to that build.
 
     Reads DKMS's files, because ``dkms status`` takes most of a second.

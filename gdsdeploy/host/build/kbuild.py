@@ -48,7 +48,7 @@ class Log:
             log.write(text + "\n")
 
     def _descriptor(self, flags: int = 0) -> int:
-        return atomic.opened(self.path, os.O_WRONLY | flags, 0o644)
+        return atomic.open_descriptor(self.path, os.O_WRONLY | flags, 0o644)
 
     def end_with_failure(self, message: str, hint: str) -> None:
         """End the log with why the build failed; :func:`failure_in` reads it."""

@@ -10,7 +10,7 @@ from ..explain.nvidia_fs import HOOKS
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
 
@@ -67,9 +67,9 @@ def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
     """It gave up: passes if the other checks found the same reason."""
     reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
     causes = (
-        (REFUSAL, test(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
-        (NO_GPU, test(facts.pci.gpus, lambda gpus: not gpus)),
-        (NO_NVIDIA_FS, test(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
+        (REFUSAL, when_known(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
+        (NO_GPU, when_known(facts.pci.gpus, lambda gpus: not gpus)),
+        (NO_NVIDIA_FS, when_known(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
     )
     same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
     if not same:

@@ -27,7 +27,7 @@ def usable(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
     if known(facts.peermem.module.loaded):
-        return _registered(mechanisms.registered(facts))
+        return _registered(mechanisms.registration(facts))
     if known(facts.peermem.stub):
         words = "the installed nvidia-peermem is a stub: it was built without OFED's peer memory symbols"
         return failed(words, capitalized(OFED), messages(facts, "peermem", "peer_mem"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, List, Sequence
 
-from ..explain import COMPAT, Cause, MountPath, described, proof_of, storage_paths
+from ..explain import COMPAT, Cause, MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown
 from ..facts.proof import Proof
 from ..model.expectation import Expectation
@@ -40,7 +40,7 @@ def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
 
 
 def _answer(result: MountPath) -> Answer:
-    expected, found = WORDS.get(result.wanted, result.wanted), described(result)
+    expected, found = WORDS.get(result.wanted, result.wanted), description(result)
     if result.path is None or result.mounted is None:
         if isinstance(result.taken, Unknown):
             return unknown(found, UNKNOWN_HINT, result.mount, expected)

@@ -211,7 +211,7 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if tree is None:
         return passed("not asked: the profile names no golden topology", expected="nothing")
     try:
-        differences = golden.differences(golden.checked(tree), known(facts.topology))
+        differences = golden.differences(golden.validate_golden(tree), known(facts.topology))
     except golden.GoldenError as error:
         raise UndecidedError(f"the expectation's golden topology: {error}") from None
     expected = "the tree of {}".format(tree.get("label") or "the profile")

@@ -11,8 +11,8 @@ import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
 from ..apply import engine, lock, registry, removal
-from ..apply.errors import typed, writing
-from ..apply.host import Host
+from ..apply.errors import with_kind, writing
+from ..apply.host import ManagedHost
 from ..apply.model import Change
 from ..errors import ApplyError, DesiredError
 from ..model import schema
@@ -62,7 +62,7 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
-    host = Host(arguments.check, say=_say)
+    host = ManagedHost(arguments.check, say=_say)
     result = engine.Result("remove")
     try:
         with _alone(arguments):
@@ -81,8 +81,8 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
             raise DesiredError("a document with variants can only be checked: pass --check")
         answer["variants"] = check_variants(document, arguments.resources)
         return
-    resources = engine.items(document, arguments.resources)
-    host = Host(arguments.check, say=_say, run_id=arguments.run_id)
+    resources = engine.read_resources(document, arguments.resources)
+    host = ManagedHost(arguments.check, say=_say, run_id=arguments.run_id)
     results: List[engine.Result] = []
     try:
         with _alone(arguments):
@@ -105,7 +105,7 @@ def _alone(arguments: argparse.Namespace) -> Iterator[None]:
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
-    with lock.held(arguments.run_id, arguments.who):
+    with lock.hold(arguments.run_id, arguments.who):
         yield
 
 
@@ -118,10 +118,10 @@ def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[s
     variants = document["variants"]
     if not isinstance(variants, dict):
         raise DesiredError("variants: an object is needed")
-    host = Host(check=True)
+    host = ManagedHost(check=True)
     results: Dict[str, Any] = {}
     for name, listed in sorted(variants.items()):
-        resources = engine.items({"version": document.get("version"), "resources": listed}, only)
+        resources = engine.read_resources({"version": document.get("version"), "resources": listed}, only)
         results[name] = [result.to_json() for result in engine.run(host, resources)]
     return results
 
@@ -150,7 +150,7 @@ def _answer(arguments: argparse.Namespace, work: Any) -> int:
     answer: Dict[str, Any] = {"version": engine.VERSION, "check": arguments.check, "error": None}
     status = 0
     try:
-        with writing(""), typed("modules"):
+        with writing(""), with_kind("modules"):
             work(answer)
     except ApplyError as error:
         answer["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}

@@ -35,13 +35,13 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    verdict = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
+    verdict = judge(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
     text = f"{verdict['files']} files, made from the lock {verdict['lock_digest']}"
     print(json.dumps(verdict, sort_keys=True) if arguments.json else "\n".join(verdict["wrong"] or [text]))
     return 30 if verdict["wrong"] else 0
 
 
-def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[str, Any]:
+def judge(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[str, Any]:
     """{"wrong": sentences, empty when all is well; "files": how many were read; "lock_digest": which lock made it}.
 
     lock_digest: the digest in the expected lock.  lock_sha256: the sum of its file.  Never raises OSError.
@@ -52,7 +52,7 @@ def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[st
         return {"wrong": [str(error)], "files": 0, "lock_digest": ""}
     files = manifest["files"]
     wrong = [reason for path in sorted(files) for reason in _file(folder, path, files[path])]
-    wrong += [f"{path}: it is in the folder, but was not rendered" for path in surplus(folder, files)]
+    wrong += [f"{path}: it is in the folder, but was not rendered" for path in unlisted_paths(folder, files)]
     made_from = str(manifest.get("lock_digest", ""))
     if lock_digest and lock_digest != made_from:
         wrong.append(f"it was rendered from the lock {made_from}, but {lock_digest} is expected")
@@ -65,7 +65,7 @@ def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[st
 def read(path: str) -> Dict[str, Any]:
     """The manifest of a rendered folder; raises ValueError, a sentence, unless it is usable."""
     try:
-        manifest = parsed(path)
+        manifest = parse(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     if manifest is None:
@@ -77,7 +77,7 @@ def read(path: str) -> Dict[str, Any]:
     return manifest
 
 
-def parsed(path: str) -> Optional[Dict[str, Any]]:
+def parse(path: str) -> Optional[Dict[str, Any]]:
     """A manifest, also an unfinished one; None for any other text.  Raises OSError if it cannot be read."""
     with open(path, encoding="utf-8", errors="replace") as stream:
         text = stream.read()
@@ -91,7 +91,7 @@ def parsed(path: str) -> Optional[Dict[str, Any]]:
     return dict(manifest)
 
 
-def surplus(folder: str, files: Dict[str, str]) -> Iterator[str]:
+def unlisted_paths(folder: str, files: Dict[str, str]) -> Iterator[str]:
     """Paths below ``folder``, sorted, that are not listed; links to folders count as files."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _OURS_NOT)

@@ -35,11 +35,11 @@ def print_error(code: str, as_json: bool) -> None:
         raise NothingToExplainError(unknown.message + near) from None
 
 
-def collected(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
+def collect_evidence(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
     """The evidence of this host, with that about ``mount``; no scratch file is made for it."""
-    from ..evidence import NOTHING, collect, wanted_by
+    from ..evidence import NOTHING, collect, request_for
 
-    scope = replace(wanted_by(expectation), scratch=()) if expectation else NOTHING
+    scope = replace(request_for(expectation), scratch=()) if expectation else NOTHING
     return collect(replace(scope, mounts=(*scope.mounts, mount)) if mount else scope)
 
 

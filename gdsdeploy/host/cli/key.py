@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any, Dict
 
-from ..archive.key import INGREDIENTS, key_of, of_sources, ofed_digest, told, unknown
+from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
 from ..kmod import tree
 from ..kmod.kernel import Kernel
 from ..kmod.vouch import installed_manifest
@@ -32,7 +32,7 @@ def add_parser(commands: Any, add: Add) -> None:
 
 def _key(arguments: argparse.Namespace) -> int:
     kernel = Kernel(arguments.kernel or os.uname().release, arguments.root)
-    local = told(kernel, os.uname().machine)
+    local = host_ingredients(kernel, os.uname().machine)
     driver = _tree(arguments)
     if driver is not None:
         ingredients = of_sources(kernel, driver, arguments.source)
@@ -40,7 +40,7 @@ def _key(arguments: argparse.Namespace) -> int:
         ingredients = dict.fromkeys(INGREDIENTS, "")
         ingredients.update(kernel_release=kernel.release, symvers=kernel.symvers_digest(), ofed=ofed_digest(kernel))
         ingredients["arch"] = local["arch"]
-    missing = unknown(ingredients)
+    missing = missing_ingredients(ingredients)
     installed = installed_manifest(kernel).get("key")
     value: Dict[str, Any] = {
         "key": None if missing else key_of(ingredients),

@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Optional
 
 from ..archive import pack
 from ..archive.provenance import Builder, Origin, own_key
-from ..audit.audit import Result, audit, failed, undecided
+from ..audit.audit import Result, audit, has_errors, is_undecided
 from ..build import command
 from ..errors import HostError, guarded
 from ..kmod import hooks, tree
@@ -53,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "build modules for a kernel, running or not, and audit them"
     command.add_arguments(_add(commands, "build", command.run, text, command.EXAMPLES))
     command.add_dkms(commands, _add)
-    command.add_kept(commands, _add)
+    command.add_backup(commands, _add)
     command.add_why(commands, _add)
     _add_archive(commands)
     key.add_parser(commands, _add)
@@ -117,7 +117,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             f"kernel {kernel.release} has none of NVIDIA's modules", "name the modules to audit, or build them"
         )
     _show(arguments.json, results, lambda: _text(results, kernel))
-    return FAILED if failed(results) else UNDECIDED if undecided(results) else OK
+    return FAILED if has_errors(results) else UNDECIDED if is_undecided(results) else OK
 
 
 def _pack(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, Sequence
 from ..evidence import storage
 from ..evidence.odirect import inside
 from ..evidence.recorder import Recorder
-from ..evidence.wanted import Wanted
+from ..evidence.request import EvidenceRequest
 from ..explain import blocks
 from ..facts.conditions import Condition, conditions
 from ..facts.document import Document
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
 def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str:
     """Try each of ``paths``; returns the results as text or as one JSON object."""
     folders = [os.path.abspath(path) for path in paths]
-    document = Document(collected(folders, seconds))
+    document = Document(collect_evidence(folders, seconds))
     facts, tried = storage_facts(document), audits(document)
     answers = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
@@ -49,10 +49,10 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     return "\n".join(line(words) for entry in answers for words in _text(entry)).rstrip("\n")
 
 
-def collected(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
+def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
     """Only the evidence that the answer needs."""
     recorder = Recorder()
-    storage.collect(recorder, Wanted(mounts=tuple(folders)))
+    storage.collect(recorder, EvidenceRequest(mounts=tuple(folders)))
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     for folder in folders:
         recorder.document["odirect"][folder] = audit(folder, seconds)

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
     folders = [os.path.abspath(path) for path in arguments.path]
-    results = tried(folders, arguments.timeout)
+    results = try_paths(folders, arguments.timeout)
     if arguments.json:
         print(json.dumps({"version": VERSION, "proofs": as_dict(results)}, sort_keys=True))
     else:
@@ -36,7 +36,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def tried(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tuple[Proof, ...]]:
+def try_paths(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tuple[Proof, ...]]:
     """What a read on each of ``folders`` proves, by folder and with each GPU; at most two tries of ``seconds``."""
     recorder = Recorder()
     recorder.text(CUFILE, limit=256 * 1024)

@@ -38,9 +38,9 @@ from typing import Any, Dict
 
 from ..odirect.load_limits import longest
 from .recorder import VERSION, Recorder
-from .wanted import NOTHING, Wanted, wanted_by
+from .request import NOTHING, EvidenceRequest, request_for
 
-__all__ = ["NOTHING", "VERSION", "Wanted", "collect", "longest", "wanted_by"]
+__all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "request_for"]
 
 #: Seconds that one collector may wait outside of programs (see recorder.time_limit), and seconds for all of them.
 COLLECTOR_SECONDS = 60.0
@@ -52,7 +52,7 @@ COLLECTORS = (
 )  # fmt: skip
 
 
-def collect(request: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
+def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
     """Collect the evidence of this host; whatever the host doesn't have, this never raises.
 
     total: seconds for everything except the reading under load, which takes its own time.

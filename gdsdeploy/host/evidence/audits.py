@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from ..audit.expected import audited
+from ..audit.expected import audit_expected
 from ..boot import grub
 from ..errors import HostError
 from ..kmod.kernel import Kernel
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     section = recorder.document["audits"]
     if request.expectation is not None and not request.expectation.own_kernel:
         # The host's machine chooses the kernel, and there it is the lock's.
@@ -32,8 +32,8 @@ def collect(recorder: Recorder, request: Wanted) -> None:
         section["next"] = section["running"] if following == running else _audit(following, request)
 
 
-def _audit(release: str, request: Wanted) -> Dict[str, Any]:
+def _audit(release: str, request: EvidenceRequest) -> Dict[str, Any]:
     try:
-        return {"release": release, "results": audited(Kernel(release), request.expectation)}
+        return {"release": release, "results": audit_expected(Kernel(release), request.expectation)}
     except HostError as error:
         return {"error": error.message}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Only the lines that decide which entry is the default, and which kernel an entry starts.
 GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
@@ -21,7 +21,7 @@ UNITS = (
 PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for folder in LOAD_FOLDERS + PROBE_FOLDERS:
         recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
     recorder.text("/etc/modules")

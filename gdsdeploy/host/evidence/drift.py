@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Beginnings of the names of logs, current and rotated, in /var/log and below; at most this many of each are read.
 DPKG_LOG, APT_HISTORY, DNF_LOG, DNF_COMMANDS = "dpkg.log", "history.log", "dnf.rpm.log", "dnf.log"
@@ -13,7 +13,7 @@ ROTATIONS = 13
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     """Only for expected packages: without them, nothing could have moved."""
     if not request.packages:
         return

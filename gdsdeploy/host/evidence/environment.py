@@ -6,14 +6,14 @@ import os
 
 from ..paths import CGROUP, CONTAINER_FILES, ENROOT, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Words of container managers in the control group of the first process.
 MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
 VARIABLES = r"CUFILE_[A-Z]"
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
     recorder.excerpt(CGROUP, MANAGERS)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..paths import INFINIBAND
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Entries of a port's table that name its network interface; the first one has it.
 NDEV = "gid_attrs/ndevs/0"
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
     for name in recorder.names(INFINIBAND):
         device = INFINIBAND + "/" + name

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ..io.inspect import opened
+from ..io.inspect import try_open
 from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 MODULES = (
     "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",
 )  # fmt: skip
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in MODULES:
         folder = "/sys/module/" + name
         recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))
@@ -36,7 +36,7 @@ def collect(recorder: Recorder, _request: Wanted) -> None:
 
 def _collect_registrations(recorder: Recorder) -> None:
     """nvidia-fs looks for storage drivers at its first open and forgets them at its last close (nvfs_open)."""
-    recorder.value("opens", NVFS_DEVICE, opened)
+    recorder.value("opens", NVFS_DEVICE, try_open)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))

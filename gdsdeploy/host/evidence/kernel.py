@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..paths import EFI, SECURE_BOOT
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 FILES = (
     "/etc/os-release",
@@ -45,7 +45,7 @@ MESSAGES = (
 )
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in FILES:
         recorder.text(path)
     release = recorder.document["host"]["uname"]["release"]

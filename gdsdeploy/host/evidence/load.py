@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..odirect.load import measured
 from ..paths import MOUNTINFO
 from .recorder import Recorder
+from .request import EvidenceRequest
 from .storage import mount_of
-from .wanted import Wanted
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
     audits, section = recorder.document["odirect"], recorder.document["load"]
     # These stay where the time runs out.

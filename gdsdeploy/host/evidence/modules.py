@@ -12,7 +12,7 @@ from ..kmod.module import read_once
 from ..kmod.tree import find_trees
 from ..paths import MODPROBE, SOURCES
 from .recorder import Recorder, failure
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem")
 #: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
@@ -20,7 +20,7 @@ IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_prin
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in WANTED:
         output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
         replacement_name = modprobe.replacement(output)

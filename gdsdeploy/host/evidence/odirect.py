@@ -12,8 +12,8 @@ from ..io.inspect import inode_flags
 from ..odirect import audit
 from ..paths import BTRFS, MOUNTINFO
 from .recorder import Recorder
+from .request import EvidenceRequest
 from .storage import mount_of, plain
-from .wanted import Wanted
 
 #: Seconds for one mount within a pass over a host; a local disk needs less than a tenth of one.
 SECONDS = 5.0
@@ -23,7 +23,7 @@ _BTRFS_FS_INFO = 0x8400941F
 _XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     for path in request.mounts:
         inside(recorder, path, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Beginnings of package names that belong to this stack, in Debian's and NVIDIA's repositories.
 NAMES = (
@@ -16,14 +16,14 @@ DPKG_FORMAT = "${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\
 RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
     if recorder.exists("/var/lib/dkms"):
         recorder.command("dkms", ["dkms", "status"], timeout=30)
     recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
 
 
-def installed(recorder: Recorder, request: Wanted) -> None:
+def installed(recorder: Recorder, request: EvidenceRequest) -> None:
     """The package manager's own list, of packages of interest."""
     exact = "|".join(re.escape(name) for name in request.packages)
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..io.inspect import acs_control
 from ..paths import INTERFACES, NODES, PCI
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
 CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")
@@ -18,7 +18,7 @@ NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
 LIMIT = 2048
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in recorder.names(PCI)[:LIMIT]:
         folder = PCI + "/" + name
         recorder.link(folder)

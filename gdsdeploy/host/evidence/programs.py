@@ -10,14 +10,14 @@ from ..libcufile import probe
 from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from ..process import is_roots
 from .recorder import FILE_LIMIT, Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Debian's gds-tools, then NVIDIA's.
 GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
 GDSCHECK_SECONDS = 30.0
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     recorder.text(CUFILE, limit=256 * 1024)
     if request.cufile_path != CUFILE:
         recorder.text(request.cufile_path, limit=256 * 1024)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..paths import MOUNTINFO, NVIDIA
 from ..proof import proof
 from .recorder import Recorder
+from .request import EvidenceRequest
 from .storage import mount_of
-from .wanted import Wanted
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.scratch:
         return
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""

@@ -8,7 +8,7 @@ from typing import List, Tuple
 from ..io.inspect import ext4_features, inode_flags
 from ..paths import MOUNTINFO
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 #: Files of a block device; a partition doesn't have most of them, its disk does.
 FILES = (
@@ -30,7 +30,7 @@ MOUNTS_LIMIT = 64
 DEVICES_LIMIT = 512
 
 
-def collect(recorder: Recorder, request: Wanted) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     # Mounts on block devices: anonymous devices have the major number 0.
     entries = [entry for entry in _entries(text) if re.match(r"[1-9][0-9]*:[0-9]+$", entry[0])]

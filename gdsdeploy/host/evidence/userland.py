@@ -7,7 +7,7 @@ import re
 
 from ..paths import FIRMWARE, FIRMWARE_PATH
 from .recorder import Recorder
-from .wanted import Wanted
+from .request import EvidenceRequest
 
 LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
 #: The driver's libraries as ``ldconfig -p`` lists them; the first line of each is the one that programs get.
@@ -15,7 +15,7 @@ FOUND = r"^\s*({})\s.*=>\s*(/\S+)$"
 NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def collect(recorder: Recorder, _request: Wanted) -> None:
+def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     for name in NAMES:
         match = re.search(FOUND.format(re.escape(name)), output.stdout, re.MULTILINE)

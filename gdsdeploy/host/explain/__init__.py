@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .cause import BROKEN, COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Path
 from .explanation import Explanation, NoSuchMountError, as_document, explain
-from .mounts import MountPath, described, proof_of, storage_paths
+from .mounts import MountPath, description, proof_of, storage_paths
 from .path import path_of
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "NoSuchMountError",
     "Path",
     "as_document",
-    "described",
+    "description",
     "explain",
     "path_of",
     "proof_of",

@@ -6,7 +6,7 @@ from typing import Iterator, List, Optional
 
 from ..facts import HostFacts, storage
 from ..facts.storage import Device, Mount
-from ..facts.unknown import Unknown, test, why_not
+from ..facts.unknown import Unknown, when_known, why_not
 from . import reference
 from .cause import Cause, Condition
 from .rules import USABLE, rule
@@ -44,7 +44,7 @@ def any_direct(mount: Mount) -> Iterator[Condition]:
         what = f"{device.name} is formatted with protection information"
         fix = "format the disk without it (this erases the disk): nvme format --pi=0"
         cause = Cause("storage.protection-information", what, fix, evidence, reference.LIMITATIONS)
-        yield Condition(test(device.integrity, lambda capable: not capable), cause)
+        yield Condition(when_known(device.integrity, lambda capable: not capable), cause)
         if isinstance(device.block_size, int) and device.block_size > PAGE:
             yield _large_blocks(device, device.block_size)
 
@@ -92,7 +92,7 @@ def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         what += f" (this is {container})"
         fix = "start the container with the host's database, read-only: --volume /run/udev:/run/udev:ro"
     cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
-    yield Condition(test(device.udev_usage, lambda usage: usage is not None), cause)
+    yield Condition(when_known(device.udev_usage, lambda usage: usage is not None), cause)
 
 
 def names(mount: Mount) -> str:

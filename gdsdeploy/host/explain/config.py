@@ -8,7 +8,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.cufile import REJECTED, refusal
 from ..facts.environment import Variable
 from ..facts.storage import Mount
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..gdscheck import Report
 from ..paths import CUFILE
 from . import quote, reference
@@ -42,7 +42,7 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     what = "libcufile refuses its configuration"
     fix = f"correct the value that libcufile names; this lists every problem: gdsdeploy cufile check {CUFILE}"
     cause = Cause("cufile.refused", what, fix, quote.with_source("libcufile", lines), reference.PARAMETERS)
-    yield Condition(test(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED), cause)
+    yield Condition(when_known(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED), cause)
 
 
 @rule(DIRECT, 20)
@@ -51,10 +51,10 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     key = "force_compat_mode"
     fix = "set properties.force_compat_mode to false"
     cause = _by_setting(facts, "cufile.force-compat", key, "cufile.json forces compat mode", fix)
-    yield Condition(test(facts.cufile.setting("properties", key, False), lambda value: value is not True), cause)
+    yield Condition(when_known(facts.cufile.setting("properties", key, False), lambda value: value is not True), cause)
     forced = facts.environment.variable("CUFILE_FORCE_COMPAT_MODE")
     variable_cause = _by_variable("cufile.variable-forces-compat", forced, "forces compat mode", "remove it from {}")
-    yield Condition(test(forced, lambda variable: variable is None or variable.value != "true"), variable_cause)
+    yield Condition(when_known(forced, lambda variable: variable is None or variable.value != "true"), variable_cause)
     overlay = facts.environment.variable("CUFILE_ENV_PATH_JSON")
     if isinstance(overlay, Variable):
         what = "overlays /etc/cufile.json with another configuration, which was not examined"
@@ -104,7 +104,7 @@ def asks_for_p2pdma(facts: HostFacts) -> Maybe[bool]:
     variable = facts.environment.variables.get("CUFILE_USE_PCIP2PDMA")
     if variable is not None and variable.value == "true":
         return True
-    return test(facts.cufile.setting("properties", "use_pci_p2pdma", False), lambda value: value is True)
+    return when_known(facts.cufile.setting("properties", "use_pci_p2pdma", False), lambda value: value is True)
 
 
 def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:

@@ -8,7 +8,7 @@ from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
-from ..facts.unknown import Unknown, test, why_not
+from ..facts.unknown import Unknown, when_known, why_not
 from . import blocks, quote, reference
 from .cause import Cause, Condition
 from .rules import DIRECT, NOTES, rule
@@ -93,7 +93,7 @@ def _journal_mode(mount: Mount) -> Condition:
             fix = f"unmount it and add a journal: tune2fs -O has_journal {mount.source}"
             evidence = (f"/proc/fs/ext4/{mount.device.name}/options: no data=",)
     cause = Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4)
-    return Condition(test(mode, lambda value: value == "ordered"), cause)
+    return Condition(when_known(mode, lambda value: value == "ordered"), cause)
 
 
 def journal(mount: Mount) -> Maybe[Optional[str]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..gdscheck import Report
 from . import config, modules, nvidia_fs, path, quote, reference
 from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, weigh
@@ -43,7 +43,7 @@ class Kind:
 
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
     storage = [(label, _has(facts, stack), _storage_path(facts, stack)) for label, stack in STACKS.items()]
-    rdma = (RDMA, test(facts.peermem.rdma_devices, bool), _rdma_path(facts))
+    rdma = (RDMA, when_known(facts.peermem.rdma_devices, bool), _rdma_path(facts))
     return tuple(Kind(label, present, taken, _row(facts, label)) for label, present, taken in (*storage, rdma))
 
 
@@ -57,7 +57,7 @@ def _row(facts: HostFacts, label: str) -> str:
 def _has(facts: HostFacts, stack: str) -> Maybe[bool]:
     if stack not in TRANSPORTS:
         types = {name for name, driver in NETWORK.items() if driver == stack}
-        return test(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
+        return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
     transports = list(facts.storage.controllers.values())
     if any(transport in TRANSPORTS[stack] for transport in transports):
         return True
@@ -79,7 +79,7 @@ def _rdma_path(facts: HostFacts) -> Path:
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
-    gpu = test(facts.pci.gpus, bool)
+    gpu = when_known(facts.pci.gpus, bool)
     basis = weigh(usable)
     if basis.holds is False:
         return Path(BROKEN, basis.causes, gpu)
@@ -106,11 +106,11 @@ def dmabuf_driver(facts: HostFacts) -> Condition:
     what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
     seen = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.proprietary", what, "install the open kernel modules", seen, reference.OPEN_DRIVER)
-    return Condition(test(flavour, lambda name: name == "open"), cause)
+    return Condition(when_known(flavour, lambda name: name == "open"), cause)
 
 
 def adapters(facts: HostFacts) -> Condition:
     what = "there is no RDMA adapter"
     fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
     cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
-    return Condition(test(facts.peermem.rdma_devices, bool), cause)
+    return Condition(when_known(facts.peermem.rdma_devices, bool), cause)

@@ -10,7 +10,7 @@ from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.p2p import EXPORTERS
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
 from . import gpus, kinds, nvidia_fs, quote, reference
 from .cause import COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, numbers, weigh
@@ -51,9 +51,9 @@ class Choice:
 def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
     """Every mechanism of NVIDIA, and those of other vendors that the host has."""
     p2p, others = facts.p2p, facts.p2p.exporters
-    pci_p2pdma = test(facts.kernel.option("PCI_P2PDMA"), lambda value: value == "y")
-    peerdirect_present = test(p2p.peer_memory, lambda symbol: symbol is not None)
-    dmabuf_present = test(p2p.rdma_dmabuf, lambda symbol: symbol is not None)
+    pci_p2pdma = when_known(facts.kernel.option("PCI_P2PDMA"), lambda value: value == "y")
+    peerdirect_present = when_known(p2p.peer_memory, lambda symbol: symbol is not None)
+    dmabuf_present = when_known(p2p.rdma_dmabuf, lambda symbol: symbol is not None)
     why = ("cuFile moves data to NVIDIA's GPUs only",)
     return (
         _mechanism(
@@ -81,7 +81,7 @@ def _mechanism(name: str, title: str, present: Maybe[bool], conditions: Iterator
 
 def _gpu(facts: HostFacts) -> Condition:
     cause = Cause("gpu.none", "this host has no GPU", "", ("/sys/bus/pci/devices: no display device of NVIDIA",))
-    return Condition(test(facts.pci.gpus, bool), cause)
+    return Condition(when_known(facts.pci.gpus, bool), cause)
 
 
 def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
@@ -92,7 +92,7 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     what = "no loaded storage driver has hooks for nvidia-fs"
     fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
     cause = Cause("storage.no-hooks", what, fix, quote.symbols(facts, names[:2]), reference.NVME)
-    yield Condition(test(facts.kernel.symbols, lambda symbols: any(name in symbols for name in names)), cause)
+    yield Condition(when_known(facts.kernel.symbols, lambda symbols: any(name in symbols for name in names)), cause)
 
 
 def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
@@ -103,7 +103,7 @@ def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     evidence = (f"the kernel's configuration: CONFIG_ZONE_DEVICE={option}",)
     fix = "boot a kernel that was built with it, or use nvidia-fs"
     cause = Cause("kernel.no-zone-device", what, fix, evidence, reference.P2P_SUPPORT)
-    yield Condition(test(option, lambda value: value == "y"), cause)
+    yield Condition(when_known(option, lambda value: value == "y"), cause)
     yield from gpus.iommu(facts, None, needs_it_off=True)
 
 
@@ -114,7 +114,7 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
     what = "the loaded RDMA core has no ib_register_peer_memory_client: it's the kernel's own, not OFED's"
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
     evidence = quote.symbols(facts, ("ib_register_peer_memory_client",))
-    core = test(facts.p2p.peer_memory, lambda symbol: symbol is not None)
+    core = when_known(facts.p2p.peer_memory, lambda symbol: symbol is not None)
     yield Condition(core, Cause("rdma.no-peer-memory", what, fix, evidence))
     loaded = True if facts.p2p.legacy_loaded is True else facts.peermem.module.loaded
     what, start = "nvidia-peermem is not loaded", "load it: systemctl start gds-peermem"
@@ -122,10 +122,10 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
         what += ": the installed one is a stub, built without OFED's symbols, and can't be loaded"
     yield Condition(loaded, Cause("peermem.not-loaded", what, fix if facts.peermem.stub is True else start))
     if loaded is True:
-        yield registered(facts)
+        yield registration(facts)
 
 
-def registered(facts: HostFacts) -> Condition:
+def registration(facts: HostFacts) -> Condition:
     """Whether a loaded peermem is a client of the RDMA core.
 
     Some kernels show no folder of clients.  The users of ib_uverbs then show that the module uses the core, which it
@@ -158,12 +158,12 @@ def dmabuf(facts: HostFacts) -> Iterator[Condition]:
     yield from dmabuf_of_host(facts)
     fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
     evidence = quote.symbols(facts, ("ib_umem_dmabuf_get",))
-    core = test(facts.p2p.rdma_dmabuf, lambda symbol: symbol is not None)
+    core = when_known(facts.p2p.rdma_dmabuf, lambda symbol: symbol is not None)
     yield Condition(core, Cause("rdma.no-dmabuf", "the RDMA core has no ib_umem_dmabuf_get", fix, evidence))
     what = "no loaded adapter driver accepts DMA-BUF memory"
     evidence = ("/proc/kallsyms: no …reg_user_mr_dmabuf",)
     fix = "use an adapter whose driver does (mlx5_ib, irdma, bnxt_re, efa), or nvidia-peermem"
-    yield Condition(test(facts.p2p.adapters_dmabuf, bool), Cause("rdma.adapter-no-dmabuf", what, fix, evidence))
+    yield Condition(when_known(facts.p2p.adapters_dmabuf, bool), Cause("rdma.adapter-no-dmabuf", what, fix, evidence))
 
 
 def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
@@ -172,7 +172,7 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     release = facts.kernel.release
     what = f"kernel {release} is older than 5.12"
     cause = Cause("kernel.no-dmabuf", what, "boot a newer kernel, or use nvidia-peermem", (f"uname -r: {release}",))
-    yield Condition(test(release, lambda text: numbers(text) >= DMABUF_KERNEL), cause)
+    yield Condition(when_known(release, lambda text: numbers(text) >= DMABUF_KERNEL), cause)
 
 
 def _hmm(facts: HostFacts) -> Iterator[Condition]:
@@ -182,14 +182,14 @@ def _hmm(facts: HostFacts) -> Iterator[Condition]:
         cause = Cause("kernel.no-hmm", f"this kernel was built without CONFIG_{name}", "", evidence)
         yield Condition(_option(facts, name), cause)
     what = "nvidia_uvm is not loaded" if facts.p2p.uvm_hmm is None else "HMM is disabled in nvidia_uvm"
-    yield Condition(test(facts.p2p.uvm_hmm, lambda on: on is True), Cause("driver.no-hmm", what, ""))
+    yield Condition(when_known(facts.p2p.uvm_hmm, lambda on: on is True), Cause("driver.no-hmm", what, ""))
 
 
 def _option(facts: HostFacts, name: str) -> Maybe[bool]:
     """Whether the kernel has an option; unknown in recordings that were made without it."""
     if not any(facts.document.looked_for(path, name) for path in facts.document.paths("excerpts")):
         return Unknown(f"CONFIG_{name} was not collected")
-    return test(facts.kernel.option(name), lambda value: value == "y")
+    return when_known(facts.kernel.option(name), lambda value: value == "y")
 
 
 def choose(facts: HostFacts) -> Choice:
@@ -228,7 +228,7 @@ def _first_usable(
     return (unknown[0] if unknown else fallback), tuple(reasons)
 
 
-def words(mechanism: Mechanism) -> str:
+def usability(mechanism: Mechanism) -> str:
     """``usable``, ``present, but not usable``, ``not usable`` or ``unknown``."""
     if isinstance(mechanism.usable, Unknown):
         return "unknown"

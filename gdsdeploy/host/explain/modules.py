@@ -11,7 +11,7 @@ from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
 from ..facts.storage import Mount
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..kmod import modprobe
 from ..paths import MODPROBE
 from . import quote, reference
@@ -85,7 +85,7 @@ def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition
     """Both direct paths need a running driver."""
     version = facts.driver.version
     cause = not_loaded(facts, driver(facts)) if version is None else None
-    yield Condition(test(version, lambda running: running is not None), cause)
+    yield Condition(when_known(version, lambda running: running is not None), cause)
 
 
 @rule(NOT_LOADED, 10)

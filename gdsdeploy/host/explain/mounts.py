@@ -46,7 +46,7 @@ def storage_paths(facts: HostFacts, wanted: Iterable[Tuple[str, str]]) -> Tuple[
     return tuple(_judge(facts, mount, path) for mount, path in wanted)
 
 
-def described(mount_path: MountPath) -> str:
+def description(mount_path: MountPath) -> str:
     """The path and what rules out a better one, without how that was proven."""
     taken, path = mount_path.taken, mount_path.path
     if isinstance(taken, Unknown):

@@ -7,7 +7,7 @@ from typing import Iterator, Optional, Tuple
 from ..facts import HostFacts, Maybe, Unknown, storage
 from ..facts.modules import ModuleFile
 from ..facts.storage import Mount
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from ..gdscheck import Report
 from ..paths import NVFS, NVFS_DEVICE
 from . import gpus, modules, quote, reference
@@ -50,7 +50,7 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
         fix = "install the nvidia-fs of the lock: gdsdeploy provision"
         evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
         cause = Cause("nvidia-fs.other-major", what, fix, evidence, reference.SOFTWARE)
-        yield Condition(test(version, lambda text: not text or numbers(text)[:1] == (MAJOR,)), cause)
+        yield Condition(when_known(version, lambda text: not text or numbers(text)[:1] == (MAJOR,)), cause)
 
 
 @rule(NVIDIA_FS, 20)
@@ -66,14 +66,14 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             what = f"{device.name} is {device.md_level}, but nvidia-fs supports raid0 only"
             evidence = (f"/sys/dev/block/{device.number}/md/level: {device.md_level}",)
             cause = Cause("storage.raid-level", what, "use RAID 0 or single disks", evidence, reference.LIMITATIONS)
-            yield Condition(test(device.md_level, lambda level: level == "raid0"), cause)
+            yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
             yield from hooks(facts, "nvme")
         elif device.kind == storage.NVMEOF:
             what = f"{device.name} is NVMe over {device.transport}"
             evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
             cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
-            yield Condition(test(device.transport, lambda name: name == "rdma"), cause)
+            yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
             yield from hooks(facts, "nvme_rdma")
         elif device.kind == storage.MULTIPATH:
             yield _multipath(facts, device)
@@ -115,14 +115,14 @@ def _devices(facts: HostFacts) -> Iterator[Condition]:
         missing += " && modprobe nvidia-fs; then see the check nvidia-fs.devices"
         denied = "let all users open it: chmod 0666 /dev/nvidia-fs*; then look at the udev rules and the SELinux log"
     cause = Cause("nvidia-fs.no-devices", what, missing, ("/dev: no nvidia-fs*",), reference.INSTALL)
-    present = test(facts.nvidia_fs.devices, bool)
+    present = when_known(facts.nvidia_fs.devices, bool)
     yield Condition(present, cause)
     if present is True:
         error = facts.nvidia_fs.opens
         evidence = (f"{NVFS_DEVICE}: {error}",)
         what = f"{NVFS_DEVICE} can't be opened: {error}"
         cause = Cause("nvidia-fs.device-denied", what, denied, evidence, reference.INSTALL)
-        yield Condition(test(error, lambda text: text in ("ok", None)), cause)
+        yield Condition(when_known(error, lambda text: text in ("ok", None)), cause)
 
 
 def _page_table(facts: HostFacts) -> Iterator[Condition]:
@@ -130,7 +130,7 @@ def _page_table(facts: HostFacts) -> Iterator[Condition]:
     ident, log = "nvidia-fs.other-page-table", quote.messages(facts, WRONG_PAGE_TABLE)
     what = "nvidia-fs was built for another layout of the driver's page tables, so it can't pin GPU memory"
     cause = Cause(ident, what, modules.AGAIN, log, reference.INSTALL)
-    yield Condition(test(facts.kernel.messages, lambda _: not log), cause)
+    yield Condition(when_known(facts.kernel.messages, lambda _: not log), cause)
     file, running = facts.nvidia_fs.module.file, facts.driver.version
     if isinstance(running, str) and numbers(running)[:1] >= (NEW_PAGE_TABLE,):
         built = file.provenance.get("driver", "") if isinstance(file, ModuleFile) else ""
@@ -147,7 +147,7 @@ def _mapped(facts: HostFacts) -> Condition:
     fix = "find the reason: dmesg | grep -i nvidia-fs; on some newer kernels only nvidia-fs 2.26.6 or newer works"
     cause = Cause("nvidia-fs.no-mapping", what, fix, evidence, reference.STATISTICS)
     return Condition(
-        test(facts.nvidia_fs.mapped, lambda counts: counts is None or counts[0] > 0 or counts[1] == 0), cause
+        when_known(facts.nvidia_fs.mapped, lambda counts: counts is None or counts[0] > 0 or counts[1] == 0), cause
     )
 
 
@@ -177,7 +177,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     section = REFERENCES.get(stack_name, reference.NVME)
     cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, names), section)
-    holds = test(symbols, lambda known: any(name in known for name in names))
+    holds = when_known(symbols, lambda known: any(name in known for name in names))
     yield Condition(holds, cause)
     if holds is True:
         if stack_name == "nvme":
@@ -192,7 +192,7 @@ def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     cause = Cause("nvme.other-hooks", what, fix, quote.symbols(facts, names), reference.LIMITATIONS)
     if isinstance(symbols, Unknown) or all(name in symbols for name in names):
         return Condition(symbols if isinstance(symbols, Unknown) else True)
-    return Condition(test(needed, lambda number: names[number - 1] in symbols), cause)
+    return Condition(when_known(needed, lambda number: names[number - 1] in symbols), cause)
 
 
 def needed_version(facts: HostFacts) -> Maybe[int]:
@@ -216,4 +216,4 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
     evidence = quote.file(facts, NVFS + "/modules", r".")
     fix = f"stop the programs that hold {NVFS_DEVICE[:-1]}* open, then load nvidia-fs again, after {stack_name}"
     cause = Cause(stack_name + ".not-registered", what, fix, evidence, reference.NVME)
-    return Condition(test(registered, lambda stacks: stack_name in stacks), cause)
+    return Condition(when_known(registered, lambda stacks: stack_name in stacks), cause)

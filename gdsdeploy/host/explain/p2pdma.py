@@ -10,7 +10,7 @@ from ..facts.gpu import OPEN
 from ..facts.pci import Function, find
 from ..facts.storage import Device, Mount
 from ..facts.topology import bar1
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from . import config, gpus, quote, reference
 from .blocks import stack
 from .cause import P2PDMA, Cause, Condition, numbers
@@ -60,31 +60,31 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     evidence: Tuple[str, ...] = (f"the kernel's configuration: CONFIG_PCI_P2PDMA={option}",)
     what = "this kernel was built without CONFIG_PCI_P2PDMA"
     cause = Cause("kernel.no-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
-    yield Condition(test(option, lambda value: value == "y"), cause)
+    yield Condition(when_known(option, lambda value: value == "y"), cause)
     evidence = quote.symbols(facts, ("pci_p2pdma_add_resource",))
     what = "this kernel has no pci_p2pdma_add_resource"
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
-    yield Condition(test(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
+    yield Condition(when_known(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
     library = config.library(facts)
     what = f"libcufile {library} is older than 1.13, the first release with this mode"
     cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
-    yield Condition(test(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
+    yield Condition(when_known(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
     what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
     cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
-    yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
+    yield Condition(when_known(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
     what = f"driver {facts.driver.version} is older than 565.47"
     cause = Cause("driver.no-p2pdma", what, "install driver 565.47 or newer", evidence, reference.P2PDMA_DRIVER)
-    yield Condition(test(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
+    yield Condition(when_known(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
     evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
     option = 'NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;"'
     fix = f"set the nvidia module's option {option} in /etc/modprobe.d, rebuild the initramfs and reboot"
     what = "the nvidia module has no static BAR1"
     cause = Cause("driver.no-static-bar1", what, fix, evidence, reference.P2PDMA_DRIVER)
-    static = test(facts.driver.params, lambda params: STATIC_BAR1 in (params or {}).get("RegistryDwords", ""))
+    static = when_known(facts.driver.params, lambda params: STATIC_BAR1 in (params or {}).get("RegistryDwords", ""))
     yield Condition(static, cause)
 
 
@@ -94,7 +94,7 @@ def _gpus(facts: HostFacts) -> Iterator[Condition]:
         evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
         fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
         cause = Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS)
-        listed = test(model, lambda text: GPUS.search(text) is not None)
+        listed = when_known(model, lambda text: GPUS.search(text) is not None)
         yield Condition(Unknown(what) if listed is False else listed, cause, suspect=True)
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
         size = bar1(gpu) or 0
@@ -112,7 +112,7 @@ def _disk(facts: HostFacts, device: Device) -> Condition:
         evidence = quote.file(facts, "/sys/module/nvme_core/parameters/multipath")
     fix = "use single local disks, with nvme_core.multipath=N"
     cause = Cause("storage.not-local", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(test(device.transport, lambda transport: transport == "pcie"), cause)
+    return Condition(when_known(device.transport, lambda transport: transport == "pcie"), cause)
 
 
 def _reaches(facts: HostFacts, disk: Function) -> Iterator[Condition]:

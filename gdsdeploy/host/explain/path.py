@@ -11,7 +11,7 @@ from typing import List, Optional, Tuple
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
-from ..facts.unknown import test
+from ..facts.unknown import when_known
 from . import config, filesystem
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
 from .rules import DIRECT, NOTES, USABLE, needs, ranked
@@ -31,7 +31,7 @@ def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
 
 
 def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
-    gpu = test(facts.pci.gpus, bool)
+    gpu = when_known(facts.pci.gpus, bool)
     usable = weigh(needs(USABLE, facts, mount))
     taken, verdict = _direct(facts, mount, file)
     if usable.holds is False:

@@ -10,7 +10,7 @@ from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .document import Document, Ran
-from .unknown import Maybe, Unknown, test
+from .unknown import Maybe, Unknown, when_known
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def boot_facts(document: Document) -> BootFacts:
     probes = _fragments(document, PROBE_FOLDERS)
     return BootFacts(
         default_kernel=_default_kernel(document),
-        autoloaded=test(_fragments(document, LOAD_FOLDERS), _autoloaded),
-        forbidden=test(probes, lambda fragments: _forbidden(fragments, document.text("/proc/cmdline"))),
-        units=test(document.ran("systemctl-units"), _units),
-        options=test(probes, _options),
+        autoloaded=when_known(_fragments(document, LOAD_FOLDERS), _autoloaded),
+        forbidden=when_known(probes, lambda fragments: _forbidden(fragments, document.text("/proc/cmdline"))),
+        units=when_known(document.ran("systemctl-units"), _units),
+        options=when_known(probes, _options),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, Optional, Tuple
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
 from .effective import effective_values
-from .unknown import Maybe, Unknown, if_present, test
+from .unknown import Maybe, Unknown, if_present, when_known
 
 ACCEPTED, REJECTED = "accepted", "rejected"
 #: libcufile's words for a configuration that it refuses (the same in 1.4.0 to 1.20.0).
@@ -67,9 +67,9 @@ def cufile_facts(document: Document) -> CufileFacts:
     return CufileFacts(
         digests={path: if_present(document.text(path), _digest) for path in (CUFILE, *paths)},
         config=if_present(text, _config),
-        acceptance=test(opened, lambda result: _acceptance(document, result)),
+        acceptance=when_known(opened, lambda result: _acceptance(document, result)),
         opened=opened,
-        effective=test(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
+        effective=when_known(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
         library=_library(document),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from .document import Document
-from .unknown import Maybe, Unknown, test
+from .unknown import Maybe, Unknown, when_known
 
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log")
@@ -47,7 +47,7 @@ def drift_facts(document: Document) -> DriftFacts:
     moves = sorted([*_dpkg(document), *_dnf(document)])
     has_logs = any(path.startswith(LOGS) for path in document.paths("excerpts"))
     return DriftFacts(
-        choices=test(document.ran("apt-policy"), lambda run: _choices(run.stdout)),
+        choices=when_known(document.ran("apt-policy"), lambda run: _choices(run.stdout)),
         locked=_locked(document),
         moves=tuple(moves) if has_logs else Unknown("no log of the package manager was looked at"),
     )

@@ -8,7 +8,7 @@ from typing import List, Mapping, Optional, Tuple
 
 from ..paths import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .document import Document
-from .unknown import Maybe, Unknown, test, why_not, with_default
+from .unknown import Maybe, Unknown, when_known, why_not, with_default
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "Docker", "Podman")))
@@ -53,7 +53,7 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     devices, infiniband, udev = (
         with_default(document.names(path), ()) for path in ("/dev/nvidia*", "/dev/infiniband", "/run/udev")
     )
-    root = test(document.uid(), lambda uid: uid == 0)
+    root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
     return EnvironmentFacts(_container(document), devices, infiniband, udev, root, by_name, complete)
 

@@ -131,7 +131,7 @@ def document(where: str, text: str) -> Dict[str, Any]:
 
 def _text(path: str) -> str:
     """The beginning of a file: one character more than the limit of JSON."""
-    with io.TextIOWrapper(reading.opened(path), encoding="utf-8") as file:
+    with io.TextIOWrapper(reading.open_file(path), encoding="utf-8") as file:
         return file.read(jsontext.LIMIT + 1)
 
 

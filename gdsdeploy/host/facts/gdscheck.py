@@ -8,7 +8,7 @@ from typing import Optional
 from .. import gdscheck
 from ..paths import CUFILE_OPEN, GDSCHECK
 from .document import Document, Ran
-from .unknown import Maybe, test
+from .unknown import Maybe, when_known
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class GdscheckFacts:
 
 def gdscheck_facts(document: Document) -> GdscheckFacts:
     return GdscheckFacts(
-        test(document.names(GDSCHECK), bool),
-        test(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
-        test(document.attempted(CUFILE_OPEN), _logged),
+        when_known(document.names(GDSCHECK), bool),
+        when_known(document.ran(GDSCHECK), lambda run: gdscheck.parse(run.stdout + "\n" + run.stderr, run.status)),
+        when_known(document.attempted(CUFILE_OPEN), _logged),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Mapping, Optional, Tuple
 from ..paths import NVFS, NVFS_DEVICE, NVIDIA, PEERS, SOURCES
 from .document import Document
 from .modules import ModuleFacts, module_facts
-from .unknown import Maybe, Unknown, if_present, test, why_not, with_default
+from .unknown import Maybe, Unknown, if_present, when_known, why_not, with_default
 
 OPEN, PROPRIETARY = "open", "proprietary"
 
@@ -112,7 +112,7 @@ def _params(text: str) -> Mapping[str, str]:
 def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:
     return NvidiaFsFacts(
         module=module_facts(document, "nvidia-fs"),
-        devices=test(with_default(document.names("/dev/nvidia*"), ()), _numbers),
+        devices=when_known(with_default(document.names("/dev/nvidia*"), ()), _numbers),
         device_count=if_present(document.line(NVFS + "/devcount"), _number),
         registered=if_present(document.text(NVFS + "/modules"), _first_words),
         bridges=if_present(document.text(NVFS + "/bridges"), _first_words),

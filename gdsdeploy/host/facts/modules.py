@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Tuple
 from ..kmod import modprobe
 from ..paths import BUILD_ID, MODPROBE
 from .document import Document
-from .unknown import Maybe, Unknown, test, with_default
+from .unknown import Maybe, Unknown, when_known, with_default
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
     if run.status != 0 or not files:
         output = run.stderr.strip() or run.stdout.strip() or "nothing"
         return Unknown(f"modprobe --show-depends {name} says: {output}")
-    return test(document.module(files[-1]), lambda record: _module_file(files[-1], record))
+    return when_known(document.module(files[-1]), lambda record: _module_file(files[-1], record))
 
 
 #: Texts in a module's record that are fields of ModuleFile, and the other keys with their types.

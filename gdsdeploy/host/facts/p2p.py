@@ -8,7 +8,7 @@ from typing import Optional, Tuple
 from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .document import Document
 from .system import kernel_facts
-from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
 
 KALLSYMS = "/proc/kallsyms"
 #: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
@@ -48,22 +48,24 @@ def p2p_facts(document: Document) -> P2pFacts:
     services = _paths(document, SERVICE_FOLDERS, "/" + LEGACY_SERVICE)
     return P2pFacts(
         clients=document.names(PEERS),
-        rdma_users=test(holders, lambda paths: tuple(sorted({path.rpartition("/")[2] for path in paths}))),
-        legacy_loaded=test(modules, lambda names: "nv_peer_mem" in names),
+        rdma_users=when_known(holders, lambda paths: tuple(sorted({path.rpartition("/")[2] for path in paths}))),
+        legacy_loaded=when_known(modules, lambda names: "nv_peer_mem" in names),
         # gdsdeploy keeps the service from starting with a folder of its name.
-        legacy_services=test(services, lambda paths: tuple(path for path in paths if not path.endswith(".d"))),
+        legacy_services=when_known(services, lambda paths: tuple(path for path in paths if not path.endswith(".d"))),
         peer_memory=_exporter(document, PEER_MEMORY),
         rdma_dmabuf=_exporter(document, DMABUF),
-        adapters_dmabuf=test(_symbols(document, ADAPTER_DMABUF), _adapters),
+        adapters_dmabuf=when_known(_symbols(document, ADAPTER_DMABUF), _adapters),
         uvm_hmm=if_present(document.line(UVM_NO_HMM), lambda disabled: disabled in ("N", "0")),
-        exporters=test(modules, lambda names: tuple(name for name in EXPORTERS if name in names)),
+        exporters=when_known(modules, lambda names: tuple(name for name in EXPORTERS if name in names)),
     )
 
 
 def _paths(document: Document, folders: Tuple[str, ...], pattern: str = "") -> Maybe[Tuple[str, ...]]:
     """The entries of all folders; Unknown if one of them is."""
     listings = all_known(with_default(document.names(folder + pattern), ()) for folder in folders)
-    return test(listings, lambda rows: tuple(f"{folder}/{name}" for folder, row in zip(folders, rows) for name in row))
+    return when_known(
+        listings, lambda rows: tuple(f"{folder}/{name}" for folder, row in zip(folders, rows) for name in row)
+    )
 
 
 def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:

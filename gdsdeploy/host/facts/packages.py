@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
 
 from .document import Document, Ran
-from .unknown import Maybe, Unknown, test
+from .unknown import Maybe, Unknown, when_known
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def package_facts(document: Document) -> PackageFacts:
     dkms = document.ran("dkms")
     if not isinstance(dkms, Unknown) and dkms.status != 0:
         dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
-    return PackageFacts(test(run, _installed), test(dkms, lambda run: tuple(run.stdout.splitlines())))
+    return PackageFacts(when_known(run, _installed), when_known(dkms, lambda run: tuple(run.stdout.splitlines())))
 
 
 def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:

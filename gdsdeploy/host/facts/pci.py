@@ -8,7 +8,7 @@ from typing import Mapping, Optional, Tuple
 
 from ..paths import INTERFACES, PCI
 from .document import Document
-from .unknown import Maybe, Unknown, all_known, if_present, test, why_not
+from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
@@ -128,7 +128,7 @@ def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
         kind=kind,
         driver=driver.rpartition("/")[2] if isinstance(driver, str) else "",
         numa_node=int(numa) if isinstance(numa, str) and re.match(r"-?\d{1,4}$", numa) else -1,
-        iommu=test(group, lambda link: link is not None),
+        iommu=when_known(group, lambda link: link is not None),
         bars=_bars(document.text(folder + "/resource")),
         bridges=addresses(path)[:-1],
         iommu_domain=if_present(group, lambda _: _domain(document, folder + "/iommu_group/type")),

@@ -13,7 +13,7 @@ from .load import Loaded, loads
 from .odirect import Audit, audits
 from .pci import addresses
 from .proof import Proof, proofs
-from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
 
 #: Inode flags of linux/fs.h that matter here.
 FLAGS = {
@@ -177,9 +177,11 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
     if isinstance(disk, Unknown):
         return disk
     slaves = with_default(document.names(disk.link + "/slaves"), ())
-    numbers = test(slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names))
-    below = test(numbers, lambda lower: all_known(_device(document, one, depth + 1) for one in lower))
-    return test(below, lambda devices: _described(document, number, posixpath.basename(path), disk, devices))
+    numbers = when_known(
+        slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names)
+    )
+    below = when_known(numbers, lambda lower: all_known(_device(document, one, depth + 1) for one in lower))
+    return when_known(below, lambda devices: _described(document, number, posixpath.basename(path), disk, devices))
 
 
 def _number_of(document: Document, folder: str, name: str) -> Maybe[str]:
@@ -203,7 +205,7 @@ def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
     if partition is None:
         return _Disk(path, link)
     disk = posixpath.dirname(path)
-    return test(_number_of(document, disk, disk), lambda number: _Disk(disk, "/sys/dev/block/" + number))
+    return when_known(_number_of(document, disk, disk), lambda number: _Disk(disk, "/sys/dev/block/" + number))
 
 
 def _described(document: Document, number: str, name: str, disk: _Disk, below: Tuple[Device, ...]) -> Device:
@@ -217,7 +219,7 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         pci_address=(addresses(disk.path) or ("",))[-1],
         dm_uuid=_line(document, disk.link + "/dm/uuid"),
         md_level=_line(document, disk.link + "/md/level"),
-        integrity=test(integrity, lambda text: text == "1"),
+        integrity=when_known(integrity, lambda text: text == "1"),
         udev_usage=if_present(document.text("/run/udev/data/b" + number), _udev_usage),
         block_size=_number(document, disk.link + "/queue/logical_block_size"),
         ext4_options=if_present(document.text(f"/proc/fs/ext4/{name}/options"), lambda text: tuple(text.split())),

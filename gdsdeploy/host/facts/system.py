@@ -9,7 +9,7 @@ from typing import Dict, FrozenSet, Iterator, Mapping, Tuple
 
 from ..paths import EFI, SECURE_BOOT
 from .document import Document
-from .unknown import Maybe, Unknown, test, why_not
+from .unknown import Maybe, Unknown, when_known, why_not
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def kernel_facts(document: Document) -> KernelFacts:
         release=release,
         boot_id=boot_id if isinstance(boot_id, str) and boot_id else why_not(boot_id, "there is no boot id"),
         command_line=tuple(command_line.split()) if isinstance(command_line, str) else no_command_line,
-        config=test(release, lambda name: _config(document, name)),
+        config=when_known(release, lambda name: _config(document, name)),
         # A kernel without loadable modules has no such file, and so none loaded.
-        modules=test(document.text("/proc/modules"), lambda text: frozenset(_first_words(text or ""))),
+        modules=when_known(document.text("/proc/modules"), lambda text: frozenset(_first_words(text or ""))),
         symbols=_symbols(document),
-        messages=test(messages, lambda run: tuple(run.stdout.splitlines())),
+        messages=when_known(messages, lambda run: tuple(run.stdout.splitlines())),
         secure_boot=_secure_boot(document),
         lockdown=_lockdown(document),
         tainted=_tainted(document),
@@ -142,7 +142,7 @@ def _secure_boot(document: Document) -> Maybe[bool]:
         return False
     # Four bytes of attributes, then the value; without the variable the firmware has no Secure Boot.
     variable = firmware if isinstance(firmware, Unknown) else document.binary(SECURE_BOOT)
-    return test(variable, lambda value: value is not None and value[8:] == "01")
+    return when_known(variable, lambda value: value is not None and value[8:] == "01")
 
 
 def _lockdown(document: Document) -> Maybe[str]:

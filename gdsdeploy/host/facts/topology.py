@@ -13,7 +13,7 @@ from ..paths import NODES
 from .document import Document
 from .gpu import DriverFacts
 from .pci import BRIDGE, INFINIBAND, NETWORK, NVME, REDIRECTS, Function, Link, PciFacts, is_gpu
-from .unknown import Maybe, Unknown, all_known, test, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, when_known, why_not, with_default
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
@@ -282,7 +282,7 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
 
 def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
     controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in names)
-    return test(controls, lambda bits: tuple(name for name, control in zip(names, bits) if control & REDIRECTS))
+    return when_known(controls, lambda bits: tuple(name for name, control in zip(names, bits) if control & REDIRECTS))
 
 
 def _iommu(function: Function) -> Maybe[str]:
@@ -315,7 +315,7 @@ def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
 def _numa_nodes(document: Document) -> Maybe[int]:
     # Kernels without NUMA have no such folder.
     names = with_default(document.names(NODES + "/node*"), ())
-    return test(names, lambda nodes: len([name for name in nodes if name[4:].isdigit()]) or 1)
+    return when_known(names, lambda nodes: len([name for name in nodes if name[4:].isdigit()]) or 1)
 
 
 def degraded(node: Node) -> Maybe[str]:

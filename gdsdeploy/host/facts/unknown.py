@@ -40,7 +40,7 @@ def why_not(value: object, absent: str) -> Unknown:
     return value if isinstance(value, Unknown) else Unknown(absent)
 
 
-def test(value: Union[Value, Unknown], function: Callable[[Value], Result]) -> Union[Result, Unknown]:
+def when_known(value: Union[Value, Unknown], function: Callable[[Value], Result]) -> Union[Result, Unknown]:
     """``function`` of ``value``; an unknown value stays unknown."""
     return value if isinstance(value, Unknown) else function(value)
 

@@ -143,9 +143,9 @@ def judge(expectation: str, settings: str) -> Record:
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
     from ..checks import report
-    from ..evidence import collect, wanted_by
+    from ..evidence import collect, request_for
 
-    host_facts = facts.facts_from(collect(wanted_by(expectation), total=settings.seconds))
+    host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
     findings = waiver.apply(checks.run(host_facts, expectation), settings.read_waivers(), waiver.today())
     document = report.document(expectation, host_facts, findings)
     state, reason = decide(findings)

@@ -106,7 +106,7 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
         os.close(fd)
 
 
-def opened(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
+def open_descriptor(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
     """A descriptor of a file that stays where it is (a lock, a log), made if need be; its folder is made.
 
     mode: set even if the file exists.  A user who can read a file can lock it, so only root can read locks.

@@ -25,11 +25,11 @@ NO_ACS = -1
 
 def inode_flags(path: str) -> int:
     """The flags of the inode at ``path`` as in linux/fs.h (FS_COMPR_FL, FS_ENCRYPT_FL, …)."""
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try_open = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return flags_of(opened)
+        return flags_of(try_open)
     finally:
-        os.close(opened)
+        os.close(try_open)
 
 
 def flags_of(descriptor: int) -> int:
@@ -40,11 +40,11 @@ def flags_of(descriptor: int) -> int:
 
 def ext4_features(device: str) -> Dict[str, int]:
     """The three sets of features in the ext4 superblock of a block device; raises ValueError without a superblock."""
-    opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try_open = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        block = os.pread(opened, 1024, _SUPERBLOCK)
+        block = os.pread(try_open, 1024, _SUPERBLOCK)
     finally:
-        os.close(opened)
+        os.close(try_open)
     if len(block) < 1024 or struct.unpack_from("<H", block, _MAGIC)[0] != _EXT4:
         raise ValueError("no ext4 superblock")
     compat, incompat, ro_compat = struct.unpack_from("<III", block, _FEATURES)
@@ -71,7 +71,7 @@ def acs_control(config: str) -> int:
     return NO_ACS
 
 
-def opened(path: str) -> str:
+def try_open(path: str) -> str:
     """``ok`` if the file at ``path`` can be opened for reading."""
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     return "ok"

@@ -8,7 +8,7 @@ import shlex
 from typing import BinaryIO
 
 
-def opened(path: str) -> BinaryIO:
+def open_file(path: str) -> BinaryIO:
     """The file ``path`` for reading; raises OSError.
 
     A named pipe without a writer is empty; a usual open would wait until a program writes to it.
@@ -20,7 +20,7 @@ def opened(path: str) -> BinaryIO:
 
 def beginning(path: str, limit: int) -> bytes:
     """The first ``limit`` bytes of a file, and one more where it has more; raises OSError."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read(limit + 1)
 
 

@@ -50,7 +50,7 @@ def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
     archives read in different ways: the checked files have to be the unpacked ones.
     """
-    with reading.opened(path) as raw:
+    with reading.open_file(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:

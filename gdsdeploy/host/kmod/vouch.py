@@ -59,7 +59,7 @@ def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
     return value if isinstance(modules, list) and all(isinstance(module, dict) for module in modules) else {}
 
 
-def received(kernel: Kernel) -> Dict[str, Any]:
+def received_parts(kernel: Kernel) -> Dict[str, Any]:
     """The manifest's ``driver`` and ``nvidia_fs`` where every received module is as it was; else empty."""
     manifest = installed_manifest(kernel)
     modules = manifest.get("modules", [])

@@ -35,9 +35,9 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
     present = boot_id(root)
     if present != expected:
         return _answer("already rebooted", present)
-    with os.fdopen(atomic.opened(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
+    with os.fdopen(atomic.open_descriptor(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        earlier = ordered(root)
+        earlier = earlier_order(root)
         if earlier is not None and (_is_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
             return _answer("already ordered", present)
         _refuse(root)
@@ -56,7 +56,7 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
     return _answer("ordered", present)
 
 
-def ordered(root: str = "/") -> Optional[Dict[str, Any]]:
+def earlier_order(root: str = "/") -> Optional[Dict[str, Any]]:
     """The recorded order of this boot; None without one."""
     try:
         value = json.loads(read_text(root, MARKER) or "null")
@@ -65,7 +65,7 @@ def ordered(root: str = "/") -> Optional[Dict[str, Any]]:
     return value if isinstance(value, dict) and value.get("boot_id") == boot_id(root) else None
 
 
-def blocked(state: Dict[str, Any]) -> List[str]:
+def blockers(state: Dict[str, Any]) -> List[str]:
     """Why a reboot would be refused now, as sentences; ``state`` is of :func:`packages.state`."""
     return [*_busy(state), *_broken(state), *inhibitors()]
 

@@ -90,7 +90,7 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
     Raises RolloutError: ``unsafe`` and nothing was done; ``reload`` and what was loaded before is loaded again;
     ``reload-lost`` where even that failed, and only a reboot helps.
     """
-    with os.fdopen(atomic.opened(FOLDER + "/reload.lock"), "r+") as lock:
+    with os.fdopen(atomic.open_descriptor(FOLDER + "/reload.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         chosen = plan(expected, ident, kernel, of)
         if not chosen.needed and not _unfinished():

@@ -34,7 +34,7 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
         "lock_digest": lock_digest(root),
         "boot": booting(root),
         "manager": state.manager(root),
-        "packages": state.versions(names, state.listed(root)),
+        "packages": state.versions(names, state.read_packages(root)),
         "provision": provision,
         "kernels": {release: modules(Kernel(release, root)) for release in releases(root)},
         "files": {path: look(root, path) for path in written.paths(root)},

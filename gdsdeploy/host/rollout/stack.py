@@ -50,7 +50,7 @@ class Use(NamedTuple):
 
 def use(stack: Stack, root: str = "/") -> Use:
     """Who uses the modules: services that can be stopped, and all others."""
-    running = [unit for unit in stack.services if active(unit)]
+    running = [unit for unit in stack.services if is_active(unit)]
     foreign = []
     for user in gpu.open_files(root, stack.devices):
         unit = unit_of(user["pid"], root)
@@ -60,7 +60,7 @@ def use(stack: Stack, root: str = "/") -> Use:
     return Use(foreign + _references(stack, bool(running), root) + _instances(root), running)
 
 
-def active(unit: str) -> bool:
+def is_active(unit: str) -> bool:
     return process.run(["systemctl", "--quiet", "is-active", unit], _TIMEOUT).status == 0
 
 

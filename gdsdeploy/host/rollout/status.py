@@ -18,7 +18,7 @@ VERSION = 1
 def status(root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where packages cannot be listed."""
     state = packages.state(root)
-    earlier = reboot.ordered(root)
+    earlier = reboot.earlier_order(root)
     return {
         "version": VERSION,
         "boot_id": boot_id(root),
@@ -36,7 +36,7 @@ def status(root: str = "/") -> Dict[str, Any]:
             "ordered": earlier is not None,
             "rollout": earlier["rollout"] if earlier else "",
             "when": earlier["when"] if earlier else "",
-            "blocked": reboot.blocked(state),
+            "blocked": reboot.blockers(state),
         },
     }
 

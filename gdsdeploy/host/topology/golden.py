@@ -43,10 +43,10 @@ def from_json(text: str) -> Dict[str, Any]:
         value: Any = jsontext.loads(text)
     except ValueError as error:
         raise GoldenError(str(error)) from None
-    return checked(value)
+    return validate_golden(value)
 
 
-def checked(value: Any) -> Dict[str, Any]:
+def validate_golden(value: Any) -> Dict[str, Any]:
     """``value`` if it is a golden topology; raises GoldenError."""
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise GoldenError(f"not a golden topology of version {VERSION}")

@@ -18,7 +18,7 @@ LEGEND = (
     ("NODE", "host bridges within one NUMA node"),
     ("SYS", "the link between NUMA nodes"),
 )
-UNTOLD = "?"
+UNKNOWN_MARK = "?"
 
 
 def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> None:
@@ -30,14 +30,14 @@ def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> No
     parser.set_defaults(run=action)
 
 
-def collected() -> Dict[str, Any]:
+def collect_topology() -> Dict[str, Any]:
     """The part of this host's evidence that a topology is made of."""
     # A zipapp is compiled again at every start.
     import os
 
     from ..evidence import gpu, kernel, pci
     from ..evidence.recorder import Recorder
-    from ..evidence.wanted import NOTHING
+    from ..evidence.request import NOTHING
 
     recorder = Recorder(60.0)
     recorder.document["host"]["uid"] = os.geteuid()
@@ -90,7 +90,7 @@ def _cell(topology: Topology, one: str, other: str) -> str:
     if one == other:
         return "X"
     pair = topology.pair(one, other)
-    return pair.distance if pair is not None and isinstance(pair.distance, str) else UNTOLD
+    return pair.distance if pair is not None and isinstance(pair.distance, str) else UNKNOWN_MARK
 
 
 def _devices(topology: Topology) -> List[str]:
@@ -106,7 +106,7 @@ def _devices(topology: Topology) -> List[str]:
 
 def _link(device: Node) -> str:
     if not isinstance(device.link, Link):
-        return "-" if device.link is None else UNTOLD
+        return "-" if device.link is None else UNKNOWN_MARK
     short = degraded(device)
     now = link_words(device.link.speed, device.link.width)
     return f"{short} (!)" if isinstance(short, str) and short else now
@@ -119,7 +119,7 @@ def _bar1(device: Node) -> str:
 
 
 def _text(value: Maybe[object]) -> str:
-    return UNTOLD if isinstance(value, Unknown) else str(value)
+    return UNKNOWN_MARK if isinstance(value, Unknown) else str(value)
 
 
 def _words(topology: Topology) -> Iterator[str]:
@@ -132,9 +132,9 @@ def _words(topology: Topology) -> Iterator[str]:
             yield f"degraded link: {node.label or 'switch'} {node.address} runs at {short}"
     seen = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
     yield from (f"{word:<5} {means}" for word, means in LEGEND if word in seen)
-    if UNTOLD in seen:
+    if UNKNOWN_MARK in seen:
         reasons = (pair.distance.reason for pair in topology.pairs if isinstance(pair.distance, Unknown))
-        yield f"{UNTOLD:<5} {next(reasons)}"
+        yield f"{UNKNOWN_MARK:<5} {next(reasons)}"
 
 
 def _redirections(pairs: Sequence[Pair]) -> Iterator[str]:

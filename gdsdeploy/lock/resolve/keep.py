@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.lock.resolve.options import Option, Subject
-from gdsdeploy.model.lock import Part, Refused, Target
+from gdsdeploy.model.lock import Part, RefusedChoice, Target
 from gdsdeploy.repo.candidate import Key
 
 #: Subject → the parts of a lock that may move with it.
@@ -61,7 +61,7 @@ class Keep:
         """All options, locked ones first, for when :meth:`hold` has no solution."""
         return [sorted(options, key=lambda o: not self.has(o) or self._moves(o.subject)) for options in levels]
 
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedChoice]:
         """The lock's reasons against newer versions of subjects that don't move."""
         subjects = [subject for subject in PARTS if not self._moves(subject)]
         return [r for r in self.target.refused if r.subject in subjects]

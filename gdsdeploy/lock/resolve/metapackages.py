@@ -15,7 +15,7 @@ _DRIVER = re.compile(
 )
 
 
-def refused(universe: Universe, platform: StackPlatform, names: Sequence[str]) -> list[str]:
+def pulling_drivers(universe: Universe, platform: StackPlatform, names: Sequence[str]) -> list[str]:
     """For each of the ``wanted`` packages that would pull a driver: by which way, and what to ask for instead."""
     reasons = []
     for name in names:

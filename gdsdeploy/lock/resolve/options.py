@@ -9,7 +9,7 @@ from typing import Literal
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.resolve import metapackages
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Part, Refused
+from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
@@ -50,7 +50,7 @@ class Incomplete:
     subject: Subject
     #: of the package on offer
     version: str
-    refused: Refused
+    refused: RefusedChoice
     #: what a pin may call it
     names: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
         # The profile's other packages come in the versions of the first one's repository.
         otherwise = f"the repositories have no {profile.doca[0]}"
         options.add("doca", "newest", _docas(profile.doca[0], platform, universe), otherwise)
-    options.missing += metapackages.refused(universe, platform, profile.cuda)
+    options.missing += metapackages.pulling_drivers(universe, platform, profile.cuda)
     return options
 
 
@@ -129,7 +129,7 @@ def _drivers(
         companions, lacks = _companions(label, candidate, profile, platform, universe)
         if stub:
             words = f"{candidate} is an empty package that pulls {stub}: name that branch in the pin if it is wanted."
-            lacks = Refused(what=label, rule="transitional", words=words)
+            lacks = RefusedChoice(what=label, rule="transitional", words=words)
         if lacks:
             yield Incomplete("driver", candidate.version, lacks, names)
             continue
@@ -140,7 +140,7 @@ def _drivers(
 
 def _companions(
     label: str, driver: Candidate, profile: Profile, platform: StackPlatform, universe: Universe
-) -> tuple[tuple[Candidate, ...], Refused | None]:
+) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
     """The companions that the profile asks for, each of the driver's own version and maker, or which is missing."""
     chosen: list[Candidate] = []
     version = platform.upstream_version(driver.version)
@@ -151,7 +151,7 @@ def _companions(
         if not same:
             offered = ", ".join(map(str, candidates[:6])) or "nothing of the kind from this maker"
             words = f"It needs {companion} of its own version ({names[0]} {version}); there is {offered}."
-            return (), Refused(what=label, rule="companion", words=words)
+            return (), RefusedChoice(what=label, rule="companion", words=words)
         chosen.append(_preferred_first(platform, universe, same)[0])
     return tuple(chosen), None
 
@@ -165,7 +165,7 @@ def _kernels(profile: Profile, platform: StackPlatform, universe: Universe) -> I
         headers = [c for c in universe.named(headers_name) if c.version == image.version]
         if not headers:
             words = f"The repositories have the image, but no {headers_name} {image.version} to build modules with."
-            refused = Refused(what=label, rule="kernel-headers", words=words)
+            refused = RefusedChoice(what=label, rule="kernel-headers", words=words)
             yield Incomplete("kernel", image.version, refused, names)
             continue
         facts = {"kernel": names[0], "kernel_package": image.version}
@@ -192,7 +192,7 @@ def _libraries(platform: StackPlatform, universe: Universe) -> Iterator[Option |
         tools = [c for c in universe.named(tools_name) if c.version == candidate.version]
         if not tools:
             words = f"The repositories have no {tools_name} {candidate.version} that goes with it."
-            refused = Refused(what=label, rule="gds-tools", words=words)
+            refused = RefusedChoice(what=label, rule="gds-tools", words=words)
             yield Incomplete("libcufile", candidate.version, refused, names)
             continue
         facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
 from gdsdeploy.lock.resolve.options import Option
-from gdsdeploy.model.lock import Refused
+from gdsdeploy.model.lock import RefusedChoice
 
 #: Combinations that are looked at to explain a failure; the nearest are among the first.
 EXPLAINED = 5000
@@ -82,12 +82,12 @@ class Search:
                 return frozenset(there[id(option)] for option in options)
         return None
 
-    def refused(self, final: Choice) -> list[Refused]:
+    def refused(self, final: Choice) -> list[RefusedChoice]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""
-        refused: dict[tuple[str, str], Refused] = {}
+        refused: dict[tuple[str, str], RefusedChoice] = {}
         for choice, verdict in self.against:
             what = next((a.label for a, b in zip(choice, final, strict=False) if a is not b), choice[-1].label)
-            refused.setdefault((what, verdict.rule), Refused(what=what, rule=verdict.rule, words=verdict.words))
+            refused.setdefault((what, verdict.rule), RefusedChoice(what=what, rule=verdict.rule, words=verdict.words))
         return list(refused.values())
 
     def facts(self, choice: Choice) -> dict[str, str | None]:

@@ -14,7 +14,7 @@ from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.options import Option
 from gdsdeploy.lock.resolve.search import Choice, Search
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Refused, Source, Target
+from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, RefusedChoice, Source, Target
 from gdsdeploy.platform.base import StackPlatform
 from gdsdeploy.repo.candidate import Key
 from gdsdeploy.repo.packages import Universe
@@ -162,7 +162,7 @@ def _source(platform: StackPlatform, nvidia_fs: Option) -> Source | None:
     return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree, dkms_name=name)
 
 
-def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
+def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[RefusedChoice]:
     """The incomplete versions that would have been preferred over the chosen ones."""
     chosen = {option.subject: platform.order.key(option.version) for option in choice}
     return [each.refused for each in incomplete if platform.order.key(each.version) > chosen[each.subject]]

@@ -11,6 +11,6 @@ rollback are left to the engine.
 from __future__ import annotations
 
 from gdsdeploy.rollout.carriers.layout import CARRIERS, Carrier
-from gdsdeploy.rollout.carriers.rendering import Rendered, render
+from gdsdeploy.rollout.carriers.rendering import Rendering, render
 
-__all__ = ["CARRIERS", "Carrier", "Rendered", "render"]
+__all__ = ["CARRIERS", "Carrier", "Rendering", "render"]

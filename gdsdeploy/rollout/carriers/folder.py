@@ -63,7 +63,7 @@ def _before(folder: Path, carrier: Carrier) -> dict[str, str]:
     """Path → digest of what was rendered before; a new folder gets its manifest at once, so that a retry continues."""
     mark = folder / carrier_check.MANIFEST
     if mark.is_file():
-        value = carrier_check.parsed(str(mark))
+        value = carrier_check.parse(str(mark))
         if value is None:
             raise FleetInvalid(f"{mark}: it is no manifest of gdsdeploy", hint="Name an empty folder, or a new one")
         if value.get("for") != carrier:

@@ -11,12 +11,12 @@ from typing import Any
 
 from gdsdeploy import resources
 from gdsdeploy.builds import run_archives
-from gdsdeploy.builds.assign import Cached, Supply, archive_of, by_intent
-from gdsdeploy.builds.run_archives import Shelf
-from gdsdeploy.converge import fitted_hosts
+from gdsdeploy.builds.assign import FindBuild, Supply, archive_of, by_intent
+from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.converge import cufile_facts
 from gdsdeploy.converge.desired import LIMIT, require_keyring
-from gdsdeploy.converge.inventory import CHECKED, Sources, inventory
-from gdsdeploy.converge.plan_fleet import plan_fleet, sources, variables
+from gdsdeploy.converge.inventory import CHECKED, RunFiles, inventory
+from gdsdeploy.converge.plan_fleet import plan_fleet, variables, write_run_files
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
 from gdsdeploy.host.cli import carrier_check
 from gdsdeploy.host.io import reading
@@ -44,7 +44,7 @@ _ENVIRONMENT = b'---\nLC_ALL: C.UTF-8\nPYTHONUNBUFFERED: "1"\n'
 
 
 @dataclass(frozen=True)
-class Rendered:
+class Rendering:
     """The result of a rendering; paths are below ``folder``."""
 
     carrier: Carrier
@@ -84,7 +84,7 @@ def render(
     carrier: Carrier,
     ask: bool = False,
     modules_url: str = "",
-) -> Rendered:
+) -> Rendering:
     """Render into ``folder``; the same fleet, lock and answers give the same bytes.
 
     ask: ask every machine for its facts, so that it receives the kept build that fits it.  Machines whose cufile.json
@@ -93,7 +93,7 @@ def render(
     modules), and what asking a machine raises.
     """
     job = _Job(fleet, lock, fleet_path, carrier, modules_url.rstrip("/"))
-    with run_archives.opened(fleet_path) as shelf:
+    with run_archives.open_run_archives(fleet_path) as shelf:
         names = list(fleet.everyone())
         if ask:
             planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
@@ -101,11 +101,11 @@ def render(
             facts, supplies = planned.known, planned.supplies
         else:
             facts, supplies = (
-                _require(fitted_hosts.facts_of(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names))),
+                _require(cufile_facts.facts_of(fleet, lock, fleet_path, cufile_facts.names_to_fit(fleet, names))),
                 {},
             )
         supplies = _supplies(job, supplies, shelf.look)
-        origin = sources(fleet, lock, job.fleet_dir, facts, shelf)
+        origin = write_run_files(fleet, lock, job.fleet_dir, facts, shelf)
         machines = _machines(job, origin, supplies)
         files, served = _archives(job, shelf, supplies, machines)
         notes: list[str] = []
@@ -122,7 +122,7 @@ def render(
         layout.require_no_secrets(files)
         written = folders.write(folder, carrier, lock.digest, files, served)
     modules = {name: _how(supply) for name, supply in supplies.items()}
-    return Rendered(carrier, folder, lock.digest, modules, written, tuple(notes))
+    return Rendering(carrier, folder, lock.digest, modules, written, tuple(notes))
 
 
 def _require(answers: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _require(answers: Mapping[str, Any]) -> dict[str, Any]:
     return dict(answers)
 
 
-def _supplies(job: _Job, planned: Mapping[str, Supply], look: Cached) -> dict[str, Supply]:
+def _supplies(job: _Job, planned: Mapping[str, Supply], look: FindBuild) -> dict[str, Supply]:
     """Machine → supply.  planned: of machines that were asked.  look: finds a kept build by its want.
 
     In runner and awx a builder is in the same run and hands its build over.  Hosts that pull wait for no other machine,
@@ -161,7 +161,7 @@ def _supplies(job: _Job, planned: Mapping[str, Supply], look: Cached) -> dict[st
     return {name: replace(supply, delivers=name in delivering) for name, supply in supplies.items()}
 
 
-def _without_waiting(job: _Job, name: str, supply: Supply, look: Cached) -> Supply:
+def _without_waiting(job: _Job, name: str, supply: Supply, look: FindBuild) -> Supply:
     """What replaces the supply of a machine that waits for a builder; without a builder: no machine builds for it."""
     if job.carrier != "pull" and supply.builder:
         return supply
@@ -172,7 +172,7 @@ def _without_waiting(job: _Job, name: str, supply: Supply, look: Cached) -> Supp
     return replace(supply, cached=True, origin=kept.builder) if kept is not None else replace(supply, builder="")
 
 
-def _machines(job: _Job, origin: Sources, supplies: Mapping[str, Supply]) -> Machines:
+def _machines(job: _Job, origin: RunFiles, supplies: Mapping[str, Supply]) -> Machines:
     """Machine → (group, variables), in which every file is named as it lies in the folder."""
     here = replace(
         origin,
@@ -196,7 +196,7 @@ def _machines(job: _Job, origin: Sources, supplies: Mapping[str, Supply]) -> Mac
 
 def _archives(
     job: _Job,
-    shelf: Shelf,
+    shelf: RunArchives,
     supplies: Mapping[str, Supply],
     machines: Machines,
 ) -> tuple[dict[str, Content], dict[str, Path]]:
@@ -218,7 +218,7 @@ def _archives(
     return inside, outside
 
 
-def _certificates(job: _Job, origin: Sources, machines: Machines) -> dict[str, Content]:
+def _certificates(job: _Job, origin: RunFiles, machines: Machines) -> dict[str, Content]:
     """Certificates of signing keys that builders have handed over; hosts that pull can't wait for one."""
     files: dict[str, Content] = {}
     for name, (_, values) in machines.items():
@@ -255,7 +255,7 @@ def _keyrings(job: _Job, machines: Machines) -> tuple[Machines, dict[str, Conten
     return changed, files
 
 
-def _project(job: _Job, origin: Sources) -> dict[str, Content]:
+def _project(job: _Job, origin: RunFiles) -> dict[str, Content]:
     """Playbooks, the collection with the host program, and the lock."""
     base = job.base
     files = {base + path: content for path, content in _collection(origin.program).items()}

@@ -156,11 +156,11 @@ def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Pr
         lines.append(text)
         line(text)
 
-    timer = threading.Timer(seconds, limit.wish)
+    timer = threading.Timer(seconds, limit.request)
     timer.daemon = True
     timer.start()
     try:
-        with outer.ending(limit.wish), limit.scope():
+        with outer.ending(limit.request), limit.scope():
             return run.stream(argv, doing=doing, line=take, cwd=folder), lines
     except Interrupted:
         outer.check()

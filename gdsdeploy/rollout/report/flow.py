@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.report.svg import element
-from gdsdeploy.rollout.status import Host, Status
+from gdsdeploy.rollout.status import HostStatus, Status
 
 #: User units of a wave's drawing, and the moments at which hosts are counted.
 HEIGHT: Final = 46
@@ -24,7 +24,7 @@ ORDER: Final = ("done", "failed", "return", "validate", "reboot", "change", "dra
 Bands = tuple[Mapping[str, Sequence[int]], int]
 
 
-def bands(status: Status, hosts: Sequence[Host], kind_of: Mapping[str, str]) -> Bands:
+def bands(status: Status, hosts: Sequence[HostStatus], kind_of: Mapping[str, str]) -> Bands:
     """Count ``hosts`` at MOMENTS equal distances; each is counted once at most.  kind_of: step → kind."""
     lapse = status.lapse or 1.0
     steps = {kind: [0] * (MOMENTS + 1) for kind in ORDER}

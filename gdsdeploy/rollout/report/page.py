@@ -14,7 +14,7 @@ from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress, timeline
 from gdsdeploy.rollout.report.events import ENDED, VERSION, count, span, stamp
 from gdsdeploy.rollout.report.flow import HEIGHT
-from gdsdeploy.rollout.status import Host, Part, Status
+from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 
 #: Above so many hosts, only failed hosts have their steps in the page; JSON always has all.
 DETAILS: Final = 500
@@ -78,7 +78,7 @@ def to_json(status: Status, *, live: bool = True) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _wave(status: Status, part: Part) -> dict[str, Any]:
+def _wave(status: Status, part: WaveStatus) -> dict[str, Any]:
     hosts = [status.hosts[name] for name in part.wave.hosts]
     return {
         "name": part.wave.name,
@@ -93,7 +93,7 @@ def _wave(status: Status, part: Part) -> dict[str, Any]:
     }
 
 
-def _host(status: Status, host: Host) -> dict[str, Any]:
+def _host(status: Status, host: HostStatus) -> dict[str, Any]:
     return {
         "wave": None if host.wave is None else status.parts[host.wave].wave.name,
         "state": host.state,
@@ -158,7 +158,7 @@ def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _row(status: Status, number: int, host: Host) -> dict[str, Any]:
+def _row(status: Status, number: int, host: HostStatus) -> dict[str, Any]:
     state = host.outcome or ("under way" if host.works else "waiting")
     failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
     expected = status.plan.expected.get(host.name)

@@ -13,7 +13,7 @@ from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.model.rollout import Wave
-from gdsdeploy.rollout.preconditions import Outlook, Trial
+from gdsdeploy.rollout.preconditions import RolloutPreview, Trial
 from gdsdeploy.rollout.report.events import count, plain, span
 
 #: Hosts of a wave that are named one by one, and actions that are named of each.
@@ -22,13 +22,13 @@ HOSTS, ACTIONS = 12, 4
 WIDTH: Final = 110
 
 
-def text(outlook: Outlook, now: float) -> str:
+def text(outlook: RolloutPreview, now: float) -> str:
     """The whole plan for people.  now: seconds since the epoch."""
     blocks = [_head(outlook), *(_wave(outlook, wave) for wave in outlook.plan.waves), _notes(outlook, now)]
     return "\n\n".join("\n".join(plain(line) for line in block) for block in map(list, blocks) if block)
 
 
-def sentence(outlook: Outlook) -> str:
+def sentence(outlook: RolloutPreview) -> str:
     """A summary in one line."""
     hosts = [name for wave in outlook.plan.waves for name in wave.hosts]
     pending = [name for name in hosts if name in outlook.pending]
@@ -43,7 +43,7 @@ def sentence(outlook: Outlook) -> str:
     )  # fmt: skip
 
 
-def to_json(outlook: Outlook) -> str:
+def to_json(outlook: RolloutPreview) -> str:
     """The plan for machines; docs/rollout.md describes it."""
     value = {
         "plan": outlook.plan.as_json(),
@@ -82,7 +82,7 @@ def _preflight(trial: Trial) -> dict[str, object]:
     }
 
 
-def _head(outlook: Outlook) -> Iterator[str]:
+def _head(outlook: RolloutPreview) -> Iterator[str]:
     plan = outlook.plan
     yield f"rollout {plan.id}: {sentence(outlook)}"
     lock = plan.lock_digest.removeprefix("sha256:")[:12]
@@ -100,7 +100,7 @@ def _result(trial: Trial) -> str:
     return "never tried" if trial.record is None else "its preflight failed"
 
 
-def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
+def _wave(outlook: RolloutPreview, wave: Wave) -> Iterator[str]:
     words = [count(len(wave.hosts), "host" if wave.drain else "builder")]
     if wave.soak:
         words.append(f"then {span(wave.soak)} of soak")
@@ -115,14 +115,16 @@ def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
         yield from (f"      {line}" for line in more)
 
 
-def _host(outlook: Outlook, name: str) -> tuple[str, str]:
+def _host(outlook: RolloutPreview, name: str) -> tuple[str, str]:
     """(symbol, what is done to the host); hosts with equal texts share a line."""
     plan = outlook.hosts.get(name)
     if plan is None:
         return "!", "not asked"
     if plan.satisfied:
         return "=", "has the lock already"
-    actions = [change_words.what(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"]
+    actions = [
+        change_words.action_words(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"
+    ]
     took = span(outlook.plan.expected.get(name, 0.0))
     return "~", f"[{plan.disruption}, {took}] {first_few(actions, ACTIONS, '; ')}"
 
@@ -134,7 +136,7 @@ def _weight(change: Change) -> int:
     return roles.index(role) - len(roles) * package if role in roles else len(roles)
 
 
-def _notes(outlook: Outlook, now: float) -> Iterator[str]:
+def _notes(outlook: RolloutPreview, now: float) -> Iterator[str]:
     for names, why in _grouped(outlook.plan.skipped):
         yield f"– left out: {names}: {why}"
     for names, why in _grouped(outlook.down):

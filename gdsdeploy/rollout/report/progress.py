@@ -10,7 +10,7 @@ from typing import Final
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report.events import clock, count, plain, sentence, span
-from gdsdeploy.rollout.status import Host, Part, Status
+from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 
 SYMBOLS: Final[Mapping[str, str]] = {
     "done": "✓", "satisfied": "=", "rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?", "skipped": "–",
@@ -104,7 +104,7 @@ def _waves(status: Status, width: int) -> Iterator[str]:
         yield row
 
 
-def _wave(status: Status, part: Part) -> str:
+def _wave(status: Status, part: WaveStatus) -> str:
     ended = sum(bool(status.hosts[name].outcome) for name in part.wave.hosts)
     until = f" until {clock(part.until)}" if part.state == "soaking" and part.until is not None else ""
     return f"{SYMBOLS.get(part.state, '▸')} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
@@ -147,14 +147,14 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
         yield f"    and {len(failed) - shown} more; the report (--html, --json) has all of them"
 
 
-def failure(host: Host) -> str:
+def failure(host: HostStatus) -> str:
     """A host that failed in one line: symbol, name, state and the first reason."""
     state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
     reason = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
     return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {reason}")
 
 
-def reasons(host: Host) -> list[tuple[str, str]]:
+def reasons(host: HostStatus) -> list[tuple[str, str]]:
     """(step, message) of the first failure and of the last one, without the host's name."""
     errors = host.errors[:1] + host.errors[1:][-1:]
     return [(step, (error.message or "no reason was given").removeprefix(f"{host.name}: ")) for step, error in errors]

@@ -18,7 +18,7 @@ from gdsdeploy.model.rollout import FAILURES, Step
 from gdsdeploy.report.svg import element
 from gdsdeploy.rollout.report import flow, progress
 from gdsdeploy.rollout.report.events import count, plain, span
-from gdsdeploy.rollout.status import Host, Part, Status, Work
+from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
 #: User units: the names at the left, the time, the margin, a row and its bar, the head with the marks.
 NAMES, LENGTH, MARGIN, ROW, BAR, HEAD, LEGEND = 158, 940, 10, 22, 15, 52, 26
@@ -49,7 +49,7 @@ class Segment:
     """Work of one kind without a failure in between."""
 
     kind: str
-    works: tuple[Work, ...]
+    works: tuple[StepAttempt, ...]
     #: as ``Status.lapse`` has it
     end: float
 
@@ -67,7 +67,7 @@ class Segment:
         return self.works[-1].error is not None
 
 
-def segments(host: Host, now: float) -> list[Segment]:
+def segments(host: HostStatus, now: float) -> list[Segment]:
     """The bars of ``host``: neighbouring steps of one kind share a bar, which a failure ends."""
     bars: list[Segment] = []
     for work in host.works:
@@ -121,7 +121,7 @@ class _Rows:
         for host in failed[:FAILED]:
             yield from self._host(host)
 
-    def _wave(self, parts: Sequence[Part]) -> Iterator[Markup]:
+    def _wave(self, parts: Sequence[WaveStatus]) -> Iterator[Markup]:
         first, last = parts[0], parts[-1]
         name = first.wave.name if first is last else f"{first.wave.name} … {last.wave.name}"
         hosts = sum(len(part.wave.hosts) for part in parts)
@@ -136,7 +136,7 @@ class _Rows:
             )  # fmt: skip
         self.bottom += ROW
 
-    def _host(self, host: Host) -> Iterator[Markup]:
+    def _host(self, host: HostStatus) -> Iterator[Markup]:
         failed = host.outcome in FAILURES
         mark = f" {progress.SYMBOLS[host.outcome]}" if failed else ""
         yield self._name(host.name + mark, "host failed" if failed else "host", host)
@@ -148,7 +148,7 @@ class _Rows:
             yield self._segment(host, bar)
         self.bottom += ROW
 
-    def _segment(self, host: Host, bar: Segment) -> Markup:
+    def _segment(self, host: HostStatus, bar: Segment) -> Markup:
         x, width = self._at(bar.begin), max(1.5, (bar.end - bar.begin) * self._scale)
         y = self.bottom + (ROW - BAR) / 2
         kind = bar.kind.replace(" ", "-")
@@ -160,7 +160,7 @@ class _Rows:
             inside.append(element("text", text, x=x + 3, y=y + BAR - 4))
         return element("g", *inside, class_=f"bar {kind}{' bad' if bar.failed else ''}{' open' if bar.open else ''}")
 
-    def _name(self, words: str, kind: str, host: Host | None = None) -> Markup:
+    def _name(self, words: str, kind: str, host: HostStatus | None = None) -> Markup:
         shown = words if len(words) <= 25 or kind == "wave" else words[:24] + "…"
         more = plain(f"{words}: {host.state}" + (f": {host.reason}" if host.reason else "")) if host else words
         return element(
@@ -171,7 +171,7 @@ class _Rows:
         return NAMES + MARGIN + lapse * self._scale
 
 
-def grouped(parts: Sequence[Part]) -> list[Sequence[Part]]:
+def grouped(parts: Sequence[WaveStatus]) -> list[Sequence[WaveStatus]]:
     """Waves in at most FLOWS groups of neighbours, the canaries always by themselves."""
     if len(parts) <= FLOWS:
         return [[part] for part in parts]
@@ -201,7 +201,7 @@ def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
     return labels
 
 
-def _describe(host: Host, bar: Segment) -> str:
+def _describe(host: HostStatus, bar: Segment) -> str:
     """Everything about a bar, for its title."""
     words = []
     for work in bar.works:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from gdsdeploy.host.apply import written
-from gdsdeploy.ssh.hostdata import (
+from gdsdeploy.ssh.reply_schema import (
     MANY,
     PLAIN,
     Below,
@@ -30,7 +30,7 @@ from gdsdeploy.ssh.hostdata import (
     Text,
     Time,
     Version,
-    fitting,
+    parse_reply,
 )
 
 S = TypeVar("S", bound=Shape)
@@ -249,7 +249,7 @@ class Question(Generic[S]):
 
     def read(self, host: str, document: Any) -> S:
         """The validated answer; raises HostUnfit that names the wrong part."""
-        return fitting(host, " ".join(self.words), self.shape, document)
+        return parse_reply(host, " ".join(self.words), self.shape, document)
 
 
 SNAPSHOT = Question(("rollout", "snapshot"), Snapshot)

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from gdsdeploy.builds import run_archives
-from gdsdeploy.builds.run_archives import Shelf
-from gdsdeploy.converge.plan_report import supplied
+from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.errors import ModuleBuildFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout.steps import answers, lease, provision
@@ -30,7 +30,7 @@ def apply(work: Work) -> dict[str, Any]:
     """
     lease.wait_until_free(work)
     _keep_default(work)
-    with run_archives.opened(work.fleet_path) as shelf:
+    with run_archives.open_run_archives(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
         provision.refuse(work, seen)
         if seen.sure and not seen.lacks("apply"):
@@ -60,7 +60,7 @@ def modules(work: Work) -> dict[str, Any]:
             work.say("modules are as the lock has them")
             changed: list[str] = []
         else:
-            work.say(supplied(supply))
+            work.say(supply_words(supply))
             try:
                 changed = provision.play(work, "modules", shelf, supply, seen.fit)
             finally:
@@ -71,16 +71,16 @@ def modules(work: Work) -> dict[str, Any]:
 
 
 @contextmanager
-def _look(work: Work) -> Iterator[tuple[Shelf, Look]]:
+def _look(work: Work) -> Iterator[tuple[RunArchives, Look]]:
     """A look at the machine; while one builds what others may receive, the others wait and look again."""
     with ExitStack() as stack:
-        shelf = stack.enter_context(run_archives.opened(work.fleet_path))
+        shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
         seen = provision.look(work, shelf)
         if seen.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and seen.lacks("modules"):
             with _GUARD:
                 lock = _BUILDING[seen.supply.want]
             stack.enter_context(lock)
-            shelf = stack.enter_context(run_archives.opened(work.fleet_path))
+            shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
             seen = provision.look(work, shelf)
         yield shelf, seen
 

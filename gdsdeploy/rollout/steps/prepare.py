@@ -45,7 +45,7 @@ def preflight(work: Work) -> dict[str, Any]:
             f"{work.name}: packages are half-installed: {names}",
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
         )
-    with run_archives.opened(work.fleet_path) as shelf:
+    with run_archives.open_run_archives(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
     disruption = _disruption(work, status, seen)
     if not seen.plan.satisfied:
@@ -151,7 +151,7 @@ def snapshot(work: Work) -> dict[str, Any]:
         document = work.ask(answers.SNAPSHOT)
         return {"snapshot": document.model_dump(), "boot_id": document.boot_id}
     back = work.towards(release)
-    with run_archives.opened(work.fleet_path) as shelf:
+    with run_archives.open_run_archives(work.fleet_path) as shelf:
         seen = provision.look(back, shelf)
     builds = seen.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)

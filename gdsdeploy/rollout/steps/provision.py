@@ -10,12 +10,12 @@ from typing import Any
 
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.builds.run_archives import Shelf
+from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
-from gdsdeploy.converge.plan_fleet import plan_fleet, sources, variables
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.converge.plan_fleet import plan_fleet, variables, write_run_files
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnfit, RolloutRefused
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.rollout.steps import lease
@@ -42,7 +42,7 @@ class Look:
     plan: HostPlan
     supply: Supply
     #: facts to which its cufile.json is fitted
-    fit: Mapping[str, Host]
+    fit: Mapping[str, FitTarget]
 
     def lacks(self, step: str) -> list[Change]:
         """What the roles of ``step`` would change."""
@@ -54,7 +54,7 @@ class Look:
         return not self.plan.unknown
 
 
-def look(work: Work, shelf: Shelf) -> Look:
+def look(work: Work, shelf: RunArchives) -> Look:
     """Ask the machine what it lacks towards the lock; raises its error."""
     planned = plan_fleet(work.fleet, work.lock, work.fleet_path, [work.name], shelf=shelf)
     plan = planned.hosts[work.name]
@@ -83,9 +83,9 @@ def refuse(work: Work, seen: Look) -> None:
         )
 
 
-def render_inventory(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
+def render_inventory(work: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> dict[str, Any]:
     """The inventory of the one machine, towards the lock."""
-    every = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
+    every = write_run_files(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
     who = lease.identity(work)
     return inventory(work.fleet, work.lock, replace(every, supplies={work.name: supply}, run=who.run, who=who.who))
 
@@ -93,9 +93,9 @@ def render_inventory(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str,
 def play(
     work: Work,
     step: str,
-    shelf: Shelf,
+    shelf: RunArchives,
     supply: Supply,
-    fit: Mapping[str, Host],
+    fit: Mapping[str, FitTarget],
     extra: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.

@@ -8,11 +8,11 @@ from typing import Any
 
 from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.builds.run_archives import Shelf
-from gdsdeploy.converge import change_words, desired, fitted_hosts
+from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.converge import change_words, cufile_facts, desired
 from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import releases
@@ -53,7 +53,7 @@ def undo(work: Work) -> dict[str, Any]:
     lease.wait_until_free(work)
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
-    with run_archives.opened(back.fleet_path) as shelf:
+    with run_archives.open_run_archives(back.fleet_path) as shelf:
         supply, fit = _supply(back, shelf), _fit(back)
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
@@ -75,7 +75,7 @@ def undo(work: Work) -> dict[str, Any]:
     return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
 
 
-def _supply(back: Work, shelf: Shelf) -> Supply:
+def _supply(back: Work, shelf: RunArchives) -> Supply:
     """Where its modules come from; an archive from the cache is then in the run's folder."""
     kept = back.facts.modules_before or ModulesBefore()
     if kept.mode == "build":
@@ -86,9 +86,9 @@ def _supply(back: Work, shelf: Shelf) -> Supply:
     return Supply("receive", "the controller has kept a build of its key", kept.want, cached=True, origin=kept.origin)
 
 
-def _fit(back: Work) -> dict[str, Host]:
-    names = fitted_hosts.fitted(back.fleet, [back.name])
-    facts = fitted_hosts.facts_of(back.fleet, back.lock, back.fleet_path, names).get(back.name)
+def _fit(back: Work) -> dict[str, FitTarget]:
+    names = cufile_facts.names_to_fit(back.fleet, [back.name])
+    facts = cufile_facts.facts_of(back.fleet, back.lock, back.fleet_path, names).get(back.name)
     if isinstance(facts, GdsError):
         raise facts
     return {back.name: facts} if facts is not None else {}
@@ -137,10 +137,10 @@ def _compared(work: Work) -> list[answers.Difference]:
     return work.ask(answers.COMPARE, "--with", "-", stdin=json.dumps(snapshot.model_dump()).encode()).differences
 
 
-def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
+def _managed(back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
     values = variables(provision.render_inventory(back, shelf, supply, fit))[back.name][1]
-    return desired.paths(desired.document(values, desired.Files()))
+    return desired.paths(desired.resources_of(values, desired.Files()))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
@@ -166,7 +166,7 @@ def undo_validate(work: Work) -> dict[str, Any]:
     """Every check with the earlier lock, and the snapshot; removes what still ran during the rollback."""
     back = towards_before(work)
     if work.facts.snapshot is not None:
-        with run_archives.opened(back.fleet_path) as shelf:
+        with run_archives.open_run_archives(back.fleet_path) as shelf:
             supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.
@@ -176,7 +176,7 @@ def undo_validate(work: Work) -> dict[str, Any]:
 
 
 def _differences(
-    work: Work, back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host], *, leftovers: bool
+    work: Work, back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget], *, leftovers: bool
 ) -> list[str]:
     """How the host differs from what it was, each as a sentence.
 

@@ -13,7 +13,7 @@ from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work, error_named
-from gdsdeploy.validate import validate as validation
+from gdsdeploy.validate import fleet_validation as validation
 
 #: Checks of what the next boot starts.
 NEXT_BOOT = frozenset({"kernel.boot-default", "modules.next-boot"})
@@ -45,7 +45,7 @@ def validate(work: Work) -> dict[str, Any]:
 def _validated_facts(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
     """The facts of a machine that is as its lock says; later rollouts find the record."""
     if work.release is not None:
-        releases.got(work.release, [work.name])
+        releases.record_hosts(work.release, [work.name])
     return {"validated_boot": boot_id, "verdict": verdict, "lock": work.lock.digest}
 
 
@@ -80,7 +80,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
         work.fleet_path,
         [work.name],
         timeout=work.patience.validation,
-        asked=validation.Asked(load=load),
+        asked=validation.ValidateOptions(load=load),
         progress=lambda text: work.say(text.strip()),
     )
     (report,) = answer.hosts

@@ -15,7 +15,7 @@ from types import FrameType
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.files import File
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 
 NUMBER = 60
 
@@ -37,8 +37,8 @@ class Many(FileResource[Desired]):
 
 def run(root: str, *, check: bool = False) -> list[str]:
     """Paths that were, or would be, written."""
-    item = engine.Item("many", Many(), Desired())
-    return [change.subject for change in engine.run(Host(check=check, root=root), [item])[0].changes]
+    item = engine.DesiredResource("many", Many(), Desired())
+    return [change.subject for change in engine.run(ManagedHost(check=check, root=root), [item])[0].changes]
 
 
 def main(root: str, last: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import record
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from tests.loopback.apply import many_files
 
 KILLS = 30
@@ -69,7 +69,7 @@ def test_killed_at_any_moment(root: Path) -> None:
         assert set(many_files.run(str(root))) == set(wanted) - changed
         assert contents(root) == wanted
         assert many_files.run(str(root), check=True) == []
-        many_files.Many().revert(Host(root=str(root)))
+        many_files.Many().revert(ManagedHost(root=str(root)))
         assert contents(root) == before
     # Otherwise this test would show nothing.
     assert interrupted >= KILLS // 2

@@ -104,7 +104,7 @@ def test_the_folder_stands_alone_and_is_the_same_twice(fleet: Path, tmp_path: Pa
     manifest = json.loads((folder / carrier_check.MANIFEST).read_text())
     assert manifest["lock_digest"] == lockfile.read(LAB / "gdsdeploy.lock").digest
     assert manifest["files"].keys() == content(folder).keys() - {carrier_check.MANIFEST}
-    assert carrier_check.judged(str(folder))["wrong"] == []
+    assert carrier_check.judge(str(folder))["wrong"] == []
 
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = render(fleet, folder, carrier)
@@ -132,7 +132,7 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
     argv = [BIN / "ansible-inventory", "-i", "inventory/hosts.yml", "--list"]
     listed = json.loads(subprocess.run(argv, cwd=folder, check=True, capture_output=True).stdout)
     intent, lock = load_fleet(fleet), lockfile.read(lockfile.beside(fleet))
-    given = plan_fleet.sources(intent, lock, fleet.parent)
+    given = plan_fleet.write_run_files(intent, lock, fleet.parent)
     for name, (group_name, values) in plan_fleet.variables(inventory(intent, lock, given)).items():
         found = listed["_meta"]["hostvars"][name]
         assert name in listed[group_name]["hosts"]
@@ -182,7 +182,7 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
     done = subprocess.run(argv, cwd=project, env=env, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (project / "check.yml").unlink()
-    assert carrier_check.judged(str(folder))["wrong"] == []
+    assert carrier_check.judge(str(folder))["wrong"] == []
 
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
@@ -294,9 +294,9 @@ def test_a_rendering_that_was_interrupted_is_gone_on_with(
         patch.setattr(writing, "_write", full)
         with pytest.raises(FleetInvalid, match=r"provision.yml: cannot be written: No space left"):
             render(fleet, folder, "awx")
-    assert "was interrupted" in carrier_check.judged(str(folder))["wrong"][0]
+    assert "was interrupted" in carrier_check.judge(str(folder))["wrong"][0]
     render(fleet, folder, "awx")
-    assert carrier_check.judged(str(folder))["wrong"] == []
+    assert carrier_check.judge(str(folder))["wrong"] == []
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_archives_that_lie_elsewhere_have_their_sum_in_what_is_checked(fleet: Pa
     # The repository has none of it, and a checkout without it is whole.
     assert "/serve/" in (folder / ".gitignore").read_text()
     shutil.rmtree(folder / "serve")
-    assert carrier_check.judged(str(folder))["wrong"] == []
+    assert carrier_check.judge(str(folder))["wrong"] == []
     render(fleet, folder, "pull")
     assert not (folder / "serve").exists()
     assert (folder / "files" / "modules" / served.name).read_bytes() == kept

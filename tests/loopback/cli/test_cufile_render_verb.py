@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.converge import fitted_hosts
+from gdsdeploy.converge import cufile_facts
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.converge.plan_fleet import plan_fleet, sources
+from gdsdeploy.converge.plan_fleet import plan_fleet, write_run_files
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.lock import lockfile
-from gdsdeploy.validate.validate import Asked, validate
+from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd
@@ -98,18 +98,18 @@ def test_saved_evidence_stands_in_for_the_host(fleet: LoopbackFleet, run: Run, t
 def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fleet: LoopbackFleet) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    assert fitted_hosts.fitted(intent, ["gpu1", "build1"]) == ["gpu1"]
-    known = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])
+    assert cufile_facts.names_to_fit(intent, ["gpu1", "build1"]) == ["gpu1"]
+    known = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])
     host = known["gpu1"]
     assert not isinstance(host, GdsError)
-    rendered = inventory(intent, lock, sources(intent, lock, fleet.path.parent, {"gpu1": host}))
+    rendered = inventory(intent, lock, write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}))
     values = rendered["all"]["children"]["hosts"]["hosts"]
     assert '"allow_compat_mode": true' in values["gpu1"]["gds_cufile_content"]
     assert json.loads(values["gpu1"]["gds_host_expectation"])["cufile_sha256"]
     assert values["gpu2"]["gds_cufile_content"] == "", "it was not asked; its role refuses to write nothing"
     change(fleet, fit={"addresses": "all"})
     intent = load_fleet(fleet.path)
-    refused = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    refused = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
 
@@ -133,9 +133,9 @@ def test_validate_holds_the_file_against_what_the_host_is(
 ) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    host = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    host = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert not isinstance(host, GdsError)
-    text = sources(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
+    text = write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
     real = Document.text
     monkeypatch.setattr(Document, "text", lambda self, path: text if path == "/etc/cufile.json" else real(self, path))
 
@@ -146,7 +146,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
             lock,
             fleet.path,
             ["gpu1"],
-            asked=Asked(["cufile.rendered"]),
+            asked=ValidateOptions(["cufile.rendered"]),
             progress=lambda _: None,
         )
         (finding,) = report.hosts[0].findings

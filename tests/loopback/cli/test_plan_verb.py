@@ -94,7 +94,7 @@ CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", 
 def test_exit_codes(
     plans: list[HostPlan | GdsError], code: int, made: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = plan_fleet.Planned({f"h{i}": item for i, item in enumerate(plans)}, {})
+    found = plan_fleet.FleetPlan({f"h{i}": item for i, item in enumerate(plans)}, {})
     monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: found)
     ended, out, err = run("plan", made(gpu1=RIGHT).path)
     assert ended == code
@@ -113,7 +113,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def play(command: list[str], *_: object, **__: object) -> None:
             raise GdsError(f"played {command[command.index('--limit') + 1]}")
 
-        found = plan_fleet.Planned(plans, {})
+        found = plan_fleet.FleetPlan(plans, {})
         monkeypatch.setattr("gdsdeploy.converge.provision.plan_fleet", lambda *_, **__: found)
         monkeypatch.setattr(ansible, "play", play)
         monkeypatch.setattr("gdsdeploy.converge.provision.release", lambda *_: None)

@@ -16,7 +16,7 @@ from gdsdeploy.errors import HostKeyMismatch, HostUnfit, HostUnreachable
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report.model import HostReport, Report, trouble_from
-from gdsdeploy.validate.validate import outcome
+from gdsdeploy.validate.fleet_validation import outcome
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import PLAIN, free_port, keygen
@@ -198,7 +198,7 @@ def test_interrupted(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gdsdeploy.validate.validate.judged", interrupted)
+    monkeypatch.setattr("gdsdeploy.validate.fleet_validation.host_report", interrupted)
     code, _, err = run(fleet.path, *KERNEL)
     assert code == 130
     assert "interrupted" in err

@@ -89,7 +89,7 @@ def test_a_wish_to_stop_ends_it(tmp_path: Path) -> None:
     def wish() -> None:
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             time.sleep(0.02)
-        stop.wish()
+        stop.request()
 
     threading.Thread(target=wish).start()
     with stop.scope(), pytest.raises(Interrupted):

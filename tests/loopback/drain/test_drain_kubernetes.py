@@ -157,7 +157,7 @@ def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kube
 
     def wish() -> None:
         until(lambda: any("disruption budget" in line for line in told))
-        stop.wish()
+        stop.request()
 
     wishing = threading.Thread(target=wish)
     wishing.start()

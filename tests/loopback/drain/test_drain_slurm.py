@@ -148,7 +148,7 @@ def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer
 
     waiting = in_thread(work)
     told.wait(f"job {job}")
-    stop.wish()
+    stop.request()
     with pytest.raises(Interrupted):
         waiting()
     assert slurm.show("node-gpu1").reason == REASON

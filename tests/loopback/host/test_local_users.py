@@ -21,9 +21,8 @@ from gdsdeploy.host import __main__, process
 from gdsdeploy.host.apply import lock
 from gdsdeploy.host.apply.files import FOLDER, File, entry
 from gdsdeploy.host.apply.gate import _leftovers
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
-from gdsdeploy.host.build.place import placed
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
 from gdsdeploy.host.evidence import NOTHING, programs
 from gdsdeploy.host.evidence.recorder import Recorder
@@ -114,20 +113,20 @@ def opened(place: Path) -> None:
 
 
 def configured(place: Path) -> None:
-    Host(root=str(place.parent)).write(File.of(f"/{place.name}", "x\n"))
+    ManagedHost(root=str(place.parent)).write(File.of(f"/{place.name}", "x\n"))
 
 
 def locked(place: Path) -> None:
-    with lock.held(path=str(place)):
+    with lock.hold(path=str(place)):
         pass
 
 
 def module(place: Path) -> None:
-    placed([(__file__, str(place), {})])
+    place([(__file__, str(place), {})])
 
 
 def rebooted(place: Path) -> None:
-    os.close(atomic.opened(str(place)))
+    os.close(atomic.open_descriptor(str(place)))
 
 
 def logged(place: Path) -> None:
@@ -135,7 +134,7 @@ def logged(place: Path) -> None:
 
 
 def folder(place: Path) -> None:
-    Host(root=str(place.parent)).write(File("/deep/er", FOLDER))
+    ManagedHost(root=str(place.parent)).write(File("/deep/er", FOLDER))
 
 
 def keyed(place: Path) -> None:
@@ -316,7 +315,7 @@ def test_a_file_of_others_that_never_ends_is_not_read_to_its_end(hostile: Hostil
     with place.open("wb") as file:
         file.truncate(4 << 40)
     begin = time.process_time()
-    assert _leftovers(Host(check=True), [str(place)]) == [str(place)]
+    assert _leftovers(ManagedHost(check=True), [str(place)]) == [str(place)]
     assert time.process_time() - begin < 5
 
 

@@ -38,7 +38,7 @@ def test_what_the_program_left_is_whole(tmp_path: os.PathLike[str]) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
     try:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with process.deferred():
+        with process.defer_signals():
             done = process.run(["sh", "-c", "sleep 0.8; echo whole"], 30)
             assert came == []
         assert (done.status, done.stdout) == (0, "whole\n")
@@ -51,7 +51,7 @@ def test_a_thread_just_runs() -> None:
     seen: list[str] = []
 
     def work() -> None:
-        with process.deferred():
+        with process.defer_signals():
             seen.append(process.run(["echo", "there"], 30).stdout)
 
     thread = threading.Thread(target=work)

@@ -20,7 +20,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import PAYLOADS, Kind, read
-from gdsdeploy.model.lock import Lock, Refused
+from gdsdeploy.model.lock import Lock, RefusedChoice
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.notify import Notifier
@@ -226,7 +226,7 @@ class Poisoned(LoopbackFleet):
         lock: Lock = lockfile.read(place)
         poison = {
             "rules": tuple(self.words),
-            "refused": tuple(Refused(what=word, rule=word, words=word) for word in self.words),
+            "refused": tuple(RefusedChoice(what=word, rule=word, words=word) for word in self.words),
         }
         targets = {name: target.model_copy(update=poison) for name, target in lock.targets.items()}
         lockfile.write(place, lockfile.build(targets))

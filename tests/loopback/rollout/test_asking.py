@@ -71,7 +71,7 @@ def test_one_that_does_not_answer_is_asked_thrice(fleet: LoopbackFleet) -> None:
 
 def test_a_wish_to_stop_ends_the_pause_between(fleet: LoopbackFleet) -> None:
     stop = Stop()
-    threading.Timer(0.5, stop.wish).start()
+    threading.Timer(0.5, stop.request).start()
     with pytest.raises(Interrupted), stop.scope():
         work(fleet, "gpu2", poll=60).ask(answers.STATUS)
 

@@ -24,7 +24,7 @@ from gdsdeploy.model.events import Event, Kind, RolloutAborted, RolloutPaused, R
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 from gdsdeploy.run import as_root, which
 from tests.unit.rollout.driven_rollout import PLAN, Hurried, begin_fork, status_of
 from tests.unit.rollout.pretended_hosts import Hosts
@@ -48,7 +48,7 @@ class Performing:
         return self._hosts.perform(task, progress)
 
     def stop(self) -> None:
-        self.end.wish()
+        self.end.request()
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def begun(path: Path, plan: Plan) -> Iterator[journal.Writer]:
 
 def driven(
     path: Path, plan: Plan, *, hooks: Hooks | None = None, step: Callable[[Task], object] | None = None
-) -> Machine:
+) -> StateMachine:
     hosts = Hosts(path.parent, plan)
     with begun(path, plan) as writer:
         return drive(writer, plan.id, Performing(hosts, step) if step else hosts, hooks=hooks, clock=Hurried())
 
 
-def resumed(path: Path, plan: Plan) -> Machine:
+def resumed(path: Path, plan: Plan) -> StateMachine:
     """By somebody else, to its end; with nothing that must not be."""
     with journal.writing(path, doing="rollout resume") as writer:
         control.write(writer, RolloutResumed("test"))
@@ -98,7 +98,7 @@ def open_steps(path: Path) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def all_done(machine: Machine) -> bool:
+def all_done(machine: StateMachine) -> bool:
     return machine.finished and {host.outcome for host in machine.hosts.values()} == {Outcome.DONE}
 
 
@@ -149,7 +149,7 @@ def test_two_drivers_at_once(path: Path) -> None:
 # -- wishes
 
 
-def slowly(path: Path) -> Machine:
+def slowly(path: Path) -> StateMachine:
     with begun(path, THREE) as writer:
         return drive(writer, PLAN.id, Hosts(path.parent, THREE, seconds=0.1))
 

@@ -28,7 +28,7 @@ from gdsdeploy.model.events import Event, Kind, RollbackBegun, RolloutAborted, R
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Wave
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 from tests.unit.rollout.driven_rollout import PLAN, Hurried, begin_fork, forked, status_of
 from tests.unit.rollout.pretended_hosts import Hosts
 
@@ -76,10 +76,10 @@ class Killer:
             journal.Writer._transaction = write  # type: ignore[method-assign]
 
 
-Story = Callable[[journal.Writer, Hosts], Machine]
+Story = Callable[[journal.Writer, Hosts], StateMachine]
 
 
-def through(folder: Path, story: Story, *, plan: Plan = PLAN, kill: int = 0, **about: Any) -> Machine:
+def through(folder: Path, story: Story, *, plan: Plan = PLAN, kill: int = 0, **about: Any) -> StateMachine:
     """Begin or go on with the rollout in ``folder``, to its end or its kill."""
     killer = Killer(kill)
     hosts = Hosts(folder, plan, at=killer, **about)
@@ -89,11 +89,11 @@ def through(folder: Path, story: Story, *, plan: Plan = PLAN, kill: int = 0, **a
         return story(writer, hosts)
 
 
-def to_its_end(writer: journal.Writer, hosts: Hosts) -> Machine:
+def to_its_end(writer: journal.Writer, hosts: Hosts) -> StateMachine:
     return drive(writer, hosts.plan.id, hosts, clock=Hurried())
 
 
-def paused_in_between(writer: journal.Writer, hosts: Hosts) -> Machine:
+def paused_in_between(writer: journal.Writer, hosts: Hosts) -> StateMachine:
     """A signal comes when hosts are under way, once; then it is resumed."""
     steps: list[Event] = []
     phases = writer.rollouts()[-1].phases
@@ -113,7 +113,7 @@ def paused_in_between(writer: journal.Writer, hosts: Hosts) -> Machine:
         return to_its_end(writer, hosts)
 
 
-def and_back(writer: journal.Writer, hosts: Hosts) -> Machine:
+def and_back(writer: journal.Writer, hosts: Hosts) -> StateMachine:
     """To its end, and then all of it is taken back."""
     machine = to_its_end(writer, hosts)
     if machine.rolling_back:
@@ -122,7 +122,7 @@ def and_back(writer: journal.Writer, hosts: Hosts) -> Machine:
     return to_its_end(writer, hosts)
 
 
-def aborted(writer: journal.Writer, hosts: Hosts) -> Machine:
+def aborted(writer: journal.Writer, hosts: Hosts) -> StateMachine:
     """Somebody wants it aborted when hosts are under way."""
 
     def ask() -> None:
@@ -143,7 +143,7 @@ def aborted(writer: journal.Writer, hosts: Hosts) -> Machine:
     return machine
 
 
-def survives(place: Path, story: Story, expected: Callable[[Machine], bool], **options: Any) -> int:
+def survives(place: Path, story: Story, expected: Callable[[StateMachine], bool], **options: Any) -> int:
     """Kill at every place, one run each; how many places there were."""
     for number in itertools.count(1):
         folder = place / str(number)
@@ -165,14 +165,14 @@ def survives(place: Path, story: Story, expected: Callable[[Machine], bool], **o
     raise AssertionError
 
 
-def _folded(reader: journal.Journal, rollout: str) -> Machine:
-    machine = Machine(reader.plan(rollout))
+def _folded(reader: journal.Journal, rollout: str) -> StateMachine:
+    machine = StateMachine(reader.plan(rollout))
     for event in reader.events(rollout):
         machine.apply(event)
     return machine
 
 
-def all_done(machine: Machine) -> bool:
+def all_done(machine: StateMachine) -> bool:
     return machine.finished and {host.outcome for host in machine.hosts.values()} == {Outcome.DONE}
 
 
@@ -185,7 +185,7 @@ def test_killed_at_every_place_of_a_rollout_that_halts(place: Path) -> None:
     waves = (Wave("canary", ("a",), canary=True), Wave("1", ("b",)), Wave("2", ("c",)))
     plan = replace(PLAN, waves=waves)
 
-    def halted(machine: Machine) -> bool:
+    def halted(machine: StateMachine) -> bool:
         outcomes = [machine.hosts[name].outcome for name in "abc"]
         return outcomes == [Outcome.DONE, Outcome.ROLLED_BACK, None] and bool(machine.halted)
 
@@ -193,7 +193,7 @@ def test_killed_at_every_place_of_a_rollout_that_halts(place: Path) -> None:
 
 
 def test_killed_at_every_place_of_a_rollout_whose_canary_fails(place: Path) -> None:
-    def halted(machine: Machine) -> bool:
+    def halted(machine: StateMachine) -> bool:
         return machine.hosts["a"].outcome is Outcome.ROLLED_BACK and machine.counts()["waiting"] == 2
 
     assert survives(place, to_its_end, halted, fails=("a",)) > 12 * 3
@@ -207,7 +207,7 @@ def test_killed_at_every_place_of_a_rollout_that_is_paused(place: Path) -> None:
 def test_killed_at_every_place_of_a_rollout_that_is_taken_back(place: Path) -> None:
     plan = replace(PLAN, waves=(Wave("1", ("b", "c")),))
 
-    def back(machine: Machine) -> bool:
+    def back(machine: StateMachine) -> bool:
         return machine.finished and {host.outcome for host in machine.hosts.values()} <= {Outcome.ROLLED_BACK}
 
     assert survives(place, and_back, back, plan=plan) > 2 * 16 * 3
@@ -216,7 +216,7 @@ def test_killed_at_every_place_of_a_rollout_that_is_taken_back(place: Path) -> N
 def test_killed_at_every_place_of_a_rollout_that_is_aborted(place: Path) -> None:
     plan = replace(PLAN, waves=(Wave("1", ("b", "c")),))
 
-    def over(machine: Machine) -> bool:
+    def over(machine: StateMachine) -> bool:
         outcomes = {host.outcome for host in machine.hosts.values()}
         return machine.finished and outcomes <= {Outcome.DONE, Outcome.ROLLED_BACK}
 

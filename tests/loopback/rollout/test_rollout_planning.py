@@ -18,9 +18,9 @@ from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import Module
+from gdsdeploy.preflight.record import ModuleResult
 from gdsdeploy.rollout import journal, preconditions
-from gdsdeploy.rollout.preconditions import Outlook, PresentState
+from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview
 from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
@@ -65,7 +65,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plann
     return make
 
 
-def prepare(fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object) -> Outlook:
+def prepare(
+    fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object
+) -> RolloutPreview:
     intent = fleet.fleet
     chosen = preconditions.choose(intent, fleet.path, limit, exclude)
     return preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
@@ -135,7 +137,7 @@ def test_a_stack_that_nobody_has_tried(made: Callable[..., PlannedFleet]) -> Non
     text = refusal(fleet)
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
     assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
-    failed = Module("nvidia-fs", False, None, error="nvfs-dma.c:412: no member pgmap")
+    failed = ModuleResult("nvidia-fs", False, None, error="nvfs-dma.c:412: no member pgmap")
     fleet.tried(builds=False, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
     fleet.tried(loads=None)

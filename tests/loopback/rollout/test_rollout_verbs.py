@@ -69,7 +69,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def found(fleet: PlannedFleet) -> status.Status:
-    _, events = session.chosen(journal.path_of(fleet.path), None)
+    _, events = session.find_rollout(journal.path_of(fleet.path), None)
     return status.fold(events)
 
 
@@ -268,12 +268,12 @@ def test_a_killed_controller_is_seen_and_resumed(
     process = command("start", fleet.path, "--yes")
     until(fleet, lambda now: any(host.away for host in now.hosts.values()))
     path = journal.path_of(fleet.path)
-    assert session.worked_on(path)
+    assert session.has_driver(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
     assert "is running\nhint: Watch it" in plain(capsys.readouterr().err)
     process.kill()
     process.wait()
-    assert not session.worked_on(path)
+    assert not session.has_driver(path)
     assert run("rollout", "status", fleet.path) == 0
     assert "running, but no process works on it" in capsys.readouterr().out
     assert run("rollout", "status", fleet.path, "--watch") == 51
@@ -379,7 +379,7 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
     for name, ended in zip("ab", outcomes, strict=False):
         story.say(Kind.OUTCOME, name, outcome=str(ended), reason="")
     story.say(phase[-1], reason="why", outcomes={})
-    error = session.outcome(status.fold(story.events))
+    error = session.final_error(status.fold(story.events))
     assert (error.exit_code if error else None) == code
 
 
@@ -409,8 +409,8 @@ def test_who_is_in_work_again_when_a_rollout_is_resumed(
     story.step("a", Step.DRAIN)
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
     now = status.fold(story.events)
-    assert json.loads(json.dumps(as_json(session.reconsidered(now, fleet.path, accept, "why")))) == {
+    assert json.loads(json.dumps(as_json(session.resumption(now, fleet.path, accept, "why")))) == {
         "reason": "why", "accept": accept, **data,
     }  # fmt: skip
     with pytest.raises(RolloutRefused, match="b did not fail"):
-        session.reconsidered(now, fleet.path, ["b"], "why")
+        session.resumption(now, fleet.path, ["b"], "why")

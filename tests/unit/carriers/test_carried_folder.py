@@ -80,7 +80,7 @@ def test_every_reason_not_to_run_it(
 
 
 def test_another_lock(folder: Path) -> None:
-    by_name = carrier_check.judged(str(folder), lock_digest="sha256:bb")
+    by_name = carrier_check.judge(str(folder), lock_digest="sha256:bb")
     assert by_name["wrong"] == ["it was rendered from the lock sha256:aa, but sha256:bb is expected"]
-    (wrong,) = carrier_check.judged(str(folder), lock_sha256=sha256("digest: sha256:aa\n# edited\n"))["wrong"]
+    (wrong,) = carrier_check.judge(str(folder), lock_sha256=sha256("digest: sha256:aa\n# edited\n"))["wrong"]
     assert "it was rendered from another lock than the expected one" in wrong

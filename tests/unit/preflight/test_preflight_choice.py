@@ -9,7 +9,7 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients
-from gdsdeploy.preflight.choice import Asked, Candidate, candidates
+from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
 from tests.repos.stack import TRIXIE, package, without
 from tests.unit.test_resolve import TWO_DRIVERS, target, universe
 
@@ -19,14 +19,14 @@ TOOLS = [package(name, "1") for name in (*BASE, "python3-minimal", "sed", "xz-ut
 
 
 def stacks(
-    choices: Asked, locked: Target | None = None, stanzas: object = TWO_DRIVERS, **wish: object
-) -> list[Candidate]:
+    choices: StackChoices, locked: Target | None = None, stanzas: object = TWO_DRIVERS, **wish: object
+) -> list[StackCandidate]:
     profile = Profile.model_validate({"os": "debian-13", **wish})
     return candidates("gds", profile, DEBIAN, universe(stanzas), [], locked, choices)  # type: ignore[arg-type]
 
 
 def test_every_combination_is_tried_also_what_a_rule_forbids() -> None:
-    stack = stacks(Asked(("6.12.94", "6.12.107"), ("550", "570")))
+    stack = stacks(StackChoices(("6.12.94", "6.12.107"), ("550", "570")))
     assert [(c.kernel, c.driver) for c in stack] == [
         ("6.12.94+deb13-amd64", "550.163.01"),
         ("6.12.94+deb13-amd64", "570.133.07"),
@@ -40,21 +40,21 @@ def test_every_combination_is_tried_also_what_a_rule_forbids() -> None:
 
 def test_what_is_not_named_is_as_it_is_locked() -> None:
     locked = target(TRIXIE)
-    (same,) = stacks(Asked(), locked)
+    (same,) = stacks(StackChoices(), locked)
     assert same.target is locked
-    (other,) = stacks(Asked(kernels=("newest",)), locked)
+    (other,) = stacks(StackChoices(kernels=("newest",)), locked)
     assert (other.kernel, other.driver) == ("6.12.107+deb13-amd64", locked.driver.version)
     assert other.target is not None
     assert {p.package for p in other.target.packages} >= {"linux-headers-6.12.107+deb13-amd64"}
 
 
 def test_without_a_lock_the_pins_decide() -> None:
-    (stack,) = stacks(Asked(), driver="550", kernel="6.12.94")
+    (stack,) = stacks(StackChoices(), driver="550", kernel="6.12.94")
     assert (stack.kernel, stack.driver) == ("6.12.94+deb13-amd64", "550.163.01")
 
 
 def test_without_nvidia_fs_there_is_none_to_try() -> None:
-    (stack,) = stacks(Asked(), mode="p2pdma", kernel="6.12.94", driver="550")
+    (stack,) = stacks(StackChoices(), mode="p2pdma", kernel="6.12.94", driver="550")
     assert stack.nvidia_fs == ""
     assert stack.target is not None
     assert stack.target.nvidia_fs is None
@@ -62,25 +62,25 @@ def test_without_nvidia_fs_there_is_none_to_try() -> None:
 
 def test_a_kernel_without_headers_is_refused_by_name() -> None:
     with pytest.raises(NoSolution) as error:
-        stacks(Asked(("6.12.100+deb13-amd64",)))
+        stacks(StackChoices(("6.12.100+deb13-amd64",)))
     assert "no linux-headers-6.12.100+deb13-amd64" in error.value.message
     assert "6.12.107+deb13-amd64, 6.12.99+deb13-amd64, 6.12.94+deb13-amd64" in str(error.value.hint)
 
 
 def test_a_driver_that_is_not_on_offer_is_refused_with_those_that_are() -> None:
     with pytest.raises(NoSolution) as error:
-        stacks(Asked(drivers=("580",)))
+        stacks(StackChoices(drivers=("580",)))
     assert "the repositories have no driver 580" in error.value.message
     assert error.value.hint == "They have 570.133.07-1, 550.163.01-2"
 
 
 def test_what_is_no_version_is_a_mistake_of_the_users() -> None:
     with pytest.raises(GdsError, match="not a version expression"):
-        stacks(Asked(kernels=("the new one",)))
+        stacks(StackChoices(kernels=("the new one",)))
 
 
 def test_packages_that_do_not_go_together_are_a_row_of_the_table() -> None:
-    (stack,) = stacks(Asked(("6.12.94",), ("550",)), stanzas=without(TRIXIE, "firmware-nvidia-gsp"))
+    (stack,) = stacks(StackChoices(("6.12.94",), ("550",)), stanzas=without(TRIXIE, "firmware-nvidia-gsp"))
     assert stack.target is None
     assert "firmware-nvidia-gsp" in stack.problem
 

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import Module, Record
+from gdsdeploy.preflight.record import ModuleResult, PreflightRecord
 from tests.unit.test_resolve import target as resolved
 
 
@@ -19,8 +19,8 @@ def target() -> Target:
     return resolved()
 
 
-def make_record(target: Target, **changes: object) -> Record:
-    plain = Record(
+def make_record(target: Target, **changes: object) -> PreflightRecord:
+    plain = PreflightRecord(
         kernel=target.kernel.release,
         driver=target.driver.version,
         flavour=target.driver.flavour,
@@ -29,7 +29,7 @@ def make_record(target: Target, **changes: object) -> Record:
         ingredients=record.ingredients(target),
         builds=True,
         loads=True,
-        modules=(Module("nvidia_fs", builds=True, loads=True),),
+        modules=(ModuleResult("nvidia_fs", builds=True, loads=True),),
         seconds=12.5,
         time="2026-11-21T07:00:00Z",
         gdsdeploy="0",
@@ -96,8 +96,8 @@ def test_a_record_that_was_moved_to_another_stack_counts_as_none(target: Target,
 
 def test_why_not_is_the_first_error(target: Target) -> None:
     finding = {"id": "symbol-crc", "severity": "error", "message": "other versions", "hint": ""}
-    broken = Module("nvidia_fs", builds=False, loads=False, error="nvidia-fs does not build: no such function")
-    refused = Module("nvidia_uvm", builds=True, loads=False, findings=(finding,))
+    broken = ModuleResult("nvidia_fs", builds=False, loads=False, error="nvidia-fs does not build: no such function")
+    refused = ModuleResult("nvidia_uvm", builds=True, loads=False, findings=(finding,))
     assert make_record(target, modules=(refused, broken)).error == broken.error
     assert make_record(target, modules=(refused,)).error == "nvidia_uvm: [symbol-crc] other versions"
     assert make_record(target).error == ""

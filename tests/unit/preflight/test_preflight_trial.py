@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import Module
+from gdsdeploy.preflight.record import ModuleResult
 from tests.unit.test_resolve import target
 
 STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
@@ -60,7 +60,7 @@ def test_a_stub_counts_only_where_peermem_is_wanted(wanted: bool, expected: bool
     [((True, True), True), ((True, None), None), ((None, False), False), ((True, False), False), ((), True)],
 )
 def test_one_that_would_not_load_decides(answers: tuple[bool | None, ...], expected: bool | None) -> None:
-    modules = [Module(str(number), builds=True, loads=answer) for number, answer in enumerate(answers)]
+    modules = [ModuleResult(str(number), builds=True, loads=answer) for number, answer in enumerate(answers)]
     assert trial.all_load(modules, wants_peermem=False) is expected
 
 

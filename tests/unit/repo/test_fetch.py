@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.repo import fetch
-from gdsdeploy.repo.fetch import Fetcher, NotThere, cache_dir
+from gdsdeploy.repo.fetch import Fetcher, MissingFile, cache_dir
 
 DATA = b"what was signed"
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -65,9 +65,9 @@ def test_a_refusal_is_not_tried_again(status: int, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(NotThere):
+    with pytest.raises(MissingFile):
         Server(answer(404)).fetcher(tmp_path).small("https://mirror.example/x")
-    with pytest.raises(NotThere):
+    with pytest.raises(MissingFile):
         Fetcher(tmp_path, apt={}).small((tmp_path / "none").as_uri())
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from gdsdeploy.host.model.waiver import Waiver, apply
 from gdsdeploy.report import json as json_object
-from gdsdeploy.report.model import Accepted
+from gdsdeploy.report.model import WaiverUse
 from tests.unit.report.sample_report import PEERMEM, TREE, findings, report
 
 SCHEMA = json.loads(resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
@@ -24,7 +24,7 @@ def waived() -> dict[str, Any]:
     made = report()
     given = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
     hosts = [replace(host, findings=tuple(apply(host.findings, given, "2026-11-21"))) for host in made.hosts]
-    accepted = Accepted(given[0].check, given[0].until, given[0].reason, expired=False, hosts=("gpu2",))
+    accepted = WaiverUse(given[0].check, given[0].until, given[0].reason, expired=False, hosts=("gpu2",))
     text = json_object.render(replace(made, hosts=tuple(hosts), waivers=(accepted,)))
     value: dict[str, Any] = json.loads(text)
     return value

@@ -11,7 +11,7 @@ import yaml
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.plan_fleet import Planned
+from gdsdeploy.converge.plan_fleet import FleetPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
@@ -19,7 +19,7 @@ from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import Module, Record
+from gdsdeploy.preflight.record import ModuleResult, PreflightRecord
 from gdsdeploy.rollout import preconditions
 from gdsdeploy.rollout.drain import State
 from gdsdeploy.rollout.preconditions import PresentState
@@ -85,10 +85,10 @@ class PlannedFleet:
         monkeypatch.setattr(preconditions, "silent", lambda *_: {})
         monkeypatch.setattr(preconditions, "drainer", lambda *_: self.drains)
 
-    def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> Planned:
+    def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> FleetPlan:
         self.asked += names
         plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
-        return Planned(plans, dict.fromkeys(names, 0.1), supplies=self.supplies)
+        return FleetPlan(plans, dict.fromkeys(names, 0.1), supplies=self.supplies)
 
     def present_states(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, PresentState]:
         """What hosts say of themselves."""
@@ -119,11 +119,12 @@ def lock(fleet: Fleet, kernel: str) -> Lock:
     return lockfile.build(targets)
 
 
-def trial(found: Lock, **changed: Any) -> Record:
+def trial(found: Lock, **changed: Any) -> PreflightRecord:
     (wanted,) = {item.kernel.release: item for item in found.targets.values()}.values()
     values: dict[str, Any] = {
         "kernel": wanted.kernel.release, "driver": wanted.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
         "mode": "quick", "ingredients": record.ingredients(wanted), "builds": True, "loads": True,
-        "modules": (Module("nvidia", True, True),), "seconds": 90.0, "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
+        "modules": (ModuleResult("nvidia", True, True),), "seconds": 90.0,
+        "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
     }  # fmt: skip
-    return Record(**{**values, **changed})
+    return PreflightRecord(**{**values, **changed})

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from gdsdeploy.errors import ChecksFailed, GdsError, Interrupted
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 
 OLD, NEW = "sha256:old", "sha256:new"
 
@@ -184,7 +184,7 @@ class Hosts:
             most = max(most, sum(host.drained for host in found.values()))
         return found, most
 
-    def broken(self, machine: Machine | None = None) -> list[str]:
+    def broken(self, machine: StateMachine | None = None) -> list[str]:
         """Everything that must never be; of hosts of which ``machine`` says that their work is over, more."""
         found, most = self._read()
         problems = [f"{host.name}: {what}" for host in found.values() for what in host.broken]

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wave
-from gdsdeploy.rollout.machine import Decisions, Machine
+from gdsdeploy.rollout.machine import Decisions, StateMachine
 
 ERROR = {"kind": "ProgramFailed", "message": "it broke", "hint": None}
 SILENT = {"kind": "HostUnreachable", "message": "no answer", "hint": None}
@@ -46,7 +46,7 @@ class Play:
 
     def __init__(self, plan: Plan, now: float = 1000.0) -> None:
         self.plan = plan
-        self.machine = Machine(plan)
+        self.machine = StateMachine(plan)
         self.events: list[Event] = []
         self.now = now
         self.open = True
@@ -99,14 +99,14 @@ class Play:
         return self.machine.hosts[host].outcome
 
 
-def refolded(plan: Plan, events: list[Event]) -> Machine:
-    machine = Machine(plan)
+def refolded(plan: Plan, events: list[Event]) -> StateMachine:
+    machine = StateMachine(plan)
     for event in events:
         machine.apply(event)
     return machine
 
 
-def unavailable(machine: Machine) -> int:
+def unavailable(machine: StateMachine) -> int:
     """Hosts of the fleet that are out of work, by this rollout or for other reasons."""
     out = {name for name in machine.slots.held if machine.hosts[name].out}
     return len(out | machine.slots.down)

@@ -14,11 +14,11 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.ansible import HostResult
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.inventory import Sources
+from gdsdeploy.converge.inventory import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import lease, perform, provision
+from gdsdeploy.rollout.steps import lease, provision, real_effects
 from gdsdeploy.rollout.steps.provision import Look
 from tests.unit.rollout.asked import Asked, status, work
 
@@ -75,8 +75,8 @@ def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | N
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
     monkeypatch.setattr(provision, "_play_once", once)
-    sources = Sources(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
-    monkeypatch.setattr(provision, "sources", lambda *_: sources)
+    sources = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
+    monkeypatch.setattr(provision, "write_run_files", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
     assert provision.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
         "gds_repo: Pins"
@@ -132,13 +132,13 @@ def failing(error: GdsError) -> Callable[[Any], dict[str, Any]]:
 def performed(monkeypatch: pytest.MonkeyPatch, step: Step, error: GdsError | None = None) -> list[tuple[str, ...]]:
     """What the host is asked after a step that ends well, or with an error."""
     body = failing(error) if error else lambda _: {"done": True}
-    monkeypatch.setattr(perform, "STEPS", {step: body})
+    monkeypatch.setattr(real_effects, "STEPS", {step: body})
     host = work(step, {"apply --release": {"released": True}})
     if error is None:
-        assert perform._perform(host) == {"done": True}
+        assert real_effects._perform(host) == {"done": True}
     else:
         with pytest.raises(type(error)):
-            perform._perform(host)
+            real_effects._perform(host)
     return host.questions
 
 

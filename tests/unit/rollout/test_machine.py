@@ -10,7 +10,7 @@ from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.events import Event, Kind, StepError
 from gdsdeploy.model.rollout import Outcome, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 from tests.unit.rollout.rehearsed import (
     ERROR,
     POWER,
@@ -248,7 +248,7 @@ def test_no_journal_returns_a_host_that_was_not_validated() -> None:
 
 
 def test_numbers_follow_each_other() -> None:
-    machine = Machine(plan(Wave("1", ("a",))))
+    machine = StateMachine(plan(Wave("1", ("a",))))
     machine.apply(Event(1, 0.0, Kind.PLANNED))
     for number in (1, 3):
         with pytest.raises(JournalUnusable, match="some are missing"):
@@ -290,9 +290,9 @@ def test_what_cannot_follow(kind: Kind, host: str, data: dict[str, Any]) -> None
 
 def test_a_plan_that_names_something_twice() -> None:
     with pytest.raises(JournalUnusable, match="'a' in two waves"):
-        Machine(plan(Wave("1", ("a",)), Wave("2", ("a",))))
+        StateMachine(plan(Wave("1", ("a",)), Wave("2", ("a",))))
     with pytest.raises(JournalUnusable, match="two waves '1'"):
-        Machine(plan(Wave("1", ("a",)), Wave("1", ("b",))))
+        StateMachine(plan(Wave("1", ("a",)), Wave("1", ("b",))))
 
 
 # -- what is shown

@@ -56,10 +56,10 @@ def test_it_is_found_as_it_was_whatever_became_of_the_files(fleet: Path) -> None
 def test_of_two_with_the_same_lock_a_host_has_the_one_that_it_got_last(fleet: Path) -> None:
     same = lock(fleet, "1")
     first = releases.store(fleet, same)
-    releases.got(first, ["gpu1"])
+    releases.record_hosts(first, ["gpu1"])
     fleet.write_text(fleet.read_text() + "# another\n")
     second = releases.store(fleet, same)
-    releases.got(second, ["gpu2"])
+    releases.record_hosts(second, ["gpu2"])
     folders = [releases.find(fleet, same.digest, name).folder for name in ("gpu1", "gpu2", "gpu9")]  # type: ignore[union-attr]
     assert folders == [first.folder, second.folder, second.folder]
     releases.store(fleet, same)

@@ -16,7 +16,7 @@ from gdsdeploy.model.events import Kind, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import drive
-from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.machine import StateMachine
 from tests.loopback.rollout.test_rollout_driver import Performing
 from tests.unit.rollout.driven_rollout import PLAN, Hurried
 from tests.unit.rollout.pretended_hosts import NEW, OLD, Hosts
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "fleet.sqlite"
 
 
-def driven(path: Path, plan: Plan, hosts: Hosts, own: Own, *, resume: bool = False) -> Machine:
+def driven(path: Path, plan: Plan, hosts: Hosts, own: Own, *, resume: bool = False) -> StateMachine:
     with journal.writing(path, doing="rollout") as writer:
         if resume:
             control.write(writer, RolloutResumed("test"))

@@ -15,7 +15,7 @@ from gdsdeploy.rollout.journal import PHASES
 from gdsdeploy.rollout.report import events as words
 from gdsdeploy.rollout.report.page import render
 from gdsdeploy.rollout.report.progress import WIDTH, bar, lines
-from gdsdeploy.rollout.status import Status, begun, fold
+from gdsdeploy.rollout.status import Status, first_status, fold
 from tests.unit.rollout.rehearsed import SILENT, Play
 from tests.unit.sample_rollouts import BEGIN, ERROR, Story, large, plan, small
 
@@ -69,7 +69,7 @@ def test_why_a_host_failed_and_why_it_was_not_taken_back() -> None:
 def each(events: Iterable[Event]) -> Iterator[tuple[Event, Status]]:
     """Every event with the (one and same) status after it."""
     first, *others = events
-    status = begun(first)
+    status = first_status(first)
     yield first, status
     for event in others:
         status.feed(event)

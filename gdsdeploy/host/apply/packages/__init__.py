@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ...errors import ApplyError
-from ..host import Host
+from ..host import ManagedHost
 from ..model import INSTALLS, Change, Resource, Words
 from .managers import (
     HELD,
@@ -92,7 +92,7 @@ class Packages(Resource[Desired]):
     def __init__(self) -> None:
         self._before: Mapping[str, Installed] = {}
 
-    def observe(self, host: Host, desired: Desired) -> Any:
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
         for name in ("wanted", "along", "leaving"):
             check_names([package.package for package in getattr(desired, name)], f"packages.{name}")
         chosen = manager(desired.manager)
@@ -118,7 +118,7 @@ class Packages(Resource[Desired]):
             *(_hold_changes(desired, present) if chosen.holds else []),
         ]
 
-    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
         plan = _plan(chosen, desired, self._before, read_names(host, HELD))
@@ -131,7 +131,7 @@ class Packages(Resource[Desired]):
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 
-    def _transact(self, host: Host, chosen: Manager, plan: _Plan) -> None:
+    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan) -> None:
         chosen.finish(host)
         recorded = read_names(host, INSTALLED)
         present = chosen.present(host, configured=False)
@@ -150,7 +150,7 @@ class Packages(Resource[Desired]):
             words = f"{chosen.name} ended without an error and did not install: {', '.join(map(str, missing))}"
             raise ApplyError(words, kind="verify")
 
-    def _hold(self, host: Host, chosen: Manager, desired: Desired, plan: _Plan) -> None:
+    def _hold(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: _Plan) -> None:
         """Hold the locked packages.  A moved package loses its hold; if another program held it, it is held again."""
         installed = chosen.installed(host)
         before = {name for name, package in self._before.items() if package.held}
@@ -167,7 +167,7 @@ class Packages(Resource[Desired]):
         if loose:
             chosen.hold(host, loose)
 
-    def revert(self, host: Host) -> List[Change]:
+    def revert(self, host: ManagedHost) -> List[Change]:
         """Release the holds, and remove what was installed; packages of the running kernel stay."""
         holds, recorded = read_names(host, HELD), read_names(host, INSTALLED)
         if not holds and not recorded:
@@ -189,7 +189,7 @@ class Packages(Resource[Desired]):
         return changes
 
 
-def staying(host: Host) -> List[str]:
+def staying(host: ManagedHost) -> List[str]:
     """What was installed and can't be removed now: packages of the running kernel."""
     recorded = read_names(host, INSTALLED)
     if not recorded:
@@ -213,11 +213,11 @@ def _plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed],
     return _Plan(missing, going, [name for name in stale if name in installed and installed[name].held])
 
 
-def _unfinished_packages(chosen: Manager, host: Host) -> Dict[str, Installed]:
+def _unfinished_packages(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
     names = chosen.unfinished(host)
     return {
         package.name: Installed((package.version,), package.held)
-        for package in chosen.listed(host)
+        for package in chosen.list_packages(host)
         if package.name in names
     }
 
@@ -294,7 +294,7 @@ def _hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[
 
 
 def _purge_changes(
-    chosen: Manager, host: Host, installed: Mapping[str, Installed], names: Sequence[str]
+    chosen: Manager, host: ManagedHost, installed: Mapping[str, Installed], names: Sequence[str]
 ) -> List[Change]:
     """Changes of a purge, dependent packages included."""
     if names:

@@ -14,7 +14,7 @@ from ...rootdir import inside, list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
-from ..host import Host
+from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import aptsources
 from . import state as database
@@ -85,16 +85,16 @@ release=$1
         command = f": apt-get install {package}" if package else " (on Debian: debian-archive-keyring)"
         return f"install the package that carries it{command}"
 
-    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        return [File.of(SOURCES, render_sources(aptsources.lacking(existing(host), indices)))]
+    def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+        return [File.of(SOURCES, render_sources(aptsources.missing_stanzas(existing(host), indices)))]
 
-    def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
+    def knows(self, host: ManagedHost, pins: Sequence[Pin]) -> bool:
         return not pins or {(pin.package, pin.version) for pin in pins} <= _offered_files(host, pins).keys()
 
-    def refresh(self, host: Host) -> None:
+    def refresh(self, host: ManagedHost) -> None:
         _apt_get(host, _WAIT, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
-    def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
+    def verify_files(self, host: ManagedHost, pins: Sequence[Pin]) -> None:
         """By the checksums that apt will hold the downloaded files against; what is installed is left alone."""
         offered, installed = _offered_files(host, pins), self.installed(host)
         others = [
@@ -114,7 +114,7 @@ release=$1
 
     # Pins
 
-    def observe_pins(self, host: Host, desired: Any) -> Any:
+    def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
         argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
@@ -147,10 +147,10 @@ release=$1
                 raise CannotTellError("the repositories' own names are known after their package lists are read")
         return changes
 
-    def pin(self, host: Host, desired: Any, change: Change) -> None:
+    def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
         host.write(self.observe_pins(host, desired)["file"])
 
-    def verify_pins(self, host: Host, desired: Any) -> None:
+    def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         if not desired.pins:
             return
         shown = host.query(["apt-cache", "policy", "--", *(pin.package for pin in desired.pins)])
@@ -164,7 +164,7 @@ release=$1
             words = f"apt would not take the locked version of: {', '.join(map(str, moved))}"
             raise ApplyError(words, hint, "verify")
 
-    def unpin(self, host: Host) -> List[Change]:
+    def unpin(self, host: ManagedHost) -> List[Change]:
         return restore(host, [PREFERENCES])
 
     # Packages
@@ -173,7 +173,7 @@ release=$1
         return version_rules.order(version)
 
     def simulate(
-        self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
     ) -> Optional[List[Change]]:
         """What ``apt-get --simulate`` says; None while packages are half-installed."""
         if self.unfinished(host) or self.broken(host):
@@ -195,10 +195,10 @@ release=$1
                 moves.append(Change(kind, name, before, after))
         return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *moves]
 
-    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
 
-    def simulate_purge(self, host: Host, names: Sequence[str]) -> Optional[List[str]]:
+    def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
         argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, held=True)]
         try:
@@ -206,30 +206,30 @@ release=$1
         except CannotTellError:
             return None
 
-    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_purge(names, held=held))
 
     def stays(self, name: str, running: str) -> bool:
         """Packages of a kernel have its release in their names."""
         return running in name
 
-    def hold(self, host: Host, names: Sequence[str]) -> None:
+    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
         run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
 
-    def unhold(self, host: Host, names: Sequence[str]) -> None:
+    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
         run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
 
     # What was interrupted
 
-    def unfinished(self, host: Host) -> List[str]:
+    def unfinished(self, host: ManagedHost) -> List[str]:
         """Unpacked or half-configured: ``dpkg --configure`` finishes them."""
-        return [package.name for package in self.listed(host) if package.broken and not _is_lost(package.state)]
+        return [package.name for package in self.list_packages(host) if package.broken and not _is_lost(package.state)]
 
-    def broken(self, host: Host) -> List[str]:
+    def broken(self, host: ManagedHost) -> List[str]:
         """Half-installed, or marked as to be installed again."""
-        return [package.name for package in self.listed(host) if _is_lost(package.state)]
+        return [package.name for package in self.list_packages(host) if _is_lost(package.state)]
 
-    def finish(self, host: Host) -> None:
+    def finish(self, host: ManagedHost) -> None:
         interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
         if not interrupted and not self.unfinished(host):
             return
@@ -244,7 +244,7 @@ release=$1
             hint = "run: dpkg --configure -a; fix what it says, or take the package away: apt-get purge NAME"
             raise ApplyError(words, hint, "half-installed") from None
 
-    def repair(self, host: Host, unwanted: Sequence[str]) -> None:
+    def repair(self, host: ManagedHost, unwanted: Sequence[str]) -> None:
         """``dpkg --configure``, then ``dpkg --purge`` of unwanted packages that it can't finish."""
         if not self.unfinished(host) and not self.broken(host):
             return
@@ -258,9 +258,9 @@ release=$1
         if names:
             run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, _ENV)
 
-    def reinstall(self, host: Host) -> None:
+    def reinstall(self, host: ManagedHost) -> None:
         """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
-        lost = [package for package in self.listed(host) if _is_lost(package.state)]
+        lost = [package for package in self.list_packages(host) if _is_lost(package.state)]
         names = [f"{package.name}={package.version}" if package.version else package.name for package in lost]
         if names:
             _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names)
@@ -274,12 +274,12 @@ release=$1
         )
         return [File(keyring, files.FILE, key), File.of(_OFFER, text)]
 
-    def refresh_offer(self, host: Host) -> None:
+    def refresh_offer(self, host: ManagedHost) -> None:
         options = [f"Dir::Etc::sourcelist={_OFFER}", "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=0"]
         words = [f"--option={option}" for option in options]
         _apt_get(host, _WAIT, *words, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
-    def half_installed(self, host: Host) -> List[Refusal]:
+    def half_installed(self, host: ManagedHost) -> List[Refusal]:
         """Those that only a new installation repairs."""
         names = self.broken(host)
         if not names:
@@ -289,7 +289,7 @@ release=$1
         return [Refusal("half-installed", message, f"run: {commands}; or: dpkg --purge --force-remove-reinstreq NAME")]
 
 
-def _apt_get(host: Host, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
+def _apt_get(host: ManagedHost, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
     run(host, ["apt-get", "--quiet", *words], seconds, _ENV)
 
 
@@ -301,7 +301,7 @@ def _purge(names: Sequence[str], *, held: bool) -> List[str]:
     return [*(["--allow-change-held-packages"] if held else []), "purge", *names]
 
 
-def existing(host: Host) -> List[aptsources.Source]:
+def existing(host: ManagedHost) -> List[aptsources.Source]:
     """Every enabled source of the host but ours; raises SourcesError, CannotTellError."""
     paths = ["/etc/apt/sources.list"]
     names = list_folder(host.root, _FOLDER)
@@ -367,7 +367,7 @@ def recorded_names(text: str, desired: Any) -> List[str]:
     return names if names_to_deny(desired, names) == names else []
 
 
-def _offered_files(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
+def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
     """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
     if not pins:
         return {}
@@ -387,7 +387,7 @@ def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
 
 
-def _simulate(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
+def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
     """What apt says it would do, given that the holds of ``loose`` are gone."""
     argv = ["apt-get", "--assume-yes", *_LOOK]
     if not loose:

@@ -121,7 +121,7 @@ def _lines(text: str, filename: str) -> Iterator[Source]:
         )
 
 
-def lacking(existing: Sequence[Source], indices: Sequence[Index]) -> List[Stanza]:
+def missing_stanzas(existing: Sequence[Source], indices: Sequence[Index]) -> List[Stanza]:
     """Entries for those components of ``indices`` that no source in ``existing`` has."""
     stanzas = []
     for index in indices:

@@ -12,7 +12,7 @@ from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
-from ..host import Host
+from ..host import ManagedHost
 from ..model import Change
 from . import state as database
 from . import versions
@@ -58,19 +58,19 @@ release=$2
     def keyring_hint(self, path: str) -> str:
         return f"install the package that carries it: dnf install {path}"
 
-    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+    def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
         return [File.of(REPOSITORIES, render_repositories(indices, pins))]
 
     # Pins
 
-    def observe_pins(self, host: Host, desired: Any) -> Any:
+    def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         entry = host.entry(LOCKS)
         # Anything but a file there is refused.
         text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
         return {
             "plugin": host.exists(_PLUGIN_FILE),
             "streams": [stream for stream in desired.modules if stream not in streams(host)],
-            "file": File.of(LOCKS, merged(text, locks(desired.pins, desired.deny))),
+            "file": File.of(LOCKS, merge_locks(text, locks(desired.pins, desired.deny))),
             "entry": entry,
             "pinned": BEGIN in text.splitlines(),
         }
@@ -81,7 +81,7 @@ release=$2
         enabled = [Change("stream", stream, "", "enabled", "not-enabled") for stream in observed["streams"]]
         return [*plugin, *files.compare(observed["file"], observed["entry"]), *enabled]
 
-    def pin(self, host: Host, desired: Any, change: Change) -> None:
+    def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
         """Make a change; another stream of the same module hides the locked packages, so it is reset first."""
         if change.kind == "install":
             run(host, [*_DNF, "--setopt=install_weak_deps=False", "install", PLUGIN], TRANSACTION_SECONDS)
@@ -93,7 +93,7 @@ release=$2
         else:
             host.write(self.observe_pins(host, desired)["file"])
 
-    def verify_pins(self, host: Host, desired: Any) -> None:
+    def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         """Every package is offered in the locked version and no other; old lists are read again."""
         if not desired.pins:
             return
@@ -119,7 +119,7 @@ release=$2
             words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
             raise ApplyError(words, hint, "verify")
 
-    def _changed_files(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
+    def _changed_files(self, host: ManagedHost, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
         """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
 
         dnf holds the files that it downloads against the digests that it tells here.
@@ -134,18 +134,18 @@ release=$2
                 differences.append(f"{name} has sha256 {others}, and in the lock {pin.sha256}")
         return differences
 
-    def unpin(self, host: Host) -> List[Change]:
+    def unpin(self, host: ManagedHost) -> List[Change]:
         """Our locks go, locks of others stay; module streams are as before."""
         changes = []
         text = host.text(LOCKS)
-        rest = merged(text, [])
+        rest = merge_locks(text, [])
         if rest != text:
             changes.append(Change("write" if rest else "delete", LOCKS, "", "", "ours"))
             if not host.check:
                 self._write_rest(host, rest)
         return changes + restore(host, [path for path in host.record.paths if path.startswith(MODULES + "/")])
 
-    def _write_rest(self, host: Host, rest: str) -> None:
+    def _write_rest(self, host: ManagedHost, rest: str) -> None:
         entry = host.entry(LOCKS)
         file = File.of(LOCKS, rest, entry.mode if entry else 0o644)
         is_new = LOCKS in host.record.paths and host.record.paths[LOCKS] is None
@@ -161,14 +161,14 @@ release=$2
         """Without the epoch 0."""
         return version[2:] if version.startswith("0:") else version
 
-    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before."""
         if remove:
             self.purge(host, remove)
         names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
         run(host, [*_DNF, *_INSTALL, "--", *names], TRANSACTION_SECONDS)
 
-    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
         """``dnf remove``, without what came along."""
         run(host, [*_DNF, "--setopt=clean_requirements_on_remove=False", "remove", "--", *names], TRANSACTION_SECONDS)
 
@@ -201,7 +201,7 @@ def locks(pins: Iterable[Pin], deny: Iterable[str]) -> List[str]:
     return [*nevras(pins), *(f"{name}-0:0-0.none" for name in deny)]
 
 
-def merged(text: str, ours: Sequence[str]) -> str:
+def merge_locks(text: str, ours: Sequence[str]) -> str:
     """The list of locks with ``ours`` between the marks; without any, the marks go, too."""
     block = [BEGIN, *ours, END] if ours else []
     lines = text.splitlines()
@@ -214,7 +214,7 @@ def merged(text: str, ours: Sequence[str]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def streams(host: Host) -> List[str]:
+def streams(host: ManagedHost) -> List[str]:
     """NAME:STREAM of every enabled module."""
     enabled = []
     for file in list_folder(host.root, MODULES):
@@ -235,7 +235,7 @@ def _settings(text: str) -> Mapping[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _offered_files(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
+def _offered_files(host: ManagedHost, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
     """NAME=VERSION of everything that dnf would choose from → sha256 of each file of it that this machine can run."""
     shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
     offered: Dict[str, Set[str]] = {}

@@ -17,7 +17,7 @@ from ...process import Output
 from ...rootdir import inside
 from ..errors import writing
 from ..files import File
-from ..host import Host, tail
+from ..host import ManagedHost, tail
 from ..model import Change, Refusal
 from . import state as database
 
@@ -113,23 +113,23 @@ class Manager:
         """How a key file comes to the host."""
         raise NotImplementedError
 
-    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+    def source_files(self, host: ManagedHost, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
         """The files that configure what the host lacks of ``indices``."""
         raise NotImplementedError
 
-    def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
+    def knows(self, host: ManagedHost, pins: Sequence[Pin]) -> bool:
         """Whether the package lists have the locked versions."""
         return True
 
-    def refresh(self, host: Host) -> None:
+    def refresh(self, host: ManagedHost) -> None:
         """Read the package lists."""
 
-    def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
+    def verify_files(self, host: ManagedHost, pins: Sequence[Pin]) -> None:
         """Raise ApplyError where the files on offer aren't the locked ones."""
 
     # Pins
 
-    def observe_pins(self, host: Host, desired: Any) -> Any:
+    def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """What :meth:`pin_changes` needs."""
         raise NotImplementedError
 
@@ -137,15 +137,15 @@ class Manager:
         """What it takes to pin the stack; raises CannotTellError."""
         raise NotImplementedError
 
-    def pin(self, host: Host, desired: Any, change: Change) -> None:
+    def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
         """Make one of those changes."""
         raise NotImplementedError
 
-    def verify_pins(self, host: Host, desired: Any) -> None:
+    def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         """Raise ApplyError where the package manager would take anything but the locked versions."""
         raise NotImplementedError
 
-    def unpin(self, host: Host) -> List[Change]:
+    def unpin(self, host: ManagedHost) -> List[Change]:
         """Take the pins away; with ``host.check`` only say it."""
         raise NotImplementedError
 
@@ -159,13 +159,13 @@ class Manager:
         """A version as :meth:`installed` writes it."""
         return version
 
-    def listed(self, host: Host) -> List[database.Package]:
+    def list_packages(self, host: ManagedHost) -> List[database.Package]:
         """Every package that the database knows, asked once until something changes; raises RolloutError."""
-        return listed(host, self.kind)
+        return list_packages(host, self.kind)
 
-    def installed(self, host: Host) -> Dict[str, Installed]:
+    def installed(self, host: ManagedHost) -> Dict[str, Installed]:
         """Every package that is completely installed."""
-        everything = self.listed(host)
+        everything = self.list_packages(host)
         versions = database.versions([package.name for package in everything], everything)
         return {
             name: Installed(tuple(map(self.same, entry["version"].split())), bool(entry["held"]))
@@ -173,13 +173,13 @@ class Manager:
             if entry["version"]
         }
 
-    def present(self, host: Host, *, configured: bool = True) -> Set[str]:
+    def present(self, host: ManagedHost, *, configured: bool = True) -> Set[str]:
         """Every package of which anything is there; configured: also where that is configuration files only."""
         absent = "n" if configured else "nc"
-        return {package.name for package in self.listed(host) if package.state[1:2] not in absent}
+        return {package.name for package in self.list_packages(host) if package.state[1:2] not in absent}
 
     def simulate(
-        self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
     ) -> Optional[List[Change]]:
         """Everything that the transaction would change, without reasons; None where that can't be asked.
 
@@ -187,15 +187,15 @@ class Manager:
         """
         return None
 
-    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         """One transaction; raises ApplyError."""
         raise NotImplementedError
 
-    def simulate_purge(self, host: Host, names: Sequence[str]) -> Optional[List[str]]:
+    def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with ``names``; None where that can't be asked."""
         return None
 
-    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
         """Remove packages in one transaction; held: also those that are held.  Raises ApplyError."""
         raise NotImplementedError
 
@@ -203,29 +203,29 @@ class Manager:
         """Whether a package belongs to the running kernel and can't be taken away under it."""
         raise NotImplementedError
 
-    def hold(self, host: Host, names: Sequence[str]) -> None:
+    def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
         """Hold packages."""
 
-    def unhold(self, host: Host, names: Sequence[str]) -> None:
+    def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
         """Release the holds of packages."""
 
     # What was interrupted
 
-    def unfinished(self, host: Host) -> List[str]:
+    def unfinished(self, host: ManagedHost) -> List[str]:
         """Packages that the package manager can finish by itself."""
         return []
 
-    def broken(self, host: Host) -> List[str]:
+    def broken(self, host: ManagedHost) -> List[str]:
         """Packages that have to be installed again: neither there nor gone."""
         return []
 
-    def finish(self, host: Host) -> None:
+    def finish(self, host: ManagedHost) -> None:
         """Finish what was interrupted; raises ApplyError where it stays unfinished."""
 
-    def repair(self, host: Host, unwanted: Sequence[str]) -> None:
+    def repair(self, host: ManagedHost, unwanted: Sequence[str]) -> None:
         """Finish what can be finished, and drop what is half-way and among ``unwanted``."""
 
-    def reinstall(self, host: Host) -> None:
+    def reinstall(self, host: ManagedHost) -> None:
         """Install again what is half-installed; raises ApplyError."""
 
     # Packages on their way back
@@ -234,10 +234,10 @@ class Manager:
         """Files that configure the repository in ``place``; none where repositories keep old versions."""
         return []
 
-    def refresh_offer(self, host: Host) -> None:
+    def refresh_offer(self, host: ManagedHost) -> None:
         """Read the lists of that repository alone: others may be out of reach."""
 
-    def half_installed(self, host: Host) -> List[Refusal]:
+    def half_installed(self, host: ManagedHost) -> List[Refusal]:
         """Why packages that stay half-installed keep this host from being changed, with the commands to run."""
         return []
 
@@ -268,7 +268,7 @@ def every() -> Iterator[Manager]:
             yield _MANAGERS[name]()
 
 
-def here(host: Host) -> Manager:
+def here(host: ManagedHost) -> Manager:
     """The manager that this host has; raises ApplyError."""
     kind = database.manager(host.root)
     if not kind:
@@ -276,13 +276,13 @@ def here(host: Host) -> Manager:
     return next(one for one in every() if one.kind == kind)
 
 
-def listed(host: Host, kind: str) -> List[database.Package]:
+def list_packages(host: ManagedHost, kind: str) -> List[database.Package]:
     """Every package of a database, asked once until something changes; raises RolloutError."""
-    packages: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
+    packages: List[database.Package] = host.once(("packages", kind), lambda: database.read_packages(host.root, kind))
     return packages
 
 
-def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> str:
+def run(host: ManagedHost, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> str:
     """Run a package manager once its locks are free and return what it prints.
 
     Raises ApplyError of kind package-manager-locked, no-space, modules (a build of DKMS) or failed.
@@ -304,7 +304,7 @@ def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] 
     raise ApplyError(f"{argv[0]} ended with status {output.status}{words}")
 
 
-def wait(host: Host) -> None:
+def wait(host: ManagedHost) -> None:
     """Wait at most LOCK_SECONDS until no other process works with packages; raises ApplyError that names it."""
     waited = 0.0
     while True:
@@ -330,16 +330,16 @@ def _process(holder: Mapping[str, Any]) -> str:
     return f"{name}, which holds {holder['path']},"
 
 
-def _is_full(host: Host) -> bool:
+def _is_full(host: ManagedHost) -> bool:
     """Whether a folder that packages are written to is full."""
     places = [inside(host.root, folder) for folder in space.FOLDERS]
     filesystems = [os.statvfs(place) for place in places if os.path.isdir(place)]
     return any(one.f_bavail * one.f_frsize < space.LEAST or (one.f_files and not one.f_favail) for one in filesystems)
 
 
-def _explain_build(host: Host, program: str) -> None:
+def _explain_build(host: ManagedHost, program: str) -> None:
     """Raise ApplyError that says why a build failed, where one did a moment ago."""
-    if program != "dnf" and not any(package.broken for package in listed(host, database.DPKG)):
+    if program != "dnf" and not any(package.broken for package in list_packages(host, database.DPKG)):
         # dpkg leaves a package whose modules don't build half-configured.
         return
     from ...build import dkms
@@ -352,12 +352,12 @@ def _explain_build(host: Host, program: str) -> None:
         raise ApplyError(error.message, error.hint, "modules") from None
 
 
-def read_names(host: Host, path: str) -> List[str]:
+def read_names(host: ManagedHost, path: str) -> List[str]:
     """The names of a record: INSTALLED or HELD."""
     return host.text(path).split()
 
 
-def write_names(host: Host, path: str, names: Sequence[str]) -> None:
+def write_names(host: ManagedHost, path: str, names: Sequence[str]) -> None:
     """Write a record; without names its file is removed."""
     unique = sorted(set(names))
     if not unique:

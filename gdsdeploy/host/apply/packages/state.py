@@ -67,7 +67,7 @@ def manager(root: str = "/") -> str:
     return RPM if any(os.path.isdir(inside(root, path)) for path in _RPM) else ""
 
 
-def listed(root: str = "/", kind: str = "") -> List[Package]:
+def read_packages(root: str = "/", kind: str = "") -> List[Package]:
     """Every package that the package manager knows; raises RolloutError where it cannot be asked.
 
     kind: DPKG or RPM on a host that has both; empty: the one that it has.
@@ -104,7 +104,9 @@ def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, A
 
 def state(root: str = "/") -> Dict[str, Any]:
     """``{"manager", "broken": [{"package", "state"}], "interrupted", "locks": [{"path", "pid", "program"}]}``."""
-    broken = [{"package": package.name, "state": package.state.strip()} for package in listed(root) if package.broken]
+    broken = [
+        {"package": package.name, "state": package.state.strip()} for package in read_packages(root) if package.broken
+    ]
     interrupted = any(name.isdigit() for name in list_folder(root, _UPDATES))
     return {"manager": manager(root), "broken": broken, "interrupted": interrupted, "locks": locks(root)}
 

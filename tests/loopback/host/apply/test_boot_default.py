@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply.boot_default import BootDefault
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.boot import grub
 from gdsdeploy.host.errors import ApplyError
@@ -74,7 +74,7 @@ def test_a_host_without_an_expectation_is_not_judged_good(root: Path) -> None:
 def test_the_choice_is_given_back_to_grub(tmp_path: Path) -> None:
     (tmp_path / "boot/grub").mkdir(parents=True)
     (tmp_path / "boot/grub/grub.cfg").write_text("menuentry x --id x {\nlinux /vmlinuz-1\n}\n")
-    host = Host(check=True, root=str(tmp_path))
+    host = ManagedHost(check=True, root=str(tmp_path))
     assert BootDefault().revert(host) == []
     (tmp_path / grub.DEFAULTS.lstrip("/")).parent.mkdir(parents=True)
     (tmp_path / grub.DEFAULTS.lstrip("/")).write_text("GRUB_DEFAULT=saved\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import guard
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 
@@ -21,10 +21,10 @@ def test_hooks_are_written_once_and_taken_back(tmp_path: Path, manager: str) -> 
         file = tmp_path / path.lstrip("/")
         assert (file.stat().st_mode & 0o777, file.read_text()) == (0o755, guard.hook(manager))
     assert apply(tmp_path, "guard", {"manager": manager}).changes == []
-    host = Host(check=True, root=str(tmp_path))
+    host = ManagedHost(check=True, root=str(tmp_path))
     assert {change.subject for change in guard.Guard().revert(host)} >= set(guard.HOOKS[manager])
     assert (tmp_path / guard.HOOKS[manager][0].lstrip("/")).exists()
-    guard.Guard().revert(Host(root=str(tmp_path)))
+    guard.Guard().revert(ManagedHost(root=str(tmp_path)))
     assert not any((tmp_path / path.lstrip("/")).exists() for path in guard.HOOKS[manager])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import modules, registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
@@ -325,7 +325,7 @@ class TestReceived:
         # An archive that can't be read is nothing that could be told to be in place.
         assert check(host, "modules", desired).unknown
         with pytest.raises(PackError, match="is not an archive of modules"):
-            modules._receive(Host(root=str(host)), item("modules", desired).desired)
+            modules._receive(ManagedHost(root=str(host)), item("modules", desired).desired)
         assert not (host / ARCHIVE.lstrip("/")).exists()
 
     @pytest.mark.parametrize(
@@ -366,9 +366,9 @@ class TestReceived:
         apply(host, "modules", self.of(archive))
         (host / "etc/depmod.d/gdsdeploy-9.9.conf").write_text("override nvidia ^9.9$ updates/gdsdeploy\n")
         before = tree_of(host)
-        said = modules.Modules().revert(Host(check=True, root=str(host)))
+        said = modules.Modules().revert(ManagedHost(check=True, root=str(host)))
         assert tree_of(host) == before
-        assert modules.Modules().revert(Host(root=str(host))) == said
+        assert modules.Modules().revert(ManagedHost(root=str(host))) == said
         assert len(said) == 3
         assert not (host / f"lib/modules/{RELEASE}/updates/gdsdeploy").exists()
         assert list((host / "etc/depmod.d").iterdir()) == []

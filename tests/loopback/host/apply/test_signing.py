@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import signing
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.secure_boot import mok
 from tests.unit.host.apply.kernel_hosts import apply, check, short
@@ -149,8 +149,8 @@ def test_what_is_no_certificate_cannot_be_told(root: Path, receives: dict[str, A
 
 def test_everything_of_it_is_taken_back_but_the_key(builder: Path) -> None:
     apply(builder, "signing", BUILDS)
-    signing.Signing().revert(Host(check=True, root=str(builder)))
+    signing.Signing().revert(ManagedHost(check=True, root=str(builder)))
     assert (builder / signing.SETTINGS.lstrip("/")).exists()
-    signing.Signing().revert(Host(root=str(builder)))
+    signing.Signing().revert(ManagedHost(root=str(builder)))
     left = sorted(str(path.relative_to(builder)) for path in builder.rglob("*") if path.is_file())
     assert [name for name in left if "before.json" not in name] == [CERTIFICATE.lstrip("/"), KEY.lstrip("/")]

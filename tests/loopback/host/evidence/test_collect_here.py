@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import evidence
-from gdsdeploy.host.evidence import Wanted
+from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.zipapp import hostapp
@@ -21,7 +21,7 @@ from gdsdeploy.zipapp import hostapp
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, object]:
-    return evidence.collect(Wanted(packages=("bash",), mounts=("/",)))
+    return evidence.collect(EvidenceRequest(packages=("bash",), mounts=("/",)))
 
 
 def test_it_is_json_of_bounded_size(document: dict[str, object]) -> None:

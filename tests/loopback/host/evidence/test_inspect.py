@@ -109,7 +109,7 @@ def test_who_may_open(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     recorder = Recorder(root=str(tmp_path))
     for name in ("/there", "/gone"):
-        recorder.value("opens", name, inspect.opened)
+        recorder.value("opens", name, inspect.try_open)
     assert recorder.document["opens"] == {"/there": "ok", "/gone": {"error": "ENOENT"}}
 
 

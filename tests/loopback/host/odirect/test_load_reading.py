@@ -16,7 +16,7 @@ import pytest
 
 from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.checks import run
-from gdsdeploy.host.evidence import collect, longest, wanted_by
+from gdsdeploy.host.evidence import collect, longest, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
@@ -169,11 +169,11 @@ def test_it_says_nothing_unless_it_was_asked_and_there_is_a_threshold() -> None:
 def test_evidence_has_it_only_on_request_and_only_of_what_is_mounted(tmp_path: Path) -> None:
     limits = {"read": 1, "seconds": 1}
     wanted = expected(mount=str(tmp_path), load=limits)
-    assert wanted_by(wanted).load == ()
-    assert wanted_by(wanted, load=True).load == ((str(tmp_path), 1.0),)
-    assert wanted_by(expected(mount="/mnt", load=limits, scratch="no"), load=True).load == ()
-    assert wanted_by(expected(mount="/mnt", load={"seconds": 3600}), load=True).load == (("/mnt", 60.0),)
+    assert request_for(wanted).load == ()
+    assert request_for(wanted, load=True).load == ((str(tmp_path), 1.0),)
+    assert request_for(expected(mount="/mnt", load=limits, scratch="no"), load=True).load == ()
+    assert request_for(expected(mount="/mnt", load={"seconds": 3600}), load=True).load == (("/mnt", 60.0),)
     assert longest(60.0) < 100
-    nowhere = replace(wanted_by(wanted, load=True), scratch=())
+    nowhere = replace(request_for(wanted, load=True), scratch=())
     assert collect(nowhere)["load"] == {str(tmp_path): {"error": "nothing is mounted there"}}
     assert collect(replace(nowhere, load=()), total=0.0)["load"] == {}

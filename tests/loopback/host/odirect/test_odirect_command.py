@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import checks, evidence
-from gdsdeploy.host.evidence import Wanted
+from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
 
@@ -71,12 +71,12 @@ def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("gdsdeploy.host.evidence.odirect.audit", audited)
     for scratch in (("/",), (), (str(tmp_path),)):
-        evidence.collect(Wanted(mounts=("/",), scratch=scratch))
+        evidence.collect(EvidenceRequest(mounts=("/",), scratch=scratch))
     assert asked == ["/"], "a folder that nothing is mounted on is not tried either"
 
 
 def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
-    document = evidence.collect(Wanted(mounts=("/",)))
+    document = evidence.collect(EvidenceRequest(mounts=("/",)))
     for item, verdict, words in (
         ({"path": "direct"}, "unknown", "/ was not tried"),
         ({"path": "direct", "scratch": "no"}, "pass", "not tried: the fleet file allows no scratch file on it"),

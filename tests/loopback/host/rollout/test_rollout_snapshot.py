@@ -240,6 +240,6 @@ def test_rpm_may_have_several_versions_of_a_kernel() -> None:
 def test_what_package_manager_a_host_has(host: Root, tmp_path: Path) -> None:
     assert state.manager(str(host.path)) == "dpkg"
     other = tmp_path / "other"
-    assert (state.manager(str(other)), state.listed(str(other))) == ("", [])
+    assert (state.manager(str(other)), state.read_packages(str(other))) == ("", [])
     (other / "usr/lib/sysimage/rpm").mkdir(parents=True)
     assert state.manager(str(other)) == "rpm"

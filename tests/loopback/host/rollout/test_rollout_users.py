@@ -103,7 +103,7 @@ def test_a_process_with_a_device_is_a_user_and_its_service_is_named(tmp_path: Pa
 
 def test_a_service_of_the_stack_is_stopped_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = "nvidia-persistenced.service"
-    monkeypatch.setattr(stack, "active", lambda name: name == unit)
+    monkeypatch.setattr(stack, "is_active", lambda name: name == unit)
     table(tmp_path, count=4)
     (tmp_path / "proc/77/fd").mkdir(parents=True)
     (tmp_path / "proc/77/fd/3").symlink_to("/dev/nvidia0")

@@ -12,7 +12,7 @@ from typing import Any
 from gdsdeploy.host.apply import engine, services
 from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.files import FOLDER, File
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Resource
 from gdsdeploy.host.apply.services import Unit
 from gdsdeploy.host.process import Output
@@ -70,18 +70,18 @@ FILES = [
 ]
 
 
-def item(resource: Resource[Any], desired: Any, name: str = "some") -> engine.Item:
-    return engine.Item(name, resource, desired)
+def item(resource: Resource[Any], desired: Any, name: str = "some") -> engine.DesiredResource:
+    return engine.DesiredResource(name, resource, desired)
 
 
 def apply(root: Path, resource: Resource[Any], desired: Any) -> list[Any]:
     """The changes that were made."""
-    return engine.run(Host(root=str(root)), [item(resource, desired)])[0].changes
+    return engine.run(ManagedHost(root=str(root)), [item(resource, desired)])[0].changes
 
 
 def check(root: Path, resource: Resource[Any], desired: Any) -> engine.Result:
     """What would be made."""
-    return engine.run(Host(check=True, root=str(root)), [item(resource, desired)])[0]
+    return engine.run(ManagedHost(check=True, root=str(root)), [item(resource, desired)])[0]
 
 
 class Systemctl:
@@ -95,7 +95,7 @@ class Systemctl:
         root = next((word.partition("=")[2] for word in argv if word.startswith("--root=")), "")
         if root:
             unit = argv[-1]
-            found = Unit(True, services.observe(Host(root=root), unit).links)
+            found = Unit(True, services.observe(ManagedHost(root=root), unit).links)
             for link in found.links:
                 Path(root + link).unlink()
             text = Path(root + services.path(unit)).read_text()

@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import engine
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.process import Output
 
@@ -110,16 +110,16 @@ class AptHost:
 
     # What a test does with it
 
-    def items(self, *resources: dict[str, Any]) -> list[engine.Item]:
-        return engine.items({"version": 1, "resources": list(resources)})
+    def items(self, *resources: dict[str, Any]) -> list[engine.DesiredResource]:
+        return engine.read_resources({"version": 1, "resources": list(resources)})
 
     def check(self, *resources: dict[str, Any]) -> list[engine.Result]:
-        return engine.run(Host(check=True, root=str(self.root)), self.items(*resources))
+        return engine.run(ManagedHost(check=True, root=str(self.root)), self.items(*resources))
 
     def apply(self, *resources: dict[str, Any]) -> list[engine.Result]:
         self.changed.clear()
         self.environments.clear()
-        return engine.run(Host(root=str(self.root)), self.items(*resources))
+        return engine.run(ManagedHost(root=str(self.root)), self.items(*resources))
 
 
 def packages(instance: str = "driver", **desired: Any) -> dict[str, Any]:

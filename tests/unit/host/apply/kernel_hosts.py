@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy.host.apply import engine, registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 
 KERNEL_COMES = Change("install", "linux-image-amd64", "", "1", "missing", resource="packages.kernel")
 
 
-def item(name: str, desired: dict[str, Any]) -> engine.Item:
-    return engine.items({"version": 1, "resources": [{"resource": name, "desired": desired}]})[0]
+def item(name: str, desired: dict[str, Any]) -> engine.DesiredResource:
+    return engine.read_resources({"version": 1, "resources": [{"resource": name, "desired": desired}]})[0]
 
 
 def check(root: Path, name: str, desired: dict[str, Any]) -> engine.Result:
-    return engine.run(Host(check=True, root=str(root)), [item(name, desired)])[0]
+    return engine.run(ManagedHost(check=True, root=str(root)), [item(name, desired)])[0]
 
 
 def apply(root: Path, name: str, desired: dict[str, Any]) -> engine.Result:
-    return engine.run(Host(root=str(root)), [item(name, desired)])[0]
+    return engine.run(ManagedHost(root=str(root)), [item(name, desired)])[0]
 
 
 def predicted(root: Path, name: str, desired: dict[str, Any], *pending: Change) -> list[Change]:
     """What a check predicts after these changes of earlier resources."""
     resource, typed = registry.resource(name), item(name, desired).desired
-    return resource.changes(typed, resource.observe(Host(check=True, root=str(root)), typed), pending)
+    return resource.changes(typed, resource.observe(ManagedHost(check=True, root=str(root)), typed), pending)
 
 
 def short(changes: list[Change]) -> list[tuple[str, str, str]]:

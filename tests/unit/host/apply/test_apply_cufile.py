@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply.cufile import Cufile, Desired
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from tests.unit.host.apply.apply_tree import apply, check, differing, tree
 
 CONTENT = '// Rendered by gdsdeploy; changes here are overwritten.\n{"properties": {}}\n'
@@ -41,7 +41,7 @@ def test_it_is_written(root: Path) -> None:
     ]
     assert (root / "etc/tmpfiles.d/gdsdeploy.conf").read_text() == TMPFILES
     assert (root / "var/log/cufile").stat().st_mode & 0o7777 == 0o1777
-    Cufile().revert(Host(root=str(root)))
+    Cufile().revert(ManagedHost(root=str(root)))
     assert tree(root) == before
 
 
@@ -54,7 +54,7 @@ def test_the_log_folder_needs_to_be_open_to_all(root: Path) -> None:
 def test_a_folder_with_logs_stays(root: Path) -> None:
     both(root, Desired(CONTENT))
     (root / "var/log/cufile/cufile_1.log").write_text("log\n")
-    Cufile().revert(Host(root=str(root)))
+    Cufile().revert(ManagedHost(root=str(root)))
     assert (root / "var/log/cufile/cufile_1.log").exists()
 
 
@@ -69,14 +69,14 @@ def test_a_link_of_the_alternatives_comes_back(root: Path) -> None:
     assert not (root / "etc/cufile.json").is_symlink()
     assert (root / "usr/local/cuda/gds/cufile.json").read_text() == "{}\n"
     both(root, Desired(CONTENT.replace("{}", "[]")))
-    Cufile().revert(Host(root=str(root)))
+    Cufile().revert(ManagedHost(root=str(root)))
     assert tree(root) == before
 
 
 @pytest.mark.parametrize(("text", "goes"), [(CONTENT, True), ('{"properties": {}}\n', False)])
 def test_without_a_record_only_one_of_ours_goes(root: Path, text: str, goes: bool) -> None:
     (root / "etc/cufile.json").write_text(text)
-    changes = Cufile().revert(Host(root=str(root)))
+    changes = Cufile().revert(ManagedHost(root=str(root)))
     assert [(change.kind, change.subject, change.reason) for change in changes] == (
         [("delete", "/etc/cufile.json", "not-recorded")] if goes else []
     )
@@ -86,7 +86,7 @@ def test_without_a_record_only_one_of_ours_goes(root: Path, text: str, goes: boo
 def test_another_path_is_found_by_the_expectation(root: Path) -> None:
     both(root, Desired(CONTENT, path="/etc/cufile[1].json"))
     (root / "etc/gdsdeploy/expectation.json").write_text(json.dumps({"cufile_path": "/etc/cufile[1].json"}))
-    Cufile().revert(Host(root=str(root)))
+    Cufile().revert(ManagedHost(root=str(root)))
     assert not (root / "etc/cufile[1].json").exists()
 
 
@@ -94,7 +94,7 @@ def test_another_path_is_found_by_the_expectation(root: Path) -> None:
 def test_an_expectation_that_says_nothing(root: Path, text: str) -> None:
     both(root, Desired(CONTENT))
     (root / "etc/gdsdeploy/expectation.json").write_text(text)
-    Cufile().revert(Host(root=str(root)))
+    Cufile().revert(ManagedHost(root=str(root)))
     assert not (root / "etc/cufile.json").exists()
 
 

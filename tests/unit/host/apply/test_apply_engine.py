@@ -12,7 +12,7 @@ import pytest
 
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.files import File
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.errors import ApplyError, CannotTellError, DesiredError
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, item, tree
@@ -47,7 +47,7 @@ def document(*resources: Any, version: Any = 1) -> dict[str, Any]:
 )
 def test_a_document_with_a_mistake(value: Any, message: str, hint: str) -> None:
     with pytest.raises(DesiredError) as caught:
-        engine.items(value)
+        engine.read_resources(value)
     assert str(caught.value).startswith(message)
     assert caught.value.hint.startswith(hint)
     assert (caught.value.kind, caught.value.exit_code) == ("desired", 2)
@@ -59,11 +59,11 @@ def test_resources_are_chosen_by_name_and_instance() -> None:
         {"resource": "expectation", "instance": "one"},
         {"resource": "expectation", "instance": "two"},
     )
-    assert [one.name for one in engine.items(value)] == ["gate", "expectation.one", "expectation.two"]
-    assert [one.name for one in engine.items(value, ["expectation"])] == ["expectation.one", "expectation.two"]
-    assert [one.name for one in engine.items(value, ["expectation.two"])] == ["expectation.two"]
+    assert [one.name for one in engine.read_resources(value)] == ["gate", "expectation.one", "expectation.two"]
+    assert [one.name for one in engine.read_resources(value, ["expectation"])] == ["expectation.one", "expectation.two"]
+    assert [one.name for one in engine.read_resources(value, ["expectation.two"])] == ["expectation.two"]
     with pytest.raises(DesiredError, match="peermem: not in this desired state; it has: expectation, "):
-        engine.items(value, ["peermem"])
+        engine.read_resources(value, ["peermem"])
 
 
 class Failing(Some):
@@ -72,7 +72,7 @@ class Failing(Some):
     def __init__(self, happening: Callable[[], None]) -> None:
         self.happening = happening
 
-    def settle(self, host: Host, desired: Wanted, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: Wanted, changes: Sequence[Change]) -> None:
         self.happening()
 
 
@@ -97,7 +97,7 @@ def test_a_resource_that_fails_is_as_it_was(tmp_path: Path, error: BaseException
     (tmp_path / "etc" / "some.conf").write_text("before\n")
     before = tree(tmp_path, without=("/var",))
     with pytest.raises(ApplyError) as caught:
-        engine.run(Host(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
     assert caught.value.kind == kind
     assert tree(tmp_path, without=("/var",)) == before
 
@@ -105,7 +105,7 @@ def test_a_resource_that_fails_is_as_it_was(tmp_path: Path, error: BaseException
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ZeroDivisionError()])
 def test_an_interrupted_resource_is_as_it_was(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)):
-        engine.run(Host(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
     assert tree(tmp_path, without=("/var",)) == {}
 
 
@@ -114,7 +114,7 @@ def test_resources_before_the_failing_one_stay_and_are_told(tmp_path: Path) -> N
     told: list[engine.Result] = []
     with pytest.raises(ApplyError):
         engine.run(
-            Host(root=str(tmp_path)),
+            ManagedHost(root=str(tmp_path)),
             [item(Some(), first, "first"), item(Failing(fails(ApplyError("no"))), Wanted(FILES), "second")],
             done=told.append,
         )
@@ -135,16 +135,16 @@ class Unreadable(Some):
 
 def test_a_refusal_comes_before_the_first_change(tmp_path: Path) -> None:
     with pytest.raises(ApplyError, match="this is Plan 9") as caught:
-        engine.run(Host(root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])
     assert (caught.value.kind, caught.value.hint) == ("refused", "use Debian")
     assert tree(tmp_path) == {}
-    result = engine.run(Host(check=True, root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])[0]
+    result = engine.run(ManagedHost(check=True, root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])[0]
     assert [refusal.id for refusal in result.refusals] == ["os"]
     assert len(result.changes) == len(FILES)
 
 
 def test_what_cannot_be_told_is_never_no_change(tmp_path: Path) -> None:
-    result = engine.run(Host(check=True, root=str(tmp_path)), [item(Unreadable(), Wanted(FILES))])[0]
+    result = engine.run(ManagedHost(check=True, root=str(tmp_path)), [item(Unreadable(), Wanted(FILES))])[0]
     assert result.changes == []
     assert result.unknown == ["/etc/x: Input/output error"]
 
@@ -161,10 +161,10 @@ class Looking(Some):
 
 def test_a_check_shows_later_resources_what_is_pending(tmp_path: Path) -> None:
     wanted = [item(Some(), Wanted(FILES), "first"), item(Looking(), Wanted(), "second")]
-    engine.run(Host(check=True, root=str(tmp_path)), wanted)
+    engine.run(ManagedHost(check=True, root=str(tmp_path)), wanted)
     assert [(change.subject, change.resource) for change in Looking.seen] == [(file.path, "first") for file in FILES]
     assert tree(tmp_path) == {}
-    engine.run(Host(root=str(tmp_path)), wanted)
+    engine.run(ManagedHost(root=str(tmp_path)), wanted)
     assert Looking.seen == ()
 
 
@@ -172,6 +172,6 @@ def test_a_check_shows_later_resources_what_is_pending(tmp_path: Path) -> None:
 def test_a_diff_shows_texts(tmp_path: Path, check: bool) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/some.conf").write_text("before\n")
-    result = engine.run(Host(check=check, root=str(tmp_path)), [item(Some(), Wanted(FILES))], diff=True)[0]
+    result = engine.run(ManagedHost(check=check, root=str(tmp_path)), [item(Some(), Wanted(FILES))], diff=True)[0]
     assert result.diffs[0] == {"path": "/etc/some.conf", "before": "before\n", "after": "some = 1\n"}
     assert [entry["path"] for entry in result.diffs] == ["/etc/some.conf", "/etc/some.d/a", "/opt/deep/er/file"]

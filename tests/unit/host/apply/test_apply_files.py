@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import files
-from gdsdeploy.host.apply.files import ABSENT, FOLDER, Entry, File
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.files import ABSENT, FOLDER, File, PathState
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError, CannotTellError
 from tests.unit.host.apply.apply_tree import Some, Wanted, apply, check
 
@@ -22,19 +22,19 @@ DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
 @pytest.mark.parametrize(
     ("file", "found", "change"),
     [
-        (TEXT, Entry("file", 0o644, 0, 0, DIGEST), None),
+        (TEXT, PathState("file", 0o644, 0, 0, DIGEST), None),
         (TEXT, None, ("write", "", f"sha256:{DIGEST}", "missing")),
-        (TEXT, Entry("file", 0o644, 0, 0, "1"), ("write", "sha256:1", f"sha256:{DIGEST}", "content")),
-        (TEXT, Entry("file", 0o600, 0, 0, DIGEST), ("write", "0600", "0644", "mode")),
-        (TEXT, Entry("file", 0o644, 1, 2, DIGEST), ("write", "1:2", "0:0", "owner")),
-        (TEXT, Entry("folder", 0o755, 0, 0), ("write", "folder", f"sha256:{DIGEST}", "kind")),
-        (File("/etc/x.d", FOLDER, mode=0o1777), Entry("folder", 0o755, 0, 0), ("make", "0755", "1777", "mode")),
+        (TEXT, PathState("file", 0o644, 0, 0, "1"), ("write", "sha256:1", f"sha256:{DIGEST}", "content")),
+        (TEXT, PathState("file", 0o600, 0, 0, DIGEST), ("write", "0600", "0644", "mode")),
+        (TEXT, PathState("file", 0o644, 1, 2, DIGEST), ("write", "1:2", "0:0", "owner")),
+        (TEXT, PathState("folder", 0o755, 0, 0), ("write", "folder", f"sha256:{DIGEST}", "kind")),
+        (File("/etc/x.d", FOLDER, mode=0o1777), PathState("folder", 0o755, 0, 0), ("make", "0755", "1777", "mode")),
         (File("/etc/x.d", FOLDER, mode=0o755), None, ("make", "", "0755", "missing")),
         (File("/etc/x.conf", ABSENT), None, None),
-        (File("/etc/x.conf", ABSENT), Entry("file", 0o644, 0, 0, "1"), ("delete", "sha256:1", "", "not-wanted")),
+        (File("/etc/x.conf", ABSENT), PathState("file", 0o644, 0, 0, "1"), ("delete", "sha256:1", "", "not-wanted")),
     ],
 )
-def test_what_differs(file: File, found: Entry | None, change: tuple[str, str, str, str] | None) -> None:
+def test_what_differs(file: File, found: PathState | None, change: tuple[str, str, str, str] | None) -> None:
     made = [(one.kind, one.before, one.after, one.reason) for one in files.compare(file, found)]
     assert made == ([] if change is None else [change])
 
@@ -59,7 +59,7 @@ def test_something_else_in_the_way_is_refused_before_anything_is_changed(
     assert (caught.value.kind, caught.value.hint) == ("refused", "move it away: mv /etc/x.conf /etc/x.conf.aside")
     assert not (tmp_path / "etc/first").exists()
     with pytest.raises(ApplyError, match=message):
-        Host(root=str(tmp_path)).write(file)
+        ManagedHost(root=str(tmp_path)).write(file)
 
 
 def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(
     place = tmp_path / "etc/x.conf"
     place.parent.mkdir()
     place.write_text("before\n")
-    host = Host(root=str(tmp_path))
+    host = ManagedHost(root=str(tmp_path))
     host.record.remember("/etc/x.conf")
 
     def fsync(fd: int) -> None:

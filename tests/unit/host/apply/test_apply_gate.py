@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.host.apply import gate, services
 from gdsdeploy.host.apply.gate import Desired, Gate
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.gate.gate import Settings
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check, differing, tree
@@ -157,20 +157,20 @@ def test_revert_finds_what_it_left_by_its_own_settings(root: Path) -> None:
     both(root, replace(ON, settings=settings.to_json()))
     (root / "srv/gdsdeploy.prom").write_text("# HELP\n")
     (root / "srv/open").write_text("2026-11-22T10:00:00Z 20 checks passed\n")
-    predicted = told(Gate().revert(Host(check=True, root=str(root))))
-    assert told(Gate().revert(Host(root=str(root)))) == predicted
+    predicted = told(Gate().revert(ManagedHost(check=True, root=str(root))))
+    assert told(Gate().revert(ManagedHost(root=str(root)))) == predicted
     assert {"/srv/gdsdeploy.prom", "/srv/open"} <= {subject for _, subject, _ in predicted}
     assert differing(before, tree(root)) == {
         *("/srv", f"{FOLDER}/multi-user.target.wants", f"{FOLDER}/k3s.service.requires")
     }
-    assert Gate().revert(Host(check=True, root=str(root))) == []
+    assert Gate().revert(ManagedHost(check=True, root=str(root))) == []
 
 
 @pytest.mark.parametrize("settings", ["", "{", "[1]", '{"version": 1, "metrics": 5}', "[" * 9999])
 def test_revert_with_settings_that_nobody_can_read(root: Path, settings: str) -> None:
     both(root, ON)
     (root / "etc/gdsdeploy/gate.json").write_text(settings)
-    assert Gate().revert(Host(root=str(root)))[0].kind == "disable"
+    assert Gate().revert(ManagedHost(root=str(root)))[0].kind == "disable"
 
 
 @pytest.mark.parametrize(

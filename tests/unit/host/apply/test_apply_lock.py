@@ -35,63 +35,63 @@ def path(tmp_path: Path) -> str:
 
 
 def test_two_at_once(path: str) -> None:
-    with lock.held(who="alice", path=path), pytest.raises(BusyError, match="alice is changing this host") as caught:
-        lock.held(who="bob", path=path).__enter__()
+    with lock.hold(who="alice", path=path), pytest.raises(BusyError, match="alice is changing this host") as caught:
+        lock.hold(who="bob", path=path).__enter__()
     assert (caught.value.kind, caught.value.exit_code) == ("busy", 52)
-    with lock.held(who="bob", path=path):
+    with lock.hold(who="bob", path=path):
         pass
     assert Path(path).read_text() == ""
 
 
 def test_a_run_keeps_the_host_between_its_calls(path: str, clock: Clock) -> None:
-    with lock.held("run-1", "alice", path):
+    with lock.hold("run-1", "alice", path):
         pass
     clock.now += lock.LEASE - 1
-    with pytest.raises(BusyError, match="alice is changing this host since") as caught, lock.held("", "bob", path):
+    with pytest.raises(BusyError, match="alice is changing this host since") as caught, lock.hold("", "bob", path):
         pytest.fail("alice has it")
     free = time.strftime("%H:%M:%S", time.localtime(clock.now + 1))
     assert caught.value.hint.endswith(f"if it was killed, the host is free at {free}")
-    with pytest.raises(BusyError), lock.held("run-2", "bob", path):
+    with pytest.raises(BusyError), lock.hold("run-2", "bob", path):
         pytest.fail("alice has it")
-    with lock.held("run-1", "alice", path):
+    with lock.hold("run-1", "alice", path):
         assert json.loads(Path(path).read_text())["since"] == Clock.now
     clock.now += lock.LEASE - 1
-    with pytest.raises(BusyError), lock.held("", "bob", path):
+    with pytest.raises(BusyError), lock.hold("", "bob", path):
         pytest.fail("each call makes the lease anew")
 
 
 def test_a_lease_ends_by_itself(path: str, clock: Clock) -> None:
-    with lock.held("run-1", "alice", path):
+    with lock.hold("run-1", "alice", path):
         pass
     clock.now += lock.LEASE + 1
-    with lock.held("run-2", "bob", path):
+    with lock.hold("run-2", "bob", path):
         assert json.loads(Path(path).read_text())["who"] == "bob"
 
 
 def test_a_lease_does_not_outlive_a_clock_that_is_set_back(path: str, clock: Clock) -> None:
-    with lock.held("run-1", "alice", path):
+    with lock.hold("run-1", "alice", path):
         pass
     clock.now -= 86_400
-    with lock.held("run-2", "bob", path):
+    with lock.hold("run-2", "bob", path):
         pass
 
 
 def test_release(path: str, clock: Clock) -> None:
-    with lock.held("run-1", "alice", path), pytest.raises(BusyError):
+    with lock.hold("run-1", "alice", path), pytest.raises(BusyError):
         lock.release("run-1", path)
     assert lock.release("run-2", path) is False
-    with pytest.raises(BusyError), lock.held("run-2", "bob", path):
+    with pytest.raises(BusyError), lock.hold("run-2", "bob", path):
         pytest.fail("only its own run ends a lease")
     assert lock.release("run-1", path) is True
-    with lock.held("run-2", "bob", path):
+    with lock.hold("run-2", "bob", path):
         pass
     assert lock.release("run-1", path) is False
 
 
 def test_a_failed_call_keeps_the_lease_of_its_run(path: str, clock: Clock) -> None:
-    with pytest.raises(ZeroDivisionError), lock.held("run-1", "alice", path):
+    with pytest.raises(ZeroDivisionError), lock.hold("run-1", "alice", path):
         raise ZeroDivisionError
-    with pytest.raises(BusyError), lock.held("", "bob", path):
+    with pytest.raises(BusyError), lock.hold("", "bob", path):
         pytest.fail("its run may go on")
 
 
@@ -99,13 +99,13 @@ def test_a_failed_call_keeps_the_lease_of_its_run(path: str, clock: Clock) -> No
 def test_a_lock_file_with_something_else_in_it_is_free(path: str, text: str) -> None:
     Path(path).parent.mkdir()
     Path(path).write_text(text, encoding="latin-1")
-    with lock.held("", "bob", path):
+    with lock.hold("", "bob", path):
         assert json.loads(Path(path).read_text())["who"] == "bob"
 
 
 def test_a_link_in_its_place_is_not_followed(path: str, tmp_path: Path) -> None:
     Path(path).parent.mkdir()
     Path(path).symlink_to(tmp_path / "victim")
-    with pytest.raises(ApplyError, match=r"apply\.lock: Too many levels of symbolic links"), lock.held(path=path):
+    with pytest.raises(ApplyError, match=r"apply\.lock: Too many levels of symbolic links"), lock.hold(path=path):
         pytest.fail("followed")
     assert not (tmp_path / "victim").exists()

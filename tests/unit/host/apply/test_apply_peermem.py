@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import peermem, services
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import RELOAD, Change
 from gdsdeploy.host.apply.peermem import Desired, Peermem
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check, tree
@@ -102,19 +102,19 @@ def test_a_folder_with_drop_ins_of_others_stays(root: Path) -> None:
 def test_revert(root: Path) -> None:
     before = tree(root)
     both(root, Desired("peermem"))
-    predicted = told(Peermem().revert(Host(check=True, root=str(root))))
-    assert told(Peermem().revert(Host(root=str(root)))) == predicted
+    predicted = told(Peermem().revert(ManagedHost(check=True, root=str(root))))
+    assert told(Peermem().revert(ManagedHost(root=str(root)))) == predicted
     after = tree(root)
     after.pop(f"{FOLDER}/openibd.service.wants")
     assert after == before
-    assert Peermem().revert(Host(root=str(root))) == []
+    assert Peermem().revert(ManagedHost(root=str(root))) == []
 
 
 def test_revert_without_a_record_as_older_versions_left_it(root: Path) -> None:
     Path(f"{root}{DROP_IN}").mkdir()
     Path(f"{root}{DROP_IN}/gdsdeploy.conf").write_text(DROP_IN_TEXT)
     Path(f"{root}{UNIT}").write_text(TEXT)
-    assert told(Peermem().revert(Host(root=str(root)))) == [
+    assert told(Peermem().revert(ManagedHost(root=str(root)))) == [
         ("disable", "gds-peermem.service"),
         ("delete", f"{DROP_IN}/gdsdeploy.conf"),
         ("delete", UNIT),
@@ -128,7 +128,7 @@ def observed(**changed: object) -> dict[str, object]:
 
 
 def test_a_running_systemd_reads_the_drop_in(root: Path) -> None:
-    host = Host(check=True, root=str(root))
+    host = ManagedHost(check=True, root=str(root))
     for rdma in ("dmabuf", "none"):
         resource, desired = Peermem(), Desired(rdma)
         both(root, Desired("dmabuf" if rdma == "none" else "none"))
@@ -148,10 +148,10 @@ def test_unloading_disrupts_only_where_it_is_loaded() -> None:
 
 
 def test_systemctl_as_it_is_called_where_systemd_runs(monkeypatch: pytest.MonkeyPatch, systemctl: Systemctl) -> None:
-    monkeypatch.setattr(services, "booted", lambda host: True)
-    host = Host()
+    monkeypatch.setattr(services, "is_booted", lambda host: True)
+    host = ManagedHost()
     monkeypatch.setattr(services, "observe", lambda host, unit: services.Unit(True, []))
-    assert not services.outdated(host, [peermem.LEGACY, peermem.UNIT])
+    assert not services.is_outdated(host, [peermem.LEGACY, peermem.UNIT])
     services.disable(host, peermem.UNIT, stop=True)
     services.enable(host, peermem.UNIT)
     services.reload(host)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gdsdeploy.host.apply import program
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.program import Desired, Program
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.apply_tree import apply, check
@@ -40,7 +40,7 @@ def test_it_is_put_in_place_and_replaced(tmp_path: Path, archive: Path) -> None:
     assert [change.reason for change in check(root, Program(), Desired()).changes] == ["content"]
     apply(root, Program(), Desired())
     assert place.read_bytes() == b"PK, newer"
-    assert Program().revert(Host(root=str(root)))[0].subject == program.PATH
+    assert Program().revert(ManagedHost(root=str(root)))[0].subject == program.PATH
     assert not place.exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply import apply_tree
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply, check, differing, tree
@@ -105,8 +105,8 @@ def test_predicted_made_and_taken_back(before: dict[str, str], drifts: list[tupl
             original = {path: found for path, found in original.items() if path not in theirs}
             original.update({path: drifted[path] for path in theirs if path in drifted})
             run(root)
-        host = Host(root=folder)
-        predicted = {real(root, change.subject) for change in Some().revert(Host(check=True, root=folder))}
+        host = ManagedHost(root=folder)
+        predicted = {real(root, change.subject) for change in Some().revert(ManagedHost(check=True, root=folder))}
         now = tree(root)
         refused = any(refusal.id == "kind" for refusal in check(root, Some(), Wanted(FILES)).refusals)
         event("refused" if refused else "applied")
@@ -116,12 +116,12 @@ def test_predicted_made_and_taken_back(before: dict[str, str], drifts: list[tupl
         assert predicted == differing(now, tree(root))
         assert tree(root) == original
         assert host.record.paths == {}
-        assert Some().revert(Host(check=True, root=folder)) == []
+        assert Some().revert(ManagedHost(check=True, root=folder)) == []
 
 
 def real(root: Path, path: str) -> str:
     """Where a path is, if its folder is a link, or itself one to a folder."""
-    target = Host(root=str(root)).target
+    target = ManagedHost(root=str(root)).target
     file = next((entry for entry in FILES if entry.path == path), None)
     if file is not None and file.kind == "folder":
         return target(path)

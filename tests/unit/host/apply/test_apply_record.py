@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.host.apply import record
 from gdsdeploy.host.apply.files import File
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.record import Record
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply
@@ -42,7 +42,7 @@ def test_only_the_first_state_counts(tmp_path: Path) -> None:
     apply(tmp_path, Some(), Wanted(FILES))
     place.write_text("edited")
     apply(tmp_path, Some(), Wanted(FILES))
-    Some().revert(Host(root=str(tmp_path)))
+    Some().revert(ManagedHost(root=str(tmp_path)))
     assert place.read_bytes() == b"\xff before"
     assert place.stat().st_mode & 0o777 == 0o640
     assert kept(tmp_path) == {}
@@ -56,7 +56,7 @@ def test_a_damaged_record_stops_everything(tmp_path: Path, text: str) -> None:
     (tmp_path / PLACE).write_text(text)
     for attempt in (
         lambda: apply(tmp_path, Some(), Wanted(FILES)),
-        lambda: Some().revert(Host(root=str(tmp_path))),
+        lambda: Some().revert(ManagedHost(root=str(tmp_path))),
     ):
         with pytest.raises(ApplyError, match="the record of what was here before can't be read") as caught:
             attempt()
@@ -66,7 +66,7 @@ def test_a_damaged_record_stops_everything(tmp_path: Path, text: str) -> None:
 
 
 def test_what_could_not_be_written_down_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host(root=str(tmp_path))
+    host = ManagedHost(root=str(tmp_path))
 
     def full(place: str, content: bytes, mode: int) -> None:
         raise OSError(28, "No space left on device")

@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host.apply import record, registry, removal, written
 from gdsdeploy.host.apply.file_resource import FileResource
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.apply_tree import FILES, Some, Systemctl, Wanted, apply, tree
@@ -58,10 +58,10 @@ def told(changes: list[Change]) -> set[tuple[str, str]]:
 
 def removed(root: Path) -> set[tuple[str, str]]:
     """Remove what was predicted; a second call is without change."""
-    predicted = told(removal.remove(Host(check=True, root=str(root))))
-    assert told(removal.remove(Host(root=str(root)))) == predicted
-    assert removal.remove(Host(check=True, root=str(root))) == []
-    assert removal.remove(Host(root=str(root))) == []
+    predicted = told(removal.remove(ManagedHost(check=True, root=str(root))))
+    assert told(removal.remove(ManagedHost(root=str(root)))) == predicted
+    assert removal.remove(ManagedHost(check=True, root=str(root))) == []
+    assert removal.remove(ManagedHost(root=str(root))) == []
     return predicted
 
 
@@ -98,14 +98,14 @@ def test_a_host_that_never_had_it(tmp_path: Path, systemctl: Systemctl) -> None:
 
 def test_only_some_resources(tmp_path: Path, systemctl: Systemctl) -> None:
     put(tmp_path, {**OURS, **dict.fromkeys(written.FILES, MARKED)})
-    changes = removal.remove(Host(root=str(tmp_path)), ["cufile", "guard"])
+    changes = removal.remove(ManagedHost(root=str(tmp_path)), ["cufile", "guard"])
     assert {change.subject for change in changes} == {
         *(path for path in written.FILES if "gdsdeploy-guard" in path),
         *("/etc/cufile.json", "/etc/tmpfiles.d/gdsdeploy.conf"),
     }
     assert "/etc/gdsdeploy/gate.json" in files(tmp_path)
     with pytest.raises(DesiredError, match="preflight: can't be removed by itself; known: guard, "):
-        removal.remove(Host(root=str(tmp_path)), ["cufile", "preflight"])
+        removal.remove(ManagedHost(root=str(tmp_path)), ["cufile", "preflight"])
 
 
 def test_packages_of_the_running_kernel_are_remembered(
@@ -121,7 +121,7 @@ def test_packages_of_the_running_kernel_are_remembered(
     assert not (tmp_path / "var/lib/gdsdeploy").exists()
 
 
-def stopping(host: Host, number: int) -> Host:
+def stopping(host: ManagedHost, number: int) -> ManagedHost:
     """A host that is interrupted before its change of this number."""
     calls = iter(range(number))
 
@@ -142,7 +142,7 @@ def test_an_interrupted_removal_goes_on(tmp_path: Path, systemctl: Systemctl, mo
     apply(tmp_path, Some(), Wanted(FILES))
     for number in (1, 3, 5):
         with pytest.raises(KeyboardInterrupt):
-            removal.remove(stopping(Host(root=str(tmp_path)), number))
+            removal.remove(stopping(ManagedHost(root=str(tmp_path)), number))
         assert "/etc/some.conf" in json.loads(Path(f"{tmp_path}{record.PATH}").read_text())["paths"]
     removed(tmp_path)
     assert files(tmp_path) == {"/etc/some.conf": "before\n"}

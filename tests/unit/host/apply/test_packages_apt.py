@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.apply.packages import state as database
 from gdsdeploy.host.errors import ApplyError, DesiredError
@@ -253,7 +253,7 @@ def test_what_is_no_name_reaches_no_command(apt: AptHost, name: str) -> None:
 
 
 def revert(apt: AptHost, *, check: bool = False) -> list[str]:
-    host = Host(check=check, root=str(apt.root))
+    host = ManagedHost(check=check, root=str(apt.root))
     apt.changed.clear()
     return [f"{item.kind} {item.subject}" for item in registry.resource("packages").revert(host)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.host.apply import reboot
 from gdsdeploy.host.apply.engine import run
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.errors import ApplyError
@@ -78,7 +78,7 @@ def test_loaded_modules_whose_files_are_replaced(loaded: Path) -> None:
 
 
 def test_it_only_says_so_and_only_where_that_is_allowed(loaded: Path) -> None:
-    host = Host(root=str(loaded))
+    host = ManagedHost(root=str(loaded))
     run(host, [item("reboot", {**DESIRED, "kernel_release": "9.9"})])
     assert host.notes == [f"reboot this host: the running kernel is {RUNNING}, not 9.9"]
     with pytest.raises(ApplyError, match="its profile does not allow one") as caught:

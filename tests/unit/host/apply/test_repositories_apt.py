@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages.apt import PREFERENCES, SOURCES
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages, short
@@ -230,7 +230,7 @@ def test_names_that_only_new_lists_tell_are_not_guessed(host: AptHost) -> None:
 
 
 def revert(host: AptHost, *, check: bool = False) -> list[str]:
-    found = Host(check=check, root=str(host.root))
+    found = ManagedHost(check=check, root=str(host.root))
     changes = [change for name in ("pins", "repositories") for change in registry.resource(name).revert(found)]
     return [f"{change.kind} {change.subject}" for change in changes]
 

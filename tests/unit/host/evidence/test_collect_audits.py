@@ -12,7 +12,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence import audits
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.wanted import NOTHING, wanted_by
+from gdsdeploy.host.evidence.request import NOTHING, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
@@ -41,7 +41,7 @@ def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE
-    audits.collect(recorder, NOTHING if expectation is None else wanted_by(expectation))
+    audits.collect(recorder, NOTHING if expectation is None else request_for(expectation))
     section: dict[str, Any] = recorder.document["audits"]
     return section
 

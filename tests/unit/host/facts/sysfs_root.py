@@ -11,7 +11,7 @@ from typing import Any
 
 from gdsdeploy.host.evidence import gpu, kernel, pci
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.wanted import NOTHING
+from gdsdeploy.host.evidence.request import NOTHING
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
 

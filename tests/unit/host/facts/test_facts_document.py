@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, known
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.unknown import test as check
-from gdsdeploy.host.facts.unknown import why_not
+from gdsdeploy.host.facts.unknown import when_known, why_not
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 
@@ -62,8 +61,8 @@ def test_an_unknown_is_neither_true_nor_false() -> None:
     with pytest.raises(UndecidedError, match="because"):
         known(Unknown("because"))
     assert known(0) == 0
-    assert check(Unknown("x"), bool) == Unknown("x")
-    assert check(3, lambda number: number > 2) is True
+    assert when_known(Unknown("x"), bool) == Unknown("x")
+    assert when_known(3, lambda number: number > 2) is True
     assert why_not(None, "nothing") == Unknown("nothing")
     assert why_not(Unknown("x"), "nothing") == Unknown("x")
 

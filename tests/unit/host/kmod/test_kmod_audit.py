@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.audit.audit import audit, failed, undecided
+from gdsdeploy.host.audit.audit import audit, has_errors, is_undecided
 from gdsdeploy.host.errors import KernelError
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel, releases
@@ -55,8 +55,8 @@ def test_a_right_stack_has_nothing_to_object_to(root: Root) -> None:
             "findings": [],
         },
     ]
-    assert not failed(results)
-    assert not undecided(results)
+    assert not has_errors(results)
+    assert not is_undecided(results)
 
 
 def test_other_symbol_versions_than_the_drivers(root: Root) -> None:
@@ -216,8 +216,8 @@ def test_nvidia_fs_that_records_nothing_is_not_passed(root: Root) -> None:
     results = audit(Kernel(RELEASE, str(root.path)))
     assert [result["ok"] for result in results] == [True, None]
     assert ids(results[1]) == ["warning driver-tree-unknown"]
-    assert undecided(results)
-    assert not failed(results)
+    assert is_undecided(results)
+    assert not has_errors(results)
 
 
 def test_an_nvidia_fs_of_before_linking(root: Root) -> None:

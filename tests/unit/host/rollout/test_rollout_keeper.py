@@ -22,7 +22,7 @@ def test_nobody_where_nothing_was_ever_applied(tmp_path: Path) -> None:
 
 def test_a_run_keeps_the_host_between_its_calls_until_it_lets_go(tmp_path: Path) -> None:
     path = str(tmp_path / "apply.lock")
-    with lock.held("run-1", "anna", path):
+    with lock.hold("run-1", "anna", path):
         assert lock.holder(path) == {**ANNA, "works": True}
     assert lock.holder(path) == {**ANNA, "works": False}
     assert lock.release("run-1", path)
@@ -31,7 +31,7 @@ def test_a_run_keeps_the_host_between_its_calls_until_it_lets_go(tmp_path: Path)
 
 def test_a_single_call_keeps_it_while_it_works(tmp_path: Path) -> None:
     path = str(tmp_path / "apply.lock")
-    with lock.held("", "anna", path):
+    with lock.hold("", "anna", path):
         assert lock.holder(path) == {"run": "", "who": "anna", "works": True}
     assert lock.holder(path) == NOBODY
 
@@ -39,7 +39,7 @@ def test_a_single_call_keeps_it_while_it_works(tmp_path: Path) -> None:
 def test_looking_disturbs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No lock is taken for a look: who comes just then is not refused."""
     path = str(tmp_path / "apply.lock")
-    with lock.held("run-1", "anna", path):
+    with lock.hold("run-1", "anna", path):
         pass
     monkeypatch.setattr(lock.fcntl, "flock", lambda *_: pytest.fail("a look takes a lock"))
     lock.holder(path)

@@ -21,7 +21,7 @@ PRIVATE: Final = frozenset(
 _FOREIGN: Final = frozenset({"cufile", "labels", "options"})
 
 
-def masked(text: str, secret: Callable[[str], object]) -> str:
+def mask_fleet(text: str, secret: Callable[[str], object]) -> str:
     """The fleet file ``text`` with private values masked; ``secret`` is called with each.  Raises yaml.YAMLError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is None:

@@ -169,7 +169,7 @@ class GateShown(Shape):
     record: GateRecord | None
 
 
-def fitting(host: str, question: str, shape: type[S], document: Any) -> S:
+def parse_reply(host: str, question: str, shape: type[S], document: Any) -> S:
     """The document as a ``shape``; raises HostUnfit that names the place of what is wrong."""
     try:
         return shape.model_validate(document)
@@ -179,14 +179,16 @@ def fitting(host: str, question: str, shape: type[S], document: Any) -> S:
         raise malformed(host, question, f"{place[:200]}: {ascii(first['msg'])[1:-1][:200]}") from None
 
 
-def judged(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
+def judge_reply(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
     """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
-    document = fitting(answer.host, question, shape, answer.require_document())
-    with surprises(answer.host):
+    document = parse_reply(answer.host, question, shape, answer.require_document())
+    with unexpected_errors(answer.host):
         return judge(document.model_dump(exclude_unset=True))
 
 
-def each(outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> tuple[dict[str, T], list[GdsError]]:
+def judge_each(
+    outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]
+) -> tuple[dict[str, T], list[GdsError]]:
     """Host → what ``judge`` makes of its outcome; and the errors of the others."""
     results: dict[str, T] = {}
     errors: list[GdsError] = []
@@ -194,7 +196,7 @@ def each(outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> 
         try:
             if isinstance(outcome, GdsError):
                 raise outcome
-            with surprises(name):
+            with unexpected_errors(name):
                 results[name] = judge(name, outcome)
         except GdsError as error:
             errors.append(error)
@@ -202,7 +204,7 @@ def each(outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> 
 
 
 @contextmanager
-def surprises(host: str) -> Iterator[None]:
+def unexpected_errors(host: str) -> Iterator[None]:
     """Turn an unexpected error that a host's words set off in the block into HostUnfit of that host."""
     try:
         yield

@@ -6,33 +6,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
 
 _EVIDENCE = ("evidence", "--json", "--expectation", "-")
 
 
-def fitted(fleet: Fleet, names: Sequence[str]) -> list[str]:
+def names_to_fit(fleet: Fleet, names: Sequence[str]) -> list[str]:
     """Those of the machines ``names`` whose file is fitted to them; builders have none."""
     return [name for name in names if name in fleet.hosts and fleet.profiles[fleet.hosts[name].profile].fit]
 
 
 def facts_of(
     fleet: Fleet, lock: Lock, fleet_path: Path, names: Sequence[str], *, timeout: float = TIMEOUT
-) -> dict[str, Host | GdsError]:
+) -> dict[str, FitTarget | GdsError]:
     """What each of ``names`` is now, or why its file cannot be fitted to it.  Raises what ask and expectation raise."""
     if not names:
         return {}
 
-    def usable(answer: Answer) -> Host:
-        host = Host(answer.host, hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from))
-        with hostdata.surprises(answer.host):
+    def usable(answer: Answer) -> FitTarget:
+        host = FitTarget(answer.host, reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, facts_from))
+        with reply_schema.unexpected_errors(answer.host):
             # Raises where the file cannot be fitted to it.
             expectation(fleet, lock, host.name, host)
         return host
@@ -42,9 +42,9 @@ def facts_of(
     return {answer.host: outcome for answer, outcome in outcomes}
 
 
-def read(name: str, file: Path) -> Host:
+def facts_from_file(name: str, file: Path) -> FitTarget:
     """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
     try:
-        return Host(name, evidence_file.of_host(file, name))
+        return FitTarget(name, evidence_file.of_host(file, name))
     except GdsError as error:
         raise HostUnfit(error.message, hint=error.hint) from None

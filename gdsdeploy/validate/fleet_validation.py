@@ -12,7 +12,7 @@ from typing import Any
 
 from gdsdeploy import atomic
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.cufile.fit import Host
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import (
     ChecksFailed,
     ChecksUnknown,
@@ -25,7 +25,7 @@ from gdsdeploy.errors import (
 )
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host import checks
-from gdsdeploy.host.evidence import longest, wanted_by
+from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.facts.storage import disks_of
@@ -37,10 +37,10 @@ from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
-from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
-from gdsdeploy.validate import accepted_waivers
+from gdsdeploy.validate import waiver_report
 
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
@@ -51,7 +51,7 @@ THIS_BOOT = "gate.this-boot"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ValidateOptions:
     """What a user asked of a run."""
 
     #: ids of checks, with or without a subject; empty: all
@@ -74,7 +74,7 @@ def validate(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    asked: Asked = Asked(),
+    asked: ValidateOptions = ValidateOptions(),
     since_boot: bool = False,
     progress: Callable[[str], None],
 ) -> Report:
@@ -84,7 +84,7 @@ def validate(
     since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
-    when = now()
+    when = utc_now()
     expected = {name: expectation(fleet, lock, name) for name in names}
     waivers_of = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
 
@@ -94,10 +94,10 @@ def validate(
             return _recorded(expected[name], answer, asked, waivers_of[name])
 
         def report(evidence: dict[str, Any]) -> HostReport:
-            expectation = fitted(fleet, lock, expected[name], answer)
-            return judged(expectation, evidence, asked, waivers_of[name], answer.seconds)
+            expectation = fit_expectation(fleet, lock, expected[name], answer)
+            return host_report(expectation, evidence, asked, waivers_of[name], answer.seconds)
 
-        return hostdata.judged(answer, "evidence", hostdata.Evidence, report)
+        return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
     argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
@@ -105,17 +105,21 @@ def validate(
     reports: dict[str, HostReport] = {}
     for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
         name = answer.host
-        reports[name] = lost(expected[name], outcome, answer.seconds) if isinstance(outcome, GdsError) else outcome
+        reports[name] = (
+            report_without_evidence(expected[name], outcome, answer.seconds)
+            if isinstance(outcome, GdsError)
+            else outcome
+        )
         progress(line(reports[name]))
     hosts = tuple(reports[name] for name in names)
     return Report(
-        str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(waivers_of, hosts, asked.today())
+        str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, asked.today())
     )
 
 
 def _loading(expected: Expectation) -> float:
     """Seconds that reading from a host's mounts under load may take."""
-    return sum(longest(seconds) for _, seconds in wanted_by(expected, load=True).load)
+    return sum(longest(seconds) for _, seconds in request_for(expected, load=True).load)
 
 
 def line(host: HostReport) -> str:
@@ -123,7 +127,7 @@ def line(host: HostReport) -> str:
     return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)"
 
 
-def now() -> str:
+def utc_now() -> str:
     """RFC 3339, UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
@@ -154,8 +158,12 @@ def _counted(report: Report, verdict: str) -> str:
     return ", ".join(f"{host} ({number} check{'' if number == 1 else 's'})" for host, number in counts.items())
 
 
-def judged(
-    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, waivers: Sequence[Waiver], seconds: float = 0.0
+def host_report(
+    expected: Expectation,
+    evidence: Mapping[str, Any],
+    asked: ValidateOptions,
+    waivers: Sequence[Waiver],
+    seconds: float = 0.0,
 ) -> HostReport:
     """The checks' report on a host's evidence, wherever it is from."""
     facts = facts_from(evidence)
@@ -181,24 +189,24 @@ def _digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
+def fit_expectation(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
     """The expectation with what follows from the host's own facts, where its file is fitted to them."""
     if answer.document is None or expected.cufile_sha256:
         return expected
     try:
-        return expectation(fleet, lock, answer.host, Host(answer.host, facts_from(answer.document), settled=True))
+        return expectation(fleet, lock, answer.host, FitTarget(answer.host, facts_from(answer.document), settled=True))
     except HostUnfit:
         return expected
 
 
-def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
+def report_without_evidence(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
     """A host of which nothing could be judged, and why."""
     return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
-def _recorded(expected: Expectation, answer: Answer, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
+def _recorded(expected: Expectation, answer: Answer, asked: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
     """What the host's own gate found in this boot; raises why nothing is known of it."""
-    reply = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
+    reply = reply_schema.judge_reply(answer, "gate show", reply_schema.GateShown, dict)
     record = gate.record_of(reply["record"]) if reply["record"] else None
     findings = [_this_boot(expected, record, reply["reason"] or "the answer holds no record")]
     if record is not None:
@@ -227,7 +235,7 @@ def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -
     return Finding(THIS_BOOT, FAIL, title, verdict, present, hint)
 
 
-def known_check(name: str, option: str = "--check") -> str:
+def require_check(name: str, option: str = "--check") -> str:
     """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
     ids = [check.id for check in checks.listed()]
     if name.partition(":")[0] in ids:

@@ -63,7 +63,7 @@ class RealEffects:
 
     def stop(self) -> None:
         """End what is under way soon, with Interrupted."""
-        self._stop.wish()
+        self._stop.request()
 
 
 def _perform(work: Work) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..paths import CUFILE
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvidenceRequest:
     """What is collected in addition to the rest: ``mounts`` are mount points, or paths on them."""
 
     packages: Tuple[str, ...] = ()
@@ -25,15 +25,15 @@ class Wanted:
     expectation: Optional[Expectation] = None
 
 
-NOTHING = Wanted()
+NOTHING = EvidenceRequest()
 
 
-def wanted_by(expectation: Expectation, load: bool = False) -> Wanted:
+def request_for(expectation: Expectation, load: bool = False) -> EvidenceRequest:
     """What is collected for ``expectation``; ``load``: also the rate of its mounts, where it has thresholds."""
     points = {mount["mount"]: mount for mount in expectation.storage if "mount" in mount}
     scratch = tuple(point for point, mount in points.items() if mount.get("scratch") != "no")
     limits = {point: points[point].get("load") for point in scratch if load}
-    return Wanted(
+    return EvidenceRequest(
         load=tuple(
             (point, min(LONGEST, float(limit.get("seconds", SECONDS))))
             for point, limit in limits.items()
