@@ -117,7 +117,7 @@ def loads(data: bytes) -> Any:
 
 @functools.cache
 def locks() -> list[bytes]:
-    from tests.unit.test_lockfile import LOCK
+    from tests.unit.lock.test_lockfile import LOCK
 
     newer = LOCK.model_dump(mode="json") | {"lock_version": "1.9"}
     newer["digest"] = lockfile._digest(newer)
@@ -312,7 +312,7 @@ def raw_answer(data: bytes) -> Any:
 
 @functools.cache
 def secrets() -> list[bytes]:
-    probes = json.loads((TESTS / "unit/secret_probes.json").read_text())
+    probes = json.loads((TESTS / "unit/files/secret_probes.json").read_text())
     return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
 
 

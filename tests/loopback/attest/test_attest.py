@@ -28,7 +28,7 @@ from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError, P
 from gdsdeploy.host.io import tarball
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report.model import HostReport, Report
-from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, archive
+from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, archive
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lab"
 BOOT = "3f1c7a52-5a0e-4b1e-9c58-0d6f0a3c9a11"

@@ -22,7 +22,7 @@ from gdsdeploy.lock import lockfile
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
-from tests.unit.test_secretwords import MORE
+from tests.unit.files.test_secretwords import MORE
 
 KERNEL = ("--check", "kernel.running")
 RIGHT, WRONG = {"profile": "right"}, {"profile": "wrong"}

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
 from tests import commandline
-from tests.loopback.test_buildcache import EVIL, ORIGIN
+from tests.loopback.builds.test_cache import EVIL, ORIGIN
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lab" / "fleet.yml"
 

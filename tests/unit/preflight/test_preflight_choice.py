@@ -11,7 +11,7 @@ from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients
 from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
 from tests.repos.stack import TRIXIE, package, without
-from tests.unit.test_resolve import TWO_DRIVERS, target, universe
+from tests.unit.lock.test_resolve import TWO_DRIVERS, target, universe
 
 DEBIAN = stack_platform_for("debian-13")
 BASE = ("bash", "binutils", "coreutils", "dash", "diffutils", "findutils", "gcc", "grep", "libpython3-stdlib", "mawk")

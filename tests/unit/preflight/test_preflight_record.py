@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult, PreflightRecord
-from tests.unit.test_resolve import target as resolved
+from tests.unit.lock.test_resolve import target as resolved
 
 
 @pytest.fixture(scope="module")

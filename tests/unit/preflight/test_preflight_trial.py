@@ -9,7 +9,7 @@ import pytest
 from gdsdeploy.errors import GdsError
 from gdsdeploy.preflight import trial
 from gdsdeploy.preflight.record import ModuleResult
-from tests.unit.test_resolve import target
+from tests.unit.lock.test_resolve import target
 
 STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
 NOTE = {"id": "unsigned", "severity": "note", "message": "is unsigned", "hint": ""}

@@ -17,7 +17,7 @@ from securesystemslib.signer import SSlibKey
 from gdsdeploy.host.archive import pack, provenance
 from gdsdeploy.host.archive.provenance import Builder, Origin
 from gdsdeploy.host.errors import PackError
-from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, SIGNER, archive
+from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 
 @pytest.fixture(scope="module")

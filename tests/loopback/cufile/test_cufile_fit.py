@@ -1,0 +1,217 @@
+"""A cufile.json fitted to hosts: real evidence, with RDMA devices put in as sysfs and ip(8) show them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.cufile.effective import effective
+from gdsdeploy.cufile.fit import FitTarget, Fitted, fit
+from gdsdeploy.cufile.model import get
+from gdsdeploy.cufile.render import render_profile
+from gdsdeploy.errors import FleetInvalid, HostUnfit
+from gdsdeploy.host.explain import MountPath
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.network import Address
+from gdsdeploy.model.fleet import Profile
+from tests.cufile import libraries
+from tests.unit.rdma_host import CARDS, PCI, Document, host
+
+TESTS = Path(__file__).parents[2]
+GOLDEN = TESTS / "golden" / "cufile-fit"
+ADDRESSES = "properties.rdma_dev_addr_list"
+
+
+def profile(**given: Any) -> Profile:
+    return Profile.model_validate({"os": "debian-13", "fit": {}, **given})
+
+
+def fitted(document: Document, wanted: Profile, **about: Any) -> Fitted:
+    return fit(wanted, FitTarget("gpu1", facts_from(document), **about), (1, 20))
+
+
+def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
+    found = facts_from(host()).network.rdma
+    assert not isinstance(found, Unknown)
+    assert [item.device for item in found] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10"]
+    assert found[0].addresses == (Address("192.0.2.1", 25), Address("2001:db8:1::1", 64))
+    assert found[3].addresses == (Address("2001:db8:1::2", 64),), "link-local ones are of no use"
+    assert found[0].addresses[0].network == "192.0.2.0/25"
+    assert (found[0].pci, found[0].active) == ("0000:12:00.0", True)
+
+
+def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> None:
+    document = host(CARDS[:1])
+    document["listings"]["/sys/class/infiniband/mlx5_0/device/net"] = {"error": "ENOENT"}
+    document["files"]["/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0"] = "ens1\n"
+    found = facts_from(document).network.rdma
+    assert not isinstance(found, Unknown)
+    assert [item.interface for item in found] == ["ens1"]
+
+
+@pytest.mark.parametrize(
+    ("fit_keys", "expected"),
+    [
+        ({"addresses": "all"}, ["192.0.2.1", "192.0.2.129", "192.0.2.2", "2001:db8:1::2"]),
+        ({"addresses": "all", "family": "ipv4"}, ["192.0.2.1", "192.0.2.129", "192.0.2.2"]),
+        ({"addresses": "all", "family": "ipv6"}, ["2001:db8:1::1", "2001:db8:2::1", "2001:db8:1::2"]),
+        ({"addresses": "rail", "family": "ipv4"}, ["192.0.2.1", "192.0.2.129"]),
+        ({"addresses": "rail"}, ["192.0.2.1", "192.0.2.129"]),
+        ({"addresses": "rail", "family": "ipv6"}, ["2001:db8:1::1", "2001:db8:2::1"]),
+        ({"addresses": "none"}, None),
+    ],
+)
+def test_addresses_of_the_interfaces(fit_keys: dict[str, str], expected: list[str] | None) -> None:
+    found = fitted(host(), profile(fit=fit_keys))
+    assert found.values.get(ADDRESSES) == expected
+
+
+def test_addresses_near_a_gpu() -> None:
+    """Of a GPU with a card below the same switch, that one; of one without, the cards of its NUMA node."""
+    near = profile(fit={"addresses": "near"})
+    close = ("mlx5_5", "ens5", "0000:10:00.0/0000:11:02.0/0000:15:00.0", ("192.0.2.5/25",))
+    document = host((*CARDS[:3], close))
+    assert fitted(document, near).values[ADDRESSES] == ["192.0.2.2", "192.0.2.5"]
+    document = host(CARDS[:2])
+    for name, node in (("0000:12:00.0", "0"), ("0000:13:00.0", "1"), ("0000:14:00.0", "1"), ("0000:24:00.0", "1")):
+        document["files"][f"{PCI}/{name}/numa_node"] = node
+    for name in ("0000:12:00.0", "0000:13:00.0"):
+        document["links"][f"{PCI}/{name}"] = f"../../../devices/pci0000:00/{name}"
+    assert fitted(document, near).values[ADDRESSES] == ["192.0.2.129"]
+
+
+def test_a_host_that_lacks_what_is_asked_for_is_refused() -> None:
+    wanted = profile(fit={"addresses": "all"})
+    with pytest.raises(HostUnfit, match="it has no RDMA device"):
+        fitted(host(()), wanted)
+    document = host(CARDS[:1])
+    document["files"]["/sys/class/infiniband/mlx5_0/ports/1/state"] = "1: DOWN\n"
+    with pytest.raises(HostUnfit, match=r"gpu1: no RDMA interface is active .*ens1 \(mlx5_0\) is down, 2 addresses"):
+        fitted(document, wanted)
+    document["commands"]["ip-address"].update(status=127, stdout="")
+    with pytest.raises(HostUnfit, match="its RDMA interfaces are unknown") as caught:
+        fitted(document, wanted)
+    assert "iproute2" in str(caught.value.hint)
+
+
+def test_pools_fit_the_memory() -> None:
+    sizes, counts = "properties.posix_pool_slab_size_kb", "properties.posix_pool_slab_count"
+    assert counts not in fitted(host(memory=1024), profile()).values, "the library's own fit"
+    small = fitted(host(memory=4), profile()).values
+    total = sum(size * count for size, count in zip(small[sizes], small[counts], strict=True))
+    assert total <= (4 << 20) // 8 // 2, "an eighth of it, for a process for each of two GPUs"
+    assert small[counts][0] == 128, "the large ones give way first"
+    assert min(fitted(host(memory=0), profile()).values[counts]) == 1
+    assert sizes not in fitted(host(memory=4), profile(cufile={"properties": {sizes[11:]: [4]}})).values
+    assert sizes not in fitted(host(memory=4), profile(fit={"pools": False})).values
+
+
+def test_pools_fit_bar1() -> None:
+    found = fitted(host(bar1=256), profile()).values
+    assert found["properties.max_device_pinned_mem_size_kb"] == 256 << 10
+    assert found["properties.max_device_cache_size_kb"] == 64 << 10
+    assert "properties.per_buffer_cache_size_kb" not in found
+    assert fitted(host(bar1=2), profile()).values["properties.per_buffer_cache_size_kb"] == 512
+    large = fitted(host(), profile()).values
+    assert large["properties.max_device_pinned_mem_size_kb"] == 128 << 20
+    assert "properties.max_device_cache_size_kb" not in large
+
+
+def test_compat_mode_is_forbidden_once_every_path_is_proven() -> None:
+    key = "properties.allow_compat_mode"
+    wanted = profile(storage=[{"mount": "/"}])
+    first = fitted(host(), wanted)
+    assert first.values[key] is True
+    assert first.notes[0].startswith(f"{key} stays true on gpu1 until its paths are proven: / takes ")
+    document = host()
+    document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
+    kept = fitted(document, wanted)
+    assert kept.values[key] is False
+    assert "not every path works" in kept.notes[0], "a path that broke does not make it allowed again"
+    assert key not in fitted(host(), profile(storage=[{"mount": "/", "path": "compat"}])).values
+
+
+def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of the check storage.path see a path proven by evidence; here it is given."""
+    key = "properties.allow_compat_mode"
+    wanted = profile(storage=[{"mount": "/"}])
+    proven = MountPath("/", "direct", "nvidia-fs", proven=True, satisfies=True)
+    monkeypatch.setattr("gdsdeploy.cufile.fit.storage_paths", lambda *_: (proven,))
+    assert fitted(host(), wanted).values[key] is False
+    document = host()
+    document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": true}}'
+    assert fitted(document, wanted).values[key] is False
+    assert fitted(document, wanted, settled=True).values[key] is True, "validation judges the file that is there"
+
+
+def test_mounts_that_the_library_would_miss_are_named() -> None:
+    notes = fitted(host(), profile(cufile={"denylist": {"mounts": ["/nowhere", "/"]}})).notes
+    assert [note for note in notes if "/nowhere is not mounted on gpu1" in note]
+    assert not [note for note in notes if ": / is" in note]
+
+
+def test_without_a_host_it_cannot_be_fitted() -> None:
+    with pytest.raises(FleetInvalid, match=r"profiles\.gds\.fit"):
+        render_profile("gds", profile(), "1.20.0.107")
+
+
+#: name → release, memory in GiB, MiB of BAR1, profile
+FITTED = {
+    "1.15.1.6-small": (
+        {"fit": {"addresses": "near"}, "rdma": "peermem", "storage": [{"mount": "/"}]}, {"memory": 4, "bar1": 256},
+    ),
+    "1.20.0.107-rails": (
+        {"fit": {"addresses": "rail"}, "rdma": "dmabuf", "cufile": {"logging": {"level": "INFO"}}}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_golden_and_the_real_library_agree(name: str) -> None:
+    version = name.split("-")[0]
+    given, machine = FITTED[name]
+    made = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
+    again = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
+    assert made.text == again.text == (GOLDEN / f"{name}.json").read_text()
+    (found,) = effective(libraries.library(version), {name: made.text.encode()}, folders=["/var/log/cufile"])
+    assert found.problem is None
+    assert get(made.document, ADDRESSES)
+
+
+def test_what_a_host_says_stays_in_its_comment() -> None:
+    """Names of that kind are refused where evidence is read; this is the wall behind."""
+    evil = 'x\n"force_compat_mode": true, //'
+    facts = facts_from(host(CARDS[:1]))
+    assert isinstance(facts.network.rdma, tuple)
+    network = replace(facts.network, rdma=tuple(replace(item, interface=evil) for item in facts.network.rdma))
+    made = render_profile(
+        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", replace(facts, network=network))
+    )
+    answer = libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"])
+    assert answer.effective["properties.force_compat_mode"] == "false"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("evil", ["{{ 1/0 }}", "ens1\n", "a b", "\x1b[2J", "x" * 33, "é", "../x", "²"])
+def test_a_device_and_an_interface_have_names(evil: str, place: int) -> None:
+    card = (*CARDS[0][:place], evil, *CARDS[0][place + 1 :])
+    with pytest.raises(HostUnfit, match="isn't a name of a device or interface") as caught:
+        render_profile(
+            "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", facts_from(host([card])))
+        )
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize("variant", ["container", "user"])
+def test_variants_are_for_the_variable(variant: Any) -> None:
+    wanted = profile(fit=None, rdma="peermem", storage=[{"mount": "/mnt/nvme"}])
+    made = render_profile("gds", wanted, "1.20.0.107", variant=variant)
+    assert "CUFILE_ENV_PATH_JSON" in made.text
+    container = variant == "container"
+    for word in ("--device /dev/nvidia-fs15", "--volume /run/udev:/run/udev:ro", "/dev/infiniband", "/mnt/nvme"):
+        assert (word in made.text) is container
+    assert get(made.document, "logging.dir") == ("/tmp" if container else "/var/log/cufile")
+    assert libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"]).accepted is True

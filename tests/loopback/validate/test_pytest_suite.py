@@ -1,0 +1,98 @@
+"""The testinfra suite as a user runs it: its own pytest, over real OpenSSH, against this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
+from tests.loopback.loopback_sshd import SUDOER, Sshd, free_port
+
+SUITE = Path(__file__).parents[2] / "host"
+
+
+def programs() -> set[Path]:
+    """Host programs that somebody has put onto this machine and not taken away yet."""
+    return set(Path(tempfile.gettempdir()).glob("tmp.*/gdsdeploy-host.pyz"))
+
+
+def suite(*argv: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", SUITE, *map(str, argv)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return result.returncode, result.stdout + result.stderr
+
+
+@pytest.fixture
+def made(sshd: Callable[..., Sshd], tmp_path: Path) -> LoopbackFleet:
+    server = sshd()
+    fleet = LoopbackFleet(tmp_path, server, {"gpu1": {"profile": "right"}, "gpu2": {"profile": "wrong"}})
+    text = (
+        "Host *\n  HostName 127.0.0.1\n  IdentitiesOnly yes\n  BatchMode yes\n  ControlMaster no\n"
+        f"  Port {server.port}\n  IdentityFile {server.identity}\n"
+        f"  UserKnownHostsFile {server.known_hosts}\n  GlobalKnownHostsFile /dev/null\n"
+    )
+    (tmp_path / "ssh_config").write_text(text + "  User root\n")
+    (tmp_path / "ssh_config_sudo").write_text(text + f"  User {SUDOER}\n")
+    (tmp_path / "ssh_config_closed").write_text(f"Host *\n  HostName 127.0.0.1\n  Port {free_port()}\n")
+    return fleet
+
+
+def test_without_hosts_it_does_not_run_and_says_how() -> None:
+    code, out = suite()
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "pytest tests/host --hosts=ssh://HOST" in out
+
+
+@pytest.mark.parametrize("config", ["ssh_config", "ssh_config_sudo"])
+def test_one_test_per_check_and_host_with_the_findings_own_words(
+    made: LoopbackFleet, tmp_path: Path, config: str
+) -> None:
+    before = programs()
+    xml = tmp_path / "junit.xml"
+    code, out = suite(
+        "--hosts=ssh://gpu1,ssh://gpu2",
+        f"--ssh-config={tmp_path / config}",
+        f"--fleet={made.path}",
+        f"--junitxml={xml}",
+    )
+    assert code == pytest.ExitCode.TESTS_FAILED, out
+    cases = {case.get("name"): case for case in ET.parse(xml).getroot().iter("testcase")}
+    assert cases["test_check[ssh://gpu1-kernel.running]"].find("failure") is None
+    failure = cases["test_check[ssh://gpu2-kernel.running]"].find("failure")
+    assert failure is not None
+    text = failure.text or ""
+    for words in ("kernel.running failed", "expected:   0.0.0-none", f"found:      {RUNNING}", "what to do: "):
+        assert words in text
+    assert "Traceback" not in out
+    assert len(cases) > 20
+    left, end = programs() - before, time.monotonic() + 60
+    while any(path.exists() for path in left):
+        assert time.monotonic() < end, f"{left}: those of other runs on this machine would be gone by now"
+        time.sleep(0.5)
+
+
+def test_a_host_that_cannot_be_asked_is_a_failed_test(made: LoopbackFleet, tmp_path: Path) -> None:
+    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config_closed'}", f"--fleet={made.path}")
+    assert code == pytest.ExitCode.TESTS_FAILED
+    assert "this host could not be asked" in out
+    assert "Connection refused" in out
+
+
+def test_a_name_that_is_not_in_the_fleet(made: LoopbackFleet, tmp_path: Path) -> None:
+    code, out = suite("--hosts=ssh://gpu9", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={made.path}")
+    assert code != pytest.ExitCode.OK
+    assert "has no host 'gpu9'; it has gpu1, gpu2" in out
+
+
+def test_a_lock_that_does_not_fit(made: LoopbackFleet, tmp_path: Path) -> None:
+    made.path.write_text(made.path.read_text().replace("os: debian-13", "os: debian-12", 1))
+    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={made.path}")
+    assert code != pytest.ExitCode.OK
+    assert "the lock does not fit the fleet file" in out

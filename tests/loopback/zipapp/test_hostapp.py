@@ -1,0 +1,194 @@
+"""The program that is sent to hosts: always the same bytes, and it runs where there is nothing but Python."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import __version__
+from gdsdeploy.zipapp import hostapp
+
+ROOT = Path(__file__).parents[3]
+#: The only things in it that are made: from compat.yml, and its bill of materials.
+RULES = "gdsdeploy/host/build/known_failures.json"
+MATERIALS = "gdsdeploy-host.cdx.json"
+TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
+
+
+def interpreters() -> list[str]:
+    """Every Python from 3.8 on that is installed here."""
+    pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
+    # Where developers keep several: pyenv and uv.
+    for folder in (".pyenv/versions", ".local/share/uv/python"):
+        pythons |= {str(path) for path in Path.home().glob(f"{folder}/*3.*/bin/python3")}
+    chosen: dict[tuple[int, ...], str] = {}
+    for path in sorted(pythons):
+        result = subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = tuple(
+            int(number) for number in result.stdout.removeprefix("Python ").split(".")[:2] if number.isdigit()
+        )
+        if result.returncode == 0 and version >= (3, 8):
+            chosen.setdefault(version, path)
+    return [path for _, path in sorted(chosen.items())]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostapp") / "gdsdeploy-host.pyz"
+    hostapp.build(path)
+    return path
+
+
+def test_the_same_sources_give_the_same_bytes(program: Path) -> None:
+    assert program.read_bytes() == hostapp.build()
+
+
+def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
+    with zipfile.ZipFile(program) as archive:
+        names = archive.namelist()
+        assert names == sorted(names)
+        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, RULES, *TABLES]
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert json.loads(archive.read(MATERIALS))["metadata"]["component"]["version"] == __version__
+        for name in names:
+            if name.startswith("gdsdeploy/host/") and name != RULES:
+                assert archive.read(name) == (ROOT / name).read_bytes()
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy" / "host").rglob("*.py")}
+    packed = {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES, MATERIALS}
+    assert set(names) == sources | packed | set(TABLES)
+
+
+def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "host.pyz"
+    hostapp.build(path)
+    before = path.stat().st_mtime_ns
+    hostapp.build(path)
+    assert path.stat().st_mtime_ns == before
+    path.write_bytes(b"old")
+    hostapp.build(path)
+    assert path.read_bytes() == hostapp.build()
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert [entry.name for entry in tmp_path.iterdir()] == ["host.pyz"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [python, "-I", "-S", program, "hello"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(result.stdout)["kernel"]
+    result = subprocess.run(
+        [python, "-I", "-S", program, "evidence"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(result.stdout)["version"] == 1
+    facts = subprocess.run(
+        [python, "-I", "-S", program, "facts", "--evidence", "-"],
+        input=result.stdout,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(facts.stdout)["kernel"]["release"] == json.loads(result.stdout)["host"]["uname"]["release"]
+    for words in (["kmod", "audit", "--help"], ["boot", "--help"]):
+        result = subprocess.run([python, "-I", "-S", program, *words], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) -> None:
+    with zipfile.ZipFile(program) as archive:
+        for name in (name for name in archive.namelist() if name.endswith(".py")):
+            ast.parse(archive.read(name), feature_version=(3, 8))
+    sources = [name for name in archive.namelist() if name.startswith("gdsdeploy/host/") and name.endswith(".py")]
+    names = [name[:-3].replace("/", ".") for name in sources]
+    imports = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
+    )
+    names = [name.removesuffix(".__init__") for name in names]
+    subprocess.run([sys.executable, "-I", "-S", "-c", imports, program, *names], check=True)
+
+
+def test_a_python_that_is_too_old_is_told_so() -> None:
+    with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
+        main = archive.read("__main__.py").decode()
+    old = main.replace("sys.version_info", "(3, 7, 3)")
+    result = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "python3 is 3.7; 3.8 or newer is needed\n")
+
+
+def test_it_can_be_started_by_name(program: Path) -> None:
+    assert program.read_bytes().startswith(b"#!/usr/bin/python3 -IS\n")
+    assert subprocess.run([program, "hello"], capture_output=True, check=True).stdout
+
+
+def test_versions_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = hostapp.keep(tmp_path / "new")
+    assert first.read_bytes() == hostapp.build()
+    assert hostapp.keep(tmp_path / "new") == first
+    monkeypatch.setattr(hostapp, "_MAIN", "print()\n")
+    second = hostapp.keep(tmp_path / "new")
+    assert second != first
+    assert sorted((tmp_path / "new").iterdir()) == sorted([first, second])
+
+
+def sent(words: list[str], text: bytes, python: str = "python3", mark: bytes = b"here\n") -> tuple[int, str, str]:
+    """Exit status, standard output and error of what a host does with the program on its standard input."""
+    data = hostapp.sent(hostapp.build(), words, text, mark)
+    result = subprocess.run(["sh", "-c", hostapp.start(python)], input=data, capture_output=True, check=False)
+    return result.returncode, result.stdout.decode(), result.stderr.decode()
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_runs_from_standard_input_in_one_process(python: str) -> None:
+    document = {"version": 1, "resources": [{"resource": "expectation", "desired": {}}]}
+    status, out, err = sent(["apply", "--check", "--json", "--desired", "-"], json.dumps(document).encode(), python)
+    assert (status, err) == (0, "")
+    mark, _, answer = out.partition("\n")
+    assert mark == "here"
+    assert [entry["name"] for entry in json.loads(answer)["resources"]] == ["expectation"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_reads_its_tables_wherever_it_runs_from(program: Path, python: str) -> None:
+    words = ["explain", "--error", "5027", "--json"]
+    for argv in ([program], [program.parent / "unpacked"]):
+        if argv[0].name == "unpacked":
+            shutil.unpack_archive(program, argv[0], "zip")
+        result = subprocess.run([python, "-I", "-S", *argv, *words], capture_output=True, text=True, check=True)
+        assert json.loads(result.stdout)["entries"][0]["code"] == 5027
+    status, out, err = sent(words, b"", python, mark=b"")
+    assert (status, err, out) == (0, "", result.stdout)
+
+
+def test_it_installs_itself_from_standard_input() -> None:
+    """The program that runs from memory is what the host gets."""
+    document = {"version": 1, "resources": [{"resource": "program", "desired": {}}]}
+    _, out, _ = sent(["apply", "--check", "--json", "--desired", "-"], json.dumps(document).encode())
+    (result,) = json.loads(out.partition("\n")[2])["resources"]
+    assert result["unknown"] == []
+    after = {change["subject"]: change["after"] for change in result["changes"]}
+    digest = hashlib.sha256(hostapp.build()).hexdigest()
+    assert after.get("/usr/lib/gdsdeploy/gdsdeploy-host.pyz", f"sha256:{digest}") == f"sha256:{digest}"
+
+
+def test_a_python_that_is_too_old_says_so_before_anything_is_read() -> None:
+    source = (ROOT / "gdsdeploy" / "zipapp" / "bootstrap.py").read_text()
+    ast.parse(source, feature_version=(3, 4))
+    old = f"import sys; sys.version_info = (3, 6, 8)\n{source}\nload(None)"
+    result = subprocess.run([sys.executable, "-I", "-c", old], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (78, "its python3 is 3.6; 3.8 or newer is needed\n")
+
+
+def test_half_a_program_is_not_run() -> None:
+    data = hostapp.sent(hostapp.build(), ["hello"], b"", b"")[:-20000]
+    result = subprocess.run(["sh", "-c", hostapp.start()], input=data, capture_output=True, text=False, check=False)
+    assert result.returncode == 1
+    assert b"did not arrive whole" in result.stderr

@@ -1,0 +1,311 @@
+"""Machines that the fleet file has build supply the others of their key: who, and why, from what the machines told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from gdsdeploy.builds.assign import BuildFacts, CachedBuild, Supply, by_intent, supplies
+from gdsdeploy.builds.assign import want as want_of
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.plan_report import built_on, origins, supply_words
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.model.lock import Target
+
+LOCK = lockfile.read(Path(__file__).parents[2] / "golden" / "lab" / "gdsdeploy.lock")
+TARGET = LOCK.targets["gds"]
+PLAIN = BuildFacts(arch="x86_64")
+OFED = replace(PLAIN, ofed="sha256:0f")
+KERNEL = ("kernel/fs/own.ko", "aa")
+
+
+def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = None, **own: str) -> Fleet:
+    """Hosts of one profile; ``own``: host → its key ``modules``."""
+    value: dict[str, Any] = {
+        "version": 1,
+        "profiles": {"gds": {"os": "debian-13", "driver": "550", **(profile or {})}},
+        "hosts": {name: {"profile": "gds", **({"modules": own[name]} if name in own else {})} for name in hosts},
+    }
+    if builder:
+        value["builders"] = {"build1": "gds"}
+        value["profiles"]["gds"]["builder"] = "build1"
+    return Fleet.model_validate(value)
+
+
+def want(target: Target, facts: BuildFacts) -> str:
+    return want_of(target, facts)
+
+
+def chosen(
+    intent: Fleet, facts: dict[str, BuildFacts], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
+) -> dict[str, Supply]:
+    """``kept``: wants of kept builds; ``by``: who built them, by default whoever may."""
+
+    def cached(wanted: str, builders: Sequence[str]) -> CachedBuild | None:
+        builder = by or next(iter(builders), "")
+        return CachedBuild(builder, manifest or {}) if wanted in kept and builder in builders else None
+
+    return supplies(intent, LOCK, facts, cached)
+
+
+def summary(hosts: dict[str, Supply]) -> dict[str, str]:
+    return {name: supply.builder or supply.source for name, supply in hosts.items()}
+
+
+def test_a_host_that_builds_by_the_fleet_file_supplies_the_others() -> None:
+    hosts = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
+    assert summary(hosts) == {"a": "b", "b": "build", "c": "b"}
+    assert hosts["b"].why == "the fleet file says so"
+    assert supply_words(hosts["a"]) == "receives its modules from b: b builds for its key"
+
+
+def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None:
+    hosts = chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), want(TARGET, PLAIN))
+    assert summary(hosts) == {"a": "build", "b": "build"}
+    assert not any(supply.delivers for supply in hosts.values())
+    assert hosts["a"].why == (
+        "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
+    )
+
+
+@pytest.mark.parametrize("builder", [True, False])
+def test_a_machine_that_is_named_to_build_supplies_other_profiles_of_the_same_stack(builder: bool) -> None:
+    intent = fleet("a", builder=True) if builder else fleet("a", "build1", build1="build")
+    value = intent.model_dump()
+    value["profiles"]["other"] = {**value["profiles"]["gds"], "builder": None}
+    value["hosts"]["b"] = {"profile": "other"}
+    lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
+    facts = dict.fromkeys(("build1", "a", "b"), PLAIN)
+    hosts = supplies(Fleet.model_validate(value), lock, facts, lambda *_: None)
+    assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build1"}
+
+
+def test_hosts_with_another_ofed_tree_build_themselves_or_get_the_builder_that_the_fleet_names() -> None:
+    facts = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
+    hosts = chosen(fleet("a", "b", "c", "d", a="build"), facts)
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "build"}
+    assert hosts["b"].why == "a, which would supply it, builds for another key"
+    assert hosts["a"].want != hosts["b"].want
+    hosts = chosen(fleet("a", "b", "c", "d", a="build", b="build"), facts)
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "b"}
+
+
+def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselves() -> None:
+    intent = fleet("a", "b", "c", builder=True)
+    hosts = chosen(intent, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
+    assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build", "c": "build"}
+    assert hosts["b"].why == "build1, which would supply it, builds for another key"
+
+
+def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
+    kept = want(TARGET, PLAIN)
+    intent = fleet("a", "b", "c", c="build")
+    assert summary(chosen(intent, dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
+    assert summary(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
+
+
+def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
+    (supply,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
+    assert supply.source == "none"
+    assert "build1, the builder of its profile, is not in this run" in supply.lack
+
+
+def test_what_was_built_or_received_stays() -> None:
+    built, received = replace(PLAIN, built=True), replace(PLAIN, received=True)
+    hosts = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "kept"}
+    assert summary(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
+
+
+def test_the_fleet_file_has_the_last_word() -> None:
+    hosts = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
+    assert summary(hosts) == {"a": "cache", "b": "build", "c": "cache"}
+    assert summary(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "none", "b": "build"}
+    assert summary(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
+    hosts = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
+    assert {supply.source for supply in hosts.values()} == {"none"}
+    facts = {"build1": OFED, "a": PLAIN, "b": PLAIN}
+    for fallback, source in ((False, "none"), (True, "b")):
+        profile = {"modules": "receive", "builder_fallback": fallback}
+        hosts = chosen(fleet("a", "b", builder=True, profile=profile, b="build"), facts)
+        assert summary(hosts) == {"build1": "build", "a": source, "b": "build"}
+
+
+def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
+    one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
+    hosts = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a"}
+    kept = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
+    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
+    assert summary(hosts) == {"a": "build", "b": "cache"}
+    away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
+    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
+    assert summary(hosts) == {"a": "build", "b": "a"}, "nothing to compare"
+
+
+def test_an_ofed_of_the_lock_is_the_same_on_every_host() -> None:
+    package = TARGET.packages[0].model_copy(update={"part": "doca", "package": "doca-ofed"})
+    locked = TARGET.model_copy(update={"packages": (*TARGET.packages, package)})
+    assert want(locked, PLAIN) == want(locked, OFED) != want(TARGET, PLAIN)
+    assert want(TARGET, PLAIN) != want(TARGET, OFED)
+
+
+def test_a_fleets_own_signature_is_not_another_fleets() -> None:
+    signing = {"signing": {"certificate": "/etc/keys/modules.der"}}
+    wants = {
+        chosen(fleet(*names, profile=profile), {"a": PLAIN})["a"].want
+        for names, profile in ((("a",), signing), (("a", "b"), signing), (("a",), {}))
+    }
+    assert len(wants) == 3
+
+
+def test_what_the_fleet_file_says_alone() -> None:
+    assert by_intent(fleet("a"), LOCK, "a").mode == "build"
+    assert by_intent(fleet("a", builder=True), LOCK, "a").builder == "build1"
+    assert by_intent(fleet("a", builder=True, a="build"), LOCK, "a").mode == "build"
+    assert by_intent(fleet("a", a="receive"), LOCK, "a").source == "none"
+
+
+def test_a_builder_builds() -> None:
+    intent = Fleet.model_validate(
+        {
+            "version": 1,
+            "profiles": {"gds": {"os": "debian-13"}},
+            "builders": {"build1": {"profile": "gds", "modules": "receive"}},
+            "hosts": {"a": "gds"},
+        }
+    )
+    assert references(intent) == [(("builders", "build1", "modules"), "a builder builds; leave this key out")]
+
+
+@pytest.mark.parametrize("key", ["always", True, 1])
+def test_a_wish_that_does_not_exist(tmp_path: Path, key: object) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(f"version: 1\nprofiles: {{gds: {{os: debian-13, modules: {key}}}}}\nhosts: {{a: gds}}\n")
+    with pytest.raises(Exception, match=r"profiles\.gds\.modules: input should be 'auto', 'build' or 'receive'"):
+        load_fleet(path)
+
+
+def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None:
+    lab = load_fleet(Path(__file__).parents[2] / "golden" / "lab" / "fleet.yml")
+    for wish, expected in (("build", True), ("auto", False), ("receive", False)):
+        host = lab.hosts["gpu1"].model_copy(update={"modules": wish})
+        packages = expectation(lab.model_copy(update={"hosts": {"gpu1": host}}), LOCK, "gpu1").packages
+        assert ("dkms" in packages) is expected
+        assert "libcufile0" in packages
+
+
+def test_of_those_that_build_the_same_one_hands_it_over() -> None:
+    built = replace(PLAIN, built=True)
+    hosts = chosen(fleet("a", "b", "c", c="build", a="build"), {"a": built, "b": built, "c": replace(OFED, built=True)})
+    assert [name for name, supply in hosts.items() if supply.delivers] == ["a", "c"]
+    hosts = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
+    assert summary(hosts) == {"a": "build", "b": "build1", "build1": "build"}
+    assert [name for name, supply in hosts.items() if supply.delivers] == ["build1"]
+
+
+def test_a_builder_whose_build_is_kept_packs_no_other_one() -> None:
+    """Alone, too: its hosts would have to receive the other one."""
+    intent = fleet("gpu1", builder=True)
+    for facts in ({"build1": PLAIN}, {"build1": PLAIN, "gpu1": PLAIN}):
+        assert chosen(intent, facts)["build1"].delivers
+        assert not chosen(intent, facts, want(TARGET, PLAIN))["build1"].delivers
+    # Where the kept build is by a machine that may not supply it, it hands over its own.
+    assert chosen(intent, {"build1": PLAIN}, want(TARGET, PLAIN), by="evil")["build1"].delivers
+
+
+def test_what_a_builder_has_built_is_looked_up() -> None:
+    wants: list[str] = []
+    facts = {
+        "a": replace(PLAIN, built=True, kernel_build=KERNEL),
+        "b": replace(PLAIN, built=True, kernel_build=(KERNEL[0], "b")),
+    }
+    hosts = supplies(fleet("a", "b"), LOCK, facts, lambda wanted, _: wants.append(wanted))
+    assert {supply.want for supply in hosts.values()} <= set(wants)
+
+
+class TestClaims:
+    """What a host claims of itself decides what it does, never what others run."""
+
+    CLAIM = replace(PLAIN, built=True)
+
+    def test_the_last_host_of_a_fleet_claims_to_have_built(self) -> None:
+        facts = {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM}
+        hosts = chosen(fleet("gpu1", "gpu2", "evil", gpu1="build"), facts)
+        assert summary(hosts) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
+        assert not hosts["evil"].delivers
+        assert "evil" not in {supply.origin for name, supply in hosts.items() if name != "evil"}
+
+    @pytest.mark.parametrize("fallback", [False, True])
+    def test_the_builder_takes_no_part_and_a_host_claims_to_have_built(self, fallback: bool) -> None:
+        intent = fleet("gpu1", "gpu2", "evil", builder=True, profile={"builder_fallback": fallback})
+        hosts = chosen(intent, {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
+        source = "build" if fallback else "none"
+        assert summary(hosts) == {"gpu1": source, "gpu2": source, "evil": "build"}
+
+    def test_a_kept_build_counts_only_if_a_supplier_built_it(self) -> None:
+        intent, kept = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
+        assert summary(chosen(intent, {"gpu1": PLAIN}, kept, by="evil")) == {"gpu1": "none"}
+        hosts = chosen(intent, {"gpu1": PLAIN}, kept, by="build1")
+        assert (hosts["gpu1"].source, hosts["gpu1"].origin) == ("cache", "build1")
+
+    def test_a_host_of_a_profile_that_builds_supplies_no_other_profile(self) -> None:
+        value = fleet("gpu1", "gpu2").model_dump()
+        value["profiles"]["other"] = {**value["profiles"]["gds"], "modules": "build"}
+        value["hosts"] = {"evil": {"profile": "other"}, **value["hosts"]}
+        lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
+        hosts = supplies(
+            Fleet.model_validate(value), lock, dict.fromkeys(("evil", "gpu1", "gpu2"), PLAIN), lambda *_: None
+        )
+        assert summary(hosts) == {"evil": "build", "gpu1": "build", "gpu2": "build"}
+
+    @given(
+        order=strategies.permutations(["gpu1", "gpu2", "gpu3", "evil"]),
+        claims=strategies.builds(
+            BuildFacts,
+            arch=strategies.sampled_from(["x86_64", "aarch64", ""]),
+            ofed=strategies.sampled_from(["none", "sha256:0f"]),
+            kernel_build=strategies.sampled_from([("", ""), KERNEL, (KERNEL[0], "bb")]),
+            built=strategies.booleans(),
+            received=strategies.booleans(),
+            builder=strategies.sampled_from(["", "evil", "gpu1"]),
+        ),
+        honest=strategies.lists(strategies.sampled_from([PLAIN, OFED, replace(PLAIN, built=True)]), min_size=3),
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_no_claim_promotes_a_host(self, order: list[str], claims: BuildFacts, honest: list[BuildFacts]) -> None:
+        """Whoever runs another machine's build runs that of a supplier, which is one before anybody is asked."""
+        intent = fleet(*order, gpu2="build")
+        facts = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
+        for name, supply in chosen(intent, facts).items():
+            assert supply.origin in ("", name, "gpu2") or (name, supply.source) == ("evil", "kept")
+
+    def test_in_a_fleet_of_one_its_suppliers_are_those_of_the_whole(self) -> None:
+        intent = fleet("gpu1", "gpu2", gpu1="build")
+        assert intent.alone("gpu2").suppliers("gpu2") == ("gpu1",)
+        hosts = chosen(intent.alone("gpu2"), {"gpu2": PLAIN})
+        assert (summary(hosts), hosts["gpu2"].delivers) == ({"gpu2": "build"}, False)
+
+
+def test_a_fallback_needs_a_builder_to_fall_back_from() -> None:
+    intent = fleet("a", profile={"builder_fallback": True})
+    assert references(intent) == [
+        (("profiles", "gds", "builder_fallback"), "there is no builder to fall back from: name one")
+    ]
+
+
+def test_a_plan_says_whose_code_hosts_run() -> None:
+    hosts = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
+    assert built_on(hosts) == {"build1": ["a", "c"]}
+    assert origins(hosts) == ["These hosts run kernel code built on build1: a, c"]
+    kept = replace(PLAIN, received=True, builder="old1")
+    hosts = chosen(fleet("a", "b", builder=True), {"a": kept, "b": replace(kept, builder="")})
+    assert {supply.source for supply in hosts.values()} == {"kept"}
+    assert origins(hosts) == ["These hosts run kernel code built on old1: a"]

@@ -1,0 +1,173 @@
+"""What machines are asked: their desired state in each way in which they may come to their modules; and bad answers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.converge import desired, plan_fleet
+from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.apply import engine
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet, Signing
+from gdsdeploy.ssh.endpoint import Answer
+
+LAB = Path(__file__).parents[2] / "golden" / "lab"
+LOCK = lockfile.read(LAB / "gdsdeploy.lock")
+RELEASE = LOCK.targets["gds"].kernel.release
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        program = plan_fleet.write_run_files(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
+        # Packed once; it is the same for every test.
+        patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
+        yield
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return load_fleet(LAB / "fleet.yml")
+
+
+def changed(fleet: Fleet, **profile: Any) -> Fleet:
+    updated = fleet.profiles["gds"].model_copy(update=profile)
+    builders = {} if "builder" in profile else dict(fleet.builders)
+    return fleet.model_copy(update={"profiles": {"gds": updated}, "builders": builders})
+
+
+def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
+    """Variant → name of a resource → its desired state; each is read as the host program reads it."""
+    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
+    document = plan_fleet.desired_documents(fleet, LOCK, run_files, [name])[name]
+    found = {}
+    for way, resources in document["variants"].items():
+        entries = engine.read_resources({"version": document["version"], "resources": resources})
+        found[way] = {entry.name: entry.desired for entry in entries}
+        assert len(entries) == len(found[way]), "each resource stands once"
+    return found
+
+
+HOST = [
+    "preflight", "repositories", "pins", "program", "expectation", "driver_options", "packages.driver", "guard",
+    "packages.kernel", "packages.cufile", "cufile", "modules", "boot_default", "peermem", "gate", "loaded", "reboot",
+]  # fmt: skip
+BUILDER = [
+    "preflight", "repositories", "pins", "program", "expectation", "packages.kernel", "recipes", "packages.modules",
+    "modules",
+]  # fmt: skip
+
+
+def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
+    found = ways(fleet, "gpu1")
+    assert list(found) == ["build", "keep", "receive"]
+    assert list(found["keep"]) == list(found["receive"]) == HOST
+    assert list(found["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
+    sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in found.items()}
+    assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
+    assert found["build"]["modules"].hand_over
+    packages = {entry.package for entry in found["keep"]["packages.kernel"].wanted}
+    assert packages < {entry.package for entry in found["build"]["packages.kernel"].wanted}, "headers are for builds"
+
+
+def test_a_builder_builds(fleet: Fleet) -> None:
+    found = ways(fleet, "build1")
+    assert list(found) == ["build"]
+    assert list(found["build"]) == BUILDER
+    assert found["build"]["expectation"].content == ""
+
+
+@pytest.mark.parametrize(("wish", "expected"), [("build", ["build"]), ("receive", ["keep", "receive"])])
+def test_the_fleet_file_has_the_last_word(fleet: Fleet, wish: str, expected: list[str]) -> None:
+    host = fleet.hosts["gpu1"].model_copy(update={"modules": wish})
+    assert list(ways(fleet.model_copy(update={"hosts": {"gpu1": host}}), "gpu1")) == expected
+
+
+def test_a_host_without_a_kernel_of_its_own_is_neither_booted_nor_loaded(fleet: Fleet) -> None:
+    found = ways(changed(fleet, own_kernel=False), "gpu1")["keep"]
+    assert set(HOST) - set(found) == {"guard", "boot_default", "loaded", "reboot"}
+
+
+def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path: Path) -> None:
+    signed = changed(fleet, signing=Signing(certificate="/etc/keys/modules.der"))
+    found = ways(signed, "gpu1")
+    assert list(found["keep"]).index("signing") == list(found["keep"]).index("modules") - 1
+    assert list(found["build"]).index("signing") == list(found["build"]).index("recipes") - 1
+    assert (found["build"]["signing"].signs, found["build"]["signing"].certificate_content) == (True, "")
+    assert found["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
+    values = {"gds_secureboot_signs": False}
+    (tmp_path / "c.der").write_bytes(b"certificate")
+    delivered = desired._fields("shared", str(tmp_path / "c.der"), values, desired.Files(), "")
+    assert delivered == {"certificate_content": base64.b64encode(b"certificate").decode()}
+
+
+def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
+    key = tmp_path / "key.gpg"
+    key.write_bytes(b"\x99key")
+    files = desired.Files()
+    keyrings = [{"src": str(key), "dest": "/etc/apt/keyrings/gdsdeploy-a.gpg"}]
+    assert desired._fields("keys", keyrings, {}, files, "") == {
+        "keys": [{"dest": "/etc/apt/keyrings/gdsdeploy-a.gpg", "content": base64.b64encode(b"\x99key").decode()}]
+    }
+    with pytest.raises(FleetInvalid, match=r"none\.gpg: the keyring is missing"):
+        desired._fields("keys", [{"src": str(tmp_path / "none.gpg"), "dest": "/x"}], {}, files, "")
+    for content in (b"-----BEGIN OPENSSH PRIVATE KEY-----", b"root:x:0:0", b"\x95private", b""):
+        key.write_bytes(content)
+        with pytest.raises(FleetInvalid, match=r"key\.gpg: not a keyring"):
+            desired._fields("keys", keyrings, {}, desired.Files(), "")
+    key.write_bytes(b"The key of a maker:\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
+    assert desired._fields("keys", keyrings, {}, desired.Files(), "")
+    with pytest.raises(FleetInvalid, match="Is a directory"):
+        files.content(str(tmp_path))
+
+
+def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
+    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
+    values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
+    assert desired.paths(desired.resources_of(values, desired.Files())) >= {
+        "/etc/cufile.json",
+        "/etc/gdsdeploy/expectation.json",
+        "/etc/gdsdeploy/gate.json",
+        "/etc/apt/preferences.d/00-gdsdeploy.pref",
+        "/etc/apt/sources.list.d/gdsdeploy.sources",
+        "/etc/modprobe.d/gdsdeploy.conf",
+        "/etc/modules-load.d/gdsdeploy.conf",
+        "/etc/kernel/postinst.d/zzz-gdsdeploy-guard",
+        "/etc/systemd/system/gds-gate.service",
+        "/usr/lib/gdsdeploy/gdsdeploy-host.pyz",
+    }
+
+
+DOCUMENT = {"version": 1, "variants": {"build": [{"resource": "x"}, {"resource": "x", "instance": "y"}]}}
+RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {}}
+
+
+def test_a_machine_that_gave_no_answer_has_its_error() -> None:
+    error = HostUnreachable("gone")
+    with pytest.raises(HostUnreachable) as caught:
+        plan_fleet.require_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"error": {"kind": "desired", "message": "unknown key", "hint": "update"}}, "gpu1: unknown key"),
+        ({}, "gpu1: its answer is malformed: variants: no object"),
+        ({"variants": {"build": [RESULT]}}, "not every resource was checked"),
+        ({"variants": {"keep": [RESULT, RESULT]}}, "not every resource was checked"),
+        ({"variants": {"build": [RESULT, RESULT]}}, "not every resource was checked"),
+        ({"variants": {"build": [RESULT, {**RESULT, "name": "x.y", "changes": 7}]}}, "changes: no list"),
+    ],
+)
+def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(HostUnfit, match=words):
+        plan_fleet.require_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)

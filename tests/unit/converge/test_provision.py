@@ -1,0 +1,108 @@
+"""A run has an id by which hosts know it, and lets them go when it ends, whatever it ended in."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.converge import ansible, provision
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import FleetPlan
+from gdsdeploy.errors import HostUnreachable, Interrupted
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.ssh import transport
+
+LAB = Path(__file__).parents[2] / "golden" / "lab"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
+    """(hosts, arguments) of every call of the host program; none of them is answered."""
+    found: list[tuple[list[str], list[str]]] = []
+
+    def fan_out(endpoints: Sequence[Any], _program: bytes, argv: Sequence[str], **_: Any) -> Iterator[Any]:
+        found.append(([endpoint.host for endpoint in endpoints], list(argv)))
+        raise HostUnreachable("gone")
+        yield  # it is a generator, as the real one
+
+    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [Named(name) for name in names])
+    monkeypatch.setattr(transport, "fan_out", fan_out)
+    return found
+
+
+class Named:
+    """An endpoint by its name."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+
+def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.ProvisionRun:
+    plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
+    monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: FleetPlan(plans, {}))
+    monkeypatch.setattr(ansible, "play", play)
+    path = LAB / "fleet.yml"
+    lock = lockfile.read(LAB / "gdsdeploy.lock")
+    return provision.provision(load_fleet(path), lock, path, names=list(plans), extra=extra, progress=lambda _: None)
+
+
+def ended(*_: Any, **__: Any) -> ansible.Outcome:
+    return ansible.Outcome(status=0, hosts={"gpu1": ansible.HostResult()})
+
+
+def interrupted(*_: Any, **__: Any) -> ansible.Outcome:
+    raise Interrupted("Ctrl-C")
+
+
+def test_a_run_lets_go_of_the_hosts_that_it_worked_on(
+    monkeypatch: pytest.MonkeyPatch, calls: list[tuple[list[str], list[str]]], tmp_path: Path
+) -> None:
+    run = provisioned(monkeypatch, ended)
+    assert run.failures() == {}, "a host that isn't reached is free when the lease ends"
+    ((hosts, argv),) = calls
+    assert hosts == ["gpu1"], "the satisfied host was left alone"
+    assert argv[:3] == ["apply", "--json", "--release"]
+    inventory = (tmp_path / "state" / "runs" / "inventory.yml").read_text()
+    assert f'gds_run: !unsafe "{argv[3]}"' in inventory
+    assert ': provision"' in inventory
+
+
+def test_also_when_it_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch, calls: list[tuple[list[str], list[str]]]
+) -> None:
+    with pytest.raises(Interrupted):
+        provisioned(monkeypatch, interrupted)
+    assert len(calls) == 1
+
+
+def test_a_check_keeps_no_host(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[list[str], list[str]]]) -> None:
+    provisioned(monkeypatch, ended, "--check")
+    assert calls == []
+
+
+def test_who_runs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "alice")
+    monkeypatch.setattr(socket, "gethostname", lambda: "controller")
+    one, other = provision.Identity.of("provision"), provision.Identity.of("provision")
+    assert one.who == "alice@controller: provision"
+    assert one.run != other.run
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    assert provision.Identity.of("remove").who.partition("@")[0].isdigit()

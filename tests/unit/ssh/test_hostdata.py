@@ -1,0 +1,208 @@
+"""Answers are what they are called, at every place of them; what real hosts say is taken as it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.cli import mode
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.host import evidence
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.model.finding import FAIL, Finding
+from gdsdeploy.host.topology import text as shown
+from gdsdeploy.report import html, junit, prometheus
+from gdsdeploy.report import json as json_object
+from gdsdeploy.report import text as text_report
+from gdsdeploy.report.model import HostReport, Report
+from gdsdeploy.ssh import reply_schema
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.reply_schema import Evidence, GateShown
+from gdsdeploy.validate import fleet_validation, topology
+from gdsdeploy.validate.explain import explain_facts
+from tests.unit.converge.test_expectation import fleet, lock
+from tests.unit.hostile_words import VALUES, WORDS, places, with_value
+from tests.unit.rdma_host import host as rdma_host
+
+TESTS = Path(__file__).parents[2]
+RECORDED = sorted(
+    path for path in (TESTS / "evidence").rglob("*.json") if '"collected_at"' in path.read_text()[:200_000]
+)
+WAIVER = {"until": "2026-12-31", "reason": "known", "was": FAIL}
+FINDING = Finding("storage.path:/mnt", FAIL, "t", "e", "f", "h", ["line"], WAIVER, "compat").as_dict()
+RECORD = gate.Record(
+    gate.CLOSED, "why", FAIL, "b-1", "2026-11-21T08:00:00Z", 1.5, "gpu1", "gds", "sha256:x", "0" * 64,
+    [["kernel", "6.12"], ["driver", "550.1 open"]], [FINDING], ["odirect: stopped"],
+)  # fmt: skip
+SHOWN = {"version": 1, "boot_id": "b-1", "reason": "", "record": json.loads(RECORD.to_json())}
+EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
+ASKED = fleet_validation.ValidateOptions(day="2026-11-22")
+
+
+def came(document: Any) -> Answer:
+    """The answer as it comes from a host that sends this: half of a character cannot be sent otherwise."""
+    try:
+        value = jsontext.loads(json.dumps(document))
+    except ValueError as error:
+        return Answer("gpu1", None, HostUnfit(f"gpu1: {error}"), 0.5)
+    return Answer("gpu1", value if isinstance(value, dict) else None, None, 0.5)
+
+
+def report_of(document: Any, *, since_boot: bool) -> HostReport:
+    try:
+        if since_boot:
+            return fleet_validation._recorded(EXPECTED, came(document), ASKED, ())
+        answer = came(document)
+
+        def report(evidence: dict[str, Any]) -> HostReport:
+            expected = fleet_validation.fit_expectation(fleet(), lock(), EXPECTED, answer)
+            return fleet_validation.host_report(expected, evidence, ASKED, (), answer.seconds)
+
+        return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
+    except (HostUnfit, HostUnreachable) as error:
+        return fleet_validation.report_without_evidence(EXPECTED, error, 0.5)
+
+
+def written(host: HostReport) -> str:
+    """Every format of a report, in bytes that a file takes, with an honest host beside this one."""
+    honest = HostReport("honest", "gds", (Finding("kernel.running", FAIL, "t", "e", "f"),))
+    report = Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (host, honest))
+    texts = [document.render(report) for document in (html, junit, prometheus, json_object)]
+    texts.append(text_report.details(report))
+    for document in texts:
+        document.encode()
+        assert "honest" in document
+    lines = [line for line in texts[2].splitlines() if not line.startswith("#")]
+    sample = re.compile(r'[a-z_]+\{([a-z_]+="([^"\\]|\\.)*",?)*\} \S+')
+    assert all(sample.fullmatch(line) for line in lines), lines
+    return texts[3]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_what_real_hosts_say_is_taken_as_it_is(path: Path) -> None:
+    document = json.loads(path.read_text())
+    document = document.get("evidence", document)
+    if "files" not in document:
+        pytest.fail(f"{path} holds no evidence")
+    assert reply_schema.judge_reply(came(document), "evidence", Evidence, dict) == document
+
+
+def test_every_section_that_is_recorded_has_its_shape() -> None:
+    assert {*Recorder().document, "environment"} == Evidence.model_fields.keys()
+    assert f"(version {evidence.VERSION})" in str(evidence.__doc__)
+
+
+def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
+    document = reply_schema.judge_reply(came(SHOWN), "gate show", GateShown, dict)
+    assert gate.record_of(document["record"]) == RECORD
+    report = report_of(SHOWN, since_boot=True)
+    assert [item.check for item in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
+    assert (
+        report_of({**SHOWN, "record": None, "reason": "it has not run"}, since_boot=True).findings[0].found
+        == "it has not run"
+    )
+
+
+@pytest.mark.parametrize("place", list(places(SHOWN)), ids=lambda place: ".".join(map(str, place)) or "all")
+def test_a_record_with_another_value_at_any_place(place: tuple[Any, ...]) -> None:
+    for value in (*VALUES, *WORDS):
+        report = report_of(with_value(SHOWN, place, value), since_boot=True)
+        assert report.trouble is None or report.trouble.message.startswith("gpu1: ")
+        written(report)
+
+
+def refusal(judge: Callable[..., Any], *arguments: Any) -> str:
+    """Why a host is refused; empty where it is not."""
+    try:
+        judge(*arguments)
+    except GdsError as error:
+        return error.message
+    return ""
+
+
+def sample(document: dict[str, Any]) -> dict[str, Any]:
+    """A few entries of each section: every kind of value, and not each of a thousand files."""
+
+    def few(section: Any) -> Any:
+        return dict(list(section.items())[:2]) if isinstance(section, dict) else section
+
+    return {key: value if key == "host" else few(value) for key, value in document.items()}
+
+
+@pytest.mark.parametrize("value", [*VALUES[::2], *WORDS[::6]], ids=lambda value: repr(value)[:16])
+def test_evidence_with_another_value_at_any_place(value: Any) -> None:
+    """Only its shape: what is made of it is tried with whole evidence below."""
+    document = sample(rdma_host())
+    for place in places(document):
+        words = refusal(
+            reply_schema.judge_reply, came(with_value(document, place, value)), "evidence", Evidence, facts_from
+        )
+        assert words.startswith("gpu1: ") or not words
+        assert words.isprintable()
+
+
+#: Where facts that other verbs than validate stand on are read.
+TELLING = (
+    ("files", "/proc/driver/nvidia/version"), ("files", "/proc/modules"), ("files", "/proc/cmdline"),
+    ("files", "/proc/self/mountinfo"), ("files", "/sys/class/infiniband/mlx5_0/ports/1/state"),
+    ("excerpts", "/proc/kallsyms"), ("excerpts", "/proc/meminfo"), ("listings", "/sys/class/infiniband"),
+    ("listings", "/sys/bus/pci/devices"), ("listings", "/dev/nvidia*"), ("commands", "ip-address"), ("host", "uname"),
+    ("files",), ("links",), ("listings",), ("excerpts",), ("commands",), ("binaries",),
+)  # fmt: skip
+GONE: Any = object()
+
+
+def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
+    copied = copy.deepcopy(document)
+    inner = copied
+    for part in place[:-1]:
+        inner = inner[part]
+    inner.pop(place[-1], None)
+    return copied
+
+
+@pytest.mark.parametrize("place", TELLING, ids=".".join)
+@pytest.mark.parametrize("value", [{"error": "EACCES"}, GONE, "", WORDS[0], []])
+def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: Any) -> None:
+    """`mode` met a traceback as soon as the driver's version could not be read."""
+    whole = rdma_host()
+    document = without(whole, place)
+    if value is not GONE:
+        inner = document
+        for part in place[:-1]:
+            inner = inner[part]
+        inner[place[-1]] = value
+    # Not by way of the shapes, which refuse some of these: saved evidence is judged without.
+    facts = facts_from(document)
+    assert mode._text(facts)
+    json.dumps(mode._document(facts))
+    assert refusal(topology.require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(
+        topology.require_topology("gpu1", facts)
+    )
+    assert render(explain_facts(facts, ""))
+    written(fleet_validation.host_report(EXPECTED, document, ASKED, ()))
+
+
+def test_nobody_foresaw_it() -> None:
+    """Whatever a document sets off is that host's trouble, and the next is judged."""
+
+    def judge(name: str, _: str) -> str:
+        return {"honest": "fine"}[name]
+
+    results, errors = reply_schema.judge_each(
+        {"liar\x1b": "x", "gone": HostUnreachable("gone: away"), "honest": "x"}, judge
+    )
+    assert results == {"honest": "fine"}
+    assert [type(error) for error in errors] == [HostUnfit, HostUnreachable]
+    assert "cannot be judged: KeyError" in errors[0].message
+    assert errors[0].hint

@@ -1,0 +1,208 @@
+"""What identifies a site is taken out of texts, always by the same word, and what only looks like it stays."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import tarfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.host import checks
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.validate import bundle
+from gdsdeploy.validate.bundle import Bundle, BundleHost
+from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.validate.support_bundle import judge, redactor_for
+
+HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
+EXPECTATION = from_json((HOSTS / "lab-vm.expectation.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hunter2,rw",
+        'export AWS_SECRET_ACCESS_KEY="hunter2"',
+        "api_key: hunter2",
+        '{"auth_token": "hunter2"}',
+        "https://joe:hunter2@mirror.example/debian",
+        "Authorization: Bearer hunter2hunter2",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
+        "mount -o username=joe,passwd=hunter2",
+    ],
+)
+def test_secrets_are_gone(text: str) -> None:
+    redactor = Redactor()
+    redacted_text = redactor.text(text)
+    assert "hunter2" not in redacted_text
+    assert REDACTED in redacted_text
+    assert redactor.summary()["secret"] >= 1
+    assert redactor.text(redacted_text) == redacted_text
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("10.1.2.3:/export", r"198\.18\.\d+\.\d+:/export"),
+        ("addr=10.1.2.3,proto=rdma", r"addr=198\.18\.\d+\.\d+,proto=rdma"),
+        ("inet6 fe80::9a03:9bff:fe12:3456/64", r"inet6 fe80::1/64"),
+        ("2a02:810d:8c0:1::5", r"2001:db8::1"),
+        ("ether 98:03:9B:12:34:56", r"ether 02:00:00:00:00:01"),
+        ("node_guid: 9803:9b03:0012:3456", r"node_guid: 0200:0000:0000:0001"),
+        ("GPU-5f2c1b9e-9d0a-4c2e-8f6b-0d6f5a4c3b2a", r"GPU-00000000-0000-4000-8000-000000000001"),
+        ("root=UUID=5f2c1b9e-9d0a-4c2e-8f6b-0d6f5a4c3b2a ro", r"root=UUID=00000000-0000-4000-8000-000000000001 ro"),
+        ("Serial Number : 1650123456789", r"Serial Number : serial-1"),
+        ("/home/joe/data", r"/home/user1/data"),
+        ("nqn.2014-08.org.nvmexpress:uuid:abc", r"device-1"),
+        ("wwid eui.0025385b71b0e3b8", r"wwid device-1"),
+        ("loader/entries/0123456789abcdef0123456789abcdef-6.12.conf", r"loader/entries/0{31}1-6.12.conf"),
+    ],
+)
+def test_what_identifies_is_replaced_by_something_of_its_kind(text: str, pattern: str) -> None:
+    redactor = Redactor()
+    redacted_text = redactor.text(text)
+    assert re.fullmatch(pattern, redacted_text), redacted_text
+    assert redactor.text(text) == redacted_text, "the same word for the same thing"
+    assert redactor.text(redacted_text) == redacted_text, "and once is enough"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "libcufile.so.1.9.1.3",
+        "driver 550.163.01, kernel 6.12.94+deb13-amd64",
+        "0000:3b:00.0 0000:00:01.1",
+        "12:34:56",
+        "127.0.0.1 and ::1 and 0.0.0.0/0",
+        "00:00:00:00:00:00",
+        "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c",
+        "a" * 64,
+        "nvidia_p2p_get_pages 0x1234abcd",
+        "/dev/nvme0n1p1 /mnt/nvme ext4 rw,relatime 0 0",
+        "300.1.2.3",
+    ],
+)
+def test_what_only_looks_like_it_stays(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+def test_versions_that_look_like_addresses_stay_where_they_are_known() -> None:
+    assert Redactor(versions=["1.9.1.3"]).text("is 1.9.1.3 (10.9.1.3)") == "is 1.9.1.3 (198.18.0.1)"
+
+
+def test_names_are_whole_words() -> None:
+    redactor = Redactor(names={"gpu1": "host-1", "gpu10": "host-2"})
+    assert redactor.text("gpu1 gpu10 gpu11 /gpu1.lan gpu1:") == "host-1 host-2 gpu11 /host-1.lan host-1:"
+
+
+# --- whole bundles ---------------------------------------------------------------------------------------------------
+
+
+def planted() -> tuple[dict[str, Any], list[str]]:
+    """A real host's evidence with things in it that must not leave; and those."""
+    evidence = json.loads((HOSTS / "lab-vm-provisioned.json").read_text())
+    files = evidence["files"]
+    words = [
+        "10.77.8.9",
+        "S64DNE0R123456",
+        "hunter2",
+        "joedoe",
+        "9d1c2b7a-5a0e-4a0c-9e0e-1f6b3f6f0002",
+        "98:03:9b:77:88:99",
+    ]
+    files["/sys/class/nvme/nvme9/device/serial"] = "S64DNE0R123456\n"
+    evidence["links"]["/dev/disk/by-id/nvme-Disk_S64DNE0R123456"] = "../../nvme9n1"
+    files["/etc/environment"] = "TOKEN=hunter2\nDATA=/home/joedoe/data\n"
+    files["/proc/cmdline"] = (
+        str(files.get("/proc/cmdline", "")) + " ip=10.77.8.9 uuid=9d1c2b7a-5a0e-4a0c-9e0e-1f6b3f6f0002"
+    )
+    files["/etc/cufile.json"] = files["/etc/cufile.json"].replace("{", "{\n  // 98:03:9b:77:88:99", 1)
+    return evidence, words
+
+
+def whole(evidence: dict[str, Any], expectation: Expectation = EXPECTATION) -> Bundle:
+    return Bundle("fleet.yml", "sha256:0", "2026-11-21T08:00:00Z", {"gpu1": BundleHost(expectation, evidence)})
+
+
+def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
+    import hashlib
+
+    evidence, words = planted()
+    digest = hashlib.sha256(evidence["files"]["/etc/cufile.json"].encode()).hexdigest()
+    original = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
+    redactor = redactor_for(original, hide_names=True)
+    redacted = bundle.redact_bundle(original, redactor)
+    data = bundle.pack(redacted, redactor.summary())
+    (tmp_path / "b.tar.gz").write_bytes(data)
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        text = "".join(archive.extractfile(entry).read().decode() for entry in archive)  # type: ignore[union-attr]
+        assert {(entry.mtime, entry.uid, entry.uname) for entry in archive} == {(0, 0, "")}
+    for word in [*words, '"gpu1"']:
+        assert word.lower() not in text.lower(), word
+    assert json.loads(text[text.index('{\n  "fleet"') :].split("\n}\n")[0] + "}")["redacted"] == redactor.summary()
+    again = bundle.read(tmp_path / "b.tar.gz")
+    assert [asdict(host) for host in again.hosts.values()] == [asdict(host) for host in redacted.hosts.values()]
+    before = checks.run(facts_from(evidence), original.hosts["gpu1"].expectation)
+    (report,) = judge(again, progress=lambda _: None).hosts
+    assert [(entry.check, entry.verdict) for entry in report.findings] == [
+        (entry.check, entry.verdict) for entry in before
+    ]
+    rendered = {entry.check: entry.verdict for entry in report.findings}
+    assert rendered["cufile.rendered"] == "pass", "the digest of the redacted file is expected"
+
+
+def test_the_same_content_gives_the_same_bytes() -> None:
+    evidence, _ = planted()
+    packed = []
+    for _ in range(2):
+        redactor = redactor_for(whole(evidence), hide_names=False)
+        packed.append(bundle.pack(bundle.redact_bundle(whole(evidence), redactor), redactor.summary()))
+    assert packed[0] == packed[1]
+
+
+def test_addresses_stay_addresses() -> None:
+    redactor = Redactor()
+    for number in range(300):
+        ipaddress.ip_address(redactor.text(f"10.0.{number // 250}.{number % 250 + 1}"))
+    assert redactor.summary() == {"IPv4 address": 300}
+
+
+def a_fleet(**hosts: str) -> Fleet:
+    shared = {"version": 1, "profiles": {"p": {"os": "debian-13"}}}
+    return Fleet.model_validate(
+        {**shared, "hosts": {name: {"profile": "p", "user": user} for name, user in hosts.items()}}
+    )
+
+
+def test_domains_of_hosts_and_login_names_go_even_where_host_names_stay() -> None:
+    fleet = a_fleet(**{"gpu1.rz.corp.example": "bob", "gpu2": "ubuntu"})
+    original = whole({"host": {"name": "gpu2.lab.other.example"}})
+    redactor = redactor_for(original, fleet, hide_names=False)
+    text = "bob@gpu1.rz.corp.example: from mirror.corp.example, lab.other.example; bobsled, bob-tools, ID=ubuntu (bob)."
+    redacted_text = redactor.text(text)
+    for word in ("corp", "other.example", "bob@", "(bob)"):
+        assert word not in redacted_text, word
+    assert redacted_text.startswith("user-name-1@gpu1.domain-")
+    assert "bobsled, bob-tools, ID=ubuntu (user-name-1)." in redacted_text
+    assert redactor.text(redacted_text) == redacted_text
+    hidden = redactor_for(original, fleet, hide_names=True).text(text)
+    assert hidden.startswith("user-name-1@host-1:")
+
+
+@pytest.mark.parametrize("name", ["h100-libcufile-1.20.0", "h100-libcufile-1.15.1", "light-pinned", "lab-vm-bare"])
+def test_no_verdict_of_a_real_host_changes(name: str) -> None:
+    evidence = json.loads((HOSTS / f"{name}.json").read_text())
+    redacted = bundle.redact_bundle(whole(evidence), redactor_for(whole(evidence), hide_names=True))
+    (host,) = redacted.hosts.values()
+    before = checks.run(facts_from(evidence), EXPECTATION)
+    after = checks.run(facts_from(host.evidence), host.expectation)
+    assert [(entry.check, entry.verdict) for entry in after] == [(entry.check, entry.verdict) for entry in before]
+    assert "secret" not in redactor_for(whole(evidence), hide_names=True).summary()
