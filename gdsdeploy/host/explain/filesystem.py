@@ -89,7 +89,7 @@ def _journal_mode(mount: Mount) -> Condition:
     if mount.option("data") is None and isinstance(mount.device, Device):
         evidence = (f"/proc/fs/ext4/{mount.device.name}/options: data={mode}",)
         if mode is None:
-            what = f"ext4 on {mount.mount_point} has no journal, so it can't be in the mode data=ordered"
+            what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
             fix = f"unmount it and add a journal: tune2fs -O has_journal {mount.source}"
             evidence = (f"/proc/fs/ext4/{mount.device.name}/options: no data=",)
     cause = Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4)
