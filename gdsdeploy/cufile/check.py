@@ -106,7 +106,7 @@ def judged_release(version: str) -> tuple[Release, str | None]:
 
 
 def check(text: bytes, release: Release, machine: MachineFacts | None = None) -> Report:
-    """Judge the content of a file for a release; with ``machine``, for that machine too."""
+    """Judge the content of a file for a release, and for ``machine`` if it is there."""
     verdict = judge(text, release, machine.look if machine else everything_is_there)
     try:
         document = read(text)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gdsdeploy import atomic
 
-#: Fields that are written anew: where the file lies, and checksums that nobody should rely on any more.
+#: Fields that the mirror writes itself, or leaves out: where the file lies, and checksums that are too weak.
 _DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512):.*\n(?:[ \t].*\n)*", re.MULTILINE | re.IGNORECASE)
 
 

@@ -45,7 +45,7 @@ def local(provision: str) -> str:
         later = [{**role, "when": [*_list(role.get("when")), _STAYS]} for role in roles[at + 1 :]]
         parts.append(_dump({**kept, "roles": roles[:at]}))
         parts.append(_own_play("reboot"))
-        parts.append(_dump({**kept, "name": "Go on where no reboot is needed", "roles": later}))
+        parts.append(_dump({**kept, "name": "Continue where no reboot is needed", "roles": later}))
     return _HEAD + "\n".join(parts)
 
 

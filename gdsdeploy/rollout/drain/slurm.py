@@ -26,7 +26,7 @@ HOLDING = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT,
 #: A job's fields; the name comes last because it may hold anything.
 JOB = "%i|%u|%T|%L|%j"
 #: No node has this name; Slurm checks the right to change nodes before it looks for the node.
-NOBODY = "gdsdeploy-may-drain"
+NO_NODE = "gdsdeploy-may-drain"
 
 
 def is_ours(node: Node, reason: str) -> bool:
@@ -86,7 +86,7 @@ class Slurm(Cluster[Node]):
             ]
             if unknown:
                 objections.append(self._unknown(unknown))
-            answer = self._ask(["update", f"NodeName={NOBODY}", "State=RESUME"], "ask Slurm", ok=range(256))
+            answer = self._ask(["update", f"NodeName={NO_NODE}", "State=RESUME"], "ask Slurm", ok=range(256))
             output = (answer.stderr + answer.stdout).strip()
             if "Invalid node name" not in output:
                 objections.append(f"Slurm does not let this user drain nodes: {output}")

@@ -202,7 +202,7 @@ def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
 
 
 def _describe(host: HostStatus, bar: Segment) -> str:
-    """Everything about a bar, for its title."""
+    """Everything about a bar: the text of its title."""
     words = []
     for work in bar.works:
         lasted = "under way" if work.end is None else span(work.end - work.begin)
