@@ -13,7 +13,7 @@ from tests.unit.docs_prose import refused_phrases
 
 ROOT = Path(__file__).parents[2]
 #: Code inside of texts: conditions in f-strings, and what Jinja evaluates.
-CODE = re.compile(r"is None|\{\{.*?\}\}|\{%.*?%\}")
+CODE = re.compile(r"\bNone\b|\{\{.*?\}\}|\{%.*?%\}")
 #: Files on hosts have these texts as comments; other words would be a change on every host.
 ON_HOSTS = {"gdsdeploy/host/apply/gate.py", "gdsdeploy/host/apply/guard.py", "gdsdeploy/host/apply/recipes.py"}
 ON_HOSTS |= {"gdsdeploy/host/apply/signing.py"}

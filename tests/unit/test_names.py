@@ -1,0 +1,62 @@
+"""Names say what a thing is: no bare participle, no ``found`` or ``item``; see docs/style.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("gdsdeploy", "plugins", "docs", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    if "_share" not in path.parts and "sources" not in path.parts
+)
+REFUSED = frozenset(
+    [
+        "asked",
+        "called",
+        "found",
+        "given",
+        "gone",
+        "got",
+        "held",
+        "here",
+        "item",
+        "judged",
+        "kept",
+        "known",
+        "looked",
+        "made",
+        "meant",
+        "said",
+        "seen",
+        "taken",
+        "there",
+        "told",
+        "wanted",
+    ]
+)
+#: Fields that are keys of a JSON document, or of a row: their names are part of a format.
+FORMATS = frozenset({("gdsdeploy/host/model/finding.py", "found")})
+
+
+def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, name) of every function, class, parameter and variable."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_are_nouns_and_verbs(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    names = [(line, name) for line, name in bound(ast.parse(path.read_text())) if name.strip("_").lower() in REFUSED]
+    assert [(line, name) for line, name in names if (place, name) not in FORMATS] == []
