@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.cli.gate import FAILED
-from tests.unit.host.checks.changes import GOOD, EXPECTATION
+from tests.unit.host.checks.changes import EXPECTATION, GOOD
 from tests.unit.host.explain.capable_host import MOUNT, capable
 
 ROOT = Path(__file__).parents[2]

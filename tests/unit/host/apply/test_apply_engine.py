@@ -15,7 +15,7 @@ from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.errors import ApplyError, CannotTellError, DesiredError
-from tests.unit.host.apply.apply_tree import FILES, Some, DesiredFiles, desired_resource, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, desired_resource, tree
 
 
 def document(*resources: Any, version: Any = 1) -> dict[str, Any]:

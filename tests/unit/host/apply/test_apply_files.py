@@ -13,7 +13,7 @@ from gdsdeploy.host.apply import files
 from gdsdeploy.host.apply.files import ABSENT, FOLDER, File, PathState
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError, CannotTellError
-from tests.unit.host.apply.apply_tree import Some, DesiredFiles, apply, check
+from tests.unit.host.apply.apply_tree import DesiredFiles, Some, apply, check
 
 TEXT = File.of("/etc/x.conf", "x\n")
 DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"

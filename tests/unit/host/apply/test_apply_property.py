@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply import apply_tree
-from tests.unit.host.apply.apply_tree import FILES, Some, DesiredFiles, apply, check, differing, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, apply, check, differing, tree
 
 #: fsync costs nothing there.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -13,7 +13,7 @@ from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.record import Record
 from gdsdeploy.host.errors import ApplyError
-from tests.unit.host.apply.apply_tree import FILES, Some, DesiredFiles, apply
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, apply
 
 PLACE = record.PATH.lstrip("/")
 

@@ -14,7 +14,7 @@ from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.errors import DesiredError
-from tests.unit.host.apply.apply_tree import FILES, Some, Systemctl, DesiredFiles, apply, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, Systemctl, apply, tree
 
 MARKED = "# Rendered by gdsdeploy; changes here are overwritten.\n"
 THEIRS = {

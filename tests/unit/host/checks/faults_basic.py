@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.host.checks.changes import (
-    LOADED,
     EXPECTATION,
+    LOADED,
     Change,
     absent,
     appended,

@@ -12,9 +12,9 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from tests.unit.host.checks.changes import (
     BARE,
+    EXPECTATION,
     GOOD,
     HOSTS,
-    EXPECTATION,
     appended,
     crc,
     file,

@@ -10,7 +10,7 @@ import pytest
 
 from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.registry import check, passed, subjects
+from gdsdeploy.host.checks.registry import passed, subjects
 from gdsdeploy.host.model.expectation import Expectation
 
 ROOT = Path(__file__).parents[4]
@@ -21,22 +21,22 @@ def test_the_page_is_the_one_in_the_documentation() -> None:
 
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
-    ids = [check.id for check in listed()]
+    ids = [entry.id for entry in listed()]
     assert all(re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", ident) for ident in ids)
     assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(subjects())
 
 
 def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
     names = {field.name for field in fields(Expectation)}
-    for check in listed():
-        assert all((check.title, check.expects, check.prevents, check.unknown_hint))
-        assert set(re.findall(r"\{(\w+)\}", check.expects)) <= names
-        assert not check.title.endswith(".")
+    for entry in listed():
+        assert all((entry.title, entry.expects, entry.prevents, entry.unknown_hint))
+        assert set(re.findall(r"\{(\w+)\}", entry.expects)) <= names
+        assert not entry.title.endswith(".")
 
 
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
-        check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
+        entry("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
 
 
 def test_the_table_of_faults_is_the_one_in_the_documentation() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
-from tests.unit.host.checks.changes import GOOD, HOSTS, EXPECTATION, Change, Document, findings
+from tests.unit.host.checks.changes import EXPECTATION, GOOD, HOSTS, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
-from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, kernel_log
+from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, kernel_log, options
 from tests.unit.later_evidence import complete
 
 GPU = complete(json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text()))
