@@ -36,7 +36,7 @@ def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
 
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
-        entry("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
+        check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
 
 
 def test_the_table_of_faults_is_the_one_in_the_documentation() -> None:
