@@ -226,26 +226,28 @@ def test_a_cause(copy: Copy, host: Host, tmp_path: Path) -> None:
 APPLY = """
 import json
 from gdsdeploy.host.apply import engine, removal
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply import written
 root = sys.argv[1]
-items = engine.items(json.loads(sys.argv[2]))
-found = {}
+resources = engine.read_resources(json.loads(sys.argv[2]))
+steps = {}
 for step, check in (("check", True), ("apply", False), ("again", True)):
-    (result,) = engine.run(Host(check, root=root), items)
-    found[step] = [(change.kind, change.subject) for change in result.changes]
+    (result,) = engine.run(ManagedHost(check, root=root), resources)
+    steps[step] = [(change.kind, change.subject) for change in result.changes]
 for step, check in (("would remove", True), ("remove", False)):
-    found[step] = [(change.kind, change.subject) for change in removal.remove(Host(check, root=root), ["greeting"])]
-found["rollback"] = items[0].resource.reverts[0] in written.paths(root)
-print(json.dumps(found))
+    changes = removal.remove(ManagedHost(check, root=root), ["greeting"])
+    steps[step] = [(change.kind, change.subject) for change in changes]
+steps["rollback"] = resources[0].resource.reverts[0] in written.paths(root)
+print(json.dumps(steps))
 """
 PLAN = """
 import json
 from gdsdeploy.host.apply import registry
 from gdsdeploy.converge.diff import change
 from gdsdeploy.converge import change_words
-made = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
-print(json.dumps([change_words.what(made), change_words.found(made), registry.removal_order()]))
+greeting = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
+words = change_words.action_words(greeting), change_words.before_words(greeting)
+print(json.dumps([*words, registry.removal_order()]))
 """
 
 
@@ -278,7 +280,8 @@ fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
-hosts = inventory(fleet, lock, plan_fleet.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
+run_files = plan_fleet.write_run_files(fleet, lock, Path(sys.argv[1]))
+hosts = inventory(fleet, lock, run_files)["all"]["children"]["hosts"]["hosts"]
 print(json.dumps([known(), {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """
 
@@ -298,10 +301,10 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
 MANAGERS = """
 import json
 from gdsdeploy.host.apply import guard, repositories
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 hooks = [file.path for file in guard.Guard().wanted(guard.Desired("opkg"))]
-paths = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
+paths = [change.subject for change in repositories.take_back(ManagedHost(True, root=sys.argv[1]))]
 print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], paths]))
 """
 

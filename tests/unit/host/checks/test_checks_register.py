@@ -10,7 +10,7 @@ import pytest
 
 from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.registry import passed, subjects
+from gdsdeploy.host.checks.registry import check, passed, subjects
 from gdsdeploy.host.model.expectation import Expectation
 
 ROOT = Path(__file__).parents[4]
