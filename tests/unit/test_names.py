@@ -21,8 +21,8 @@ REFUSED = frozenset(
         *("looked", "made", "meant", "said", "seen", "taken", "there", "told", "wanted"),
     ]
 )
-#: Fields that are keys of a JSON document, or of a row: their names are part of a format.
-FORMATS = frozenset({("gdsdeploy/host/model/finding.py", "found")})
+#: Names that a format or an interface prescribes: keys of a JSON document or of a row, and arguments that pytest names.
+FORMATS = frozenset({("gdsdeploy/host/model/finding.py", "found"), ("tests/unit/conftest.py", "item")})
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:

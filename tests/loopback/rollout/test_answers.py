@@ -26,7 +26,7 @@ from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
-from tests.unit.rollout.asked import BOOT, KERNEL, OLD, Asked, compared, differs, needed, snapshot, status, work
+from tests.unit.rollout.asked import BOOT, KERNEL, OLD, ScriptedWork, compared, differs, needed, snapshot, status, work
 
 ROLLOUT = Path(answers.__file__).parent
 QUESTIONS: dict[tuple[str, ...], Question[Any]] = {
@@ -228,7 +228,7 @@ def test_nor_does_the_planning() -> None:
 # -- a whole way back on a host that lies
 
 
-def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, str], document: Any) -> Asked:
+def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, str], document: Any) -> ScriptedWork:
     """A host in the middle of its rollout; to one question it answers with ``document``."""
     told = {**WHOLE, ("rollout", "status"): status(), ("guard", "judge"): {"admitted": True, "reasons": []}}
     told[question] = document

@@ -25,9 +25,9 @@ def program(text: str = "print('hello')\n") -> bytes:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of programs, in place of root's."""
-    found = tmp_path / "run"
-    monkeypatch.setattr(bootstrap, "FOLDER", str(found))
-    return found
+    folder = tmp_path / "run"
+    monkeypatch.setattr(bootstrap, "FOLDER", str(folder))
+    return folder
 
 
 def test_it_is_unpacked_once(run: Path) -> None:
