@@ -29,7 +29,7 @@ BESIDE = ("templates", "roles", "plugins", "playbooks")
 
 CHECK = """\
 from ..model.expectation import Expectation
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from .registry import Answer, check, failed, subject
 
 subject("hugepages", after="kernel")
@@ -37,7 +37,7 @@ subject("hugepages", after="kernel")
 
 @check("hugepages.reserved", "there are huge pages", expects="some on {os}", prevents="slow pinning")
 def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return failed("none on " + known(facts.os.name), "Reserve some")
+    return failed("none on " + require(facts.os.name), "Reserve some")
 """
 CAUSE = """\
 from typing import Iterator, Optional
@@ -81,7 +81,7 @@ class Greeting(FileResource[Desired]):
     reasons: ClassVar[Words] = {"silent": "nobody was greeted"}
     reverts = (PATH,)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         return [File.of(PATH, desired.text)]
 
     def changes(self, desired, observed, pending=()):
@@ -300,7 +300,7 @@ import json
 from gdsdeploy.host.apply import guard, repositories
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages import managers
-hooks = [file.path for file in guard.Guard().wanted(guard.Desired("opkg"))]
+hooks = [file.path for file in guard.Guard().desired_files(guard.Desired("opkg"))]
 taken = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
 print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], taken]))
 """

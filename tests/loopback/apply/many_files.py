@@ -30,7 +30,7 @@ class Many(FileResource[Desired]):
 
     reverts = ("/etc/many.d/*", "/etc/more.d/*")
 
-    def wanted(self, desired: Desired) -> list[File]:
+    def desired_files(self, desired: Desired) -> list[File]:
         paths = [f"/etc/{'many' if number % 2 else 'more'}.d/{number}" for number in range(NUMBER)]
         return [File.of(path, path * 4000) for path in paths]
 

@@ -44,7 +44,7 @@ def apply(root: Path, *last: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_at_any_moment(root: Path) -> None:
-    wanted = {file.path: file.content.decode() for file in many_files.Many().wanted(many_files.Desired())}
+    wanted = {file.path: file.content.decode() for file in many_files.Many().desired_files(many_files.Desired())}
     before = {path: f"before {path}\n" for path in list(wanted)[::3]}
     for folder in ("etc/many.d", "etc/more.d", "var/lib"):
         (root / folder).mkdir(parents=True)

@@ -181,7 +181,7 @@ def test_copying_is_off_where_the_folder_says_so(host: Any, facts: HostFacts) ->
     assert {"checksums", "copy-on-write"} <= on(host, facts, "btrfs")
     assert not {"checksums", "copy-on-write"} & on(host, facts, "nocow")
     assert audit(host, facts, "nocow").of(("overwrite",))[0].result == BYPASSED
-    assert "crc32c" in " ".join(states(host, facts, "btrfs")["checksums"].said)
+    assert "crc32c" in " ".join(states(host, facts, "btrfs")["checksums"].evidence)
 
 
 def test_tmpfs_holds_its_data_in_the_cache(host: Any, facts: HostFacts) -> None:
@@ -191,7 +191,7 @@ def test_tmpfs_holds_its_data_in_the_cache(host: Any, facts: HostFacts) -> None:
 
 def test_shared_extents_of_xfs_are_said_to_be_possible(host: Any, facts: HostFacts) -> None:
     assert on(host, facts, "xfs", "possible") == {"deduplication", "copy-on-write"}
-    assert states(host, facts, "xfs")["copy-on-write"].said == ("XFS geometry: reflink=1",)
+    assert states(host, facts, "xfs")["copy-on-write"].evidence == ("XFS geometry: reflink=1",)
 
 
 def test_a_mount_that_cannot_be_written_to_is_not_proven(host: Any, facts: HostFacts) -> None:

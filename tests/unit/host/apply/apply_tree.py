@@ -58,7 +58,7 @@ class Some(FileResource[Wanted]):
     desired_type = Wanted
     reverts = ("/etc/some.d", "/etc/some.conf", "/etc/some.d/*", "/opt/deep/er/file")
 
-    def wanted(self, desired: Wanted) -> list[File]:
+    def desired_files(self, desired: Wanted) -> list[File]:
         return desired.files
 
 

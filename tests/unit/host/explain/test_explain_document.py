@@ -39,7 +39,7 @@ def ids(kind: Kind) -> list[str]:
 
 def test_the_kinds_of_a_provisioned_host() -> None:
     found = kinds(PROVISIONED)
-    assert {label for label, item in found.items() if item.here is True} == {"NVMe", "Userspace RDMA"}
+    assert {label for label, item in found.items() if item.present is True} == {"NVMe", "Userspace RDMA"}
     assert (found["NVMe"].path.path, ids(found["NVMe"])) == ("compat", ["nvme.no-hooks"])
     assert ids(found["NVMeOF"]) == ["nvme_rdma.no-hooks"]
     assert ids(found["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
@@ -51,7 +51,7 @@ def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
     found = kinds(H100)
     assert {item.row for item in found.values()} == {"compat", "Unsupported"}
     assert {item.path.path for item in found.values()} == {"compat"}
-    assert found["NVMe"].here is False
+    assert found["NVMe"].present is False
     assert ids(found["NVMe"])[0] == "nvidia-fs.not-installed"
     assert ids(found["Userspace RDMA"])[0] == "rdma.no-adapter"
 
@@ -59,7 +59,7 @@ def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
 def test_the_kinds_of_a_host_with_everything() -> None:
     document = with_gpu(capable())
     found = kinds(document)
-    assert (found["NVMe"].here, found["NVMe"].path.path) == (True, "nvidia-fs")
+    assert (found["NVMe"].present, found["NVMe"].path.path) == (True, "nvidia-fs")
     assert found["NVMeOF"].path.path == "compat"
     p2pdma(document)
     on_amd(document)

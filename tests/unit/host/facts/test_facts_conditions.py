@@ -42,7 +42,7 @@ def line(kind: str, options: str, number: str = "0:99", source: str = "server:/e
 def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, transport: str) -> None:
     found = seen(line("nfs4", options), files={"/proc/modules": "rpcrdma 1 0 - Live 0x0\nnfsv4 1 0 - Live 0x0\n"})
     assert found[TRANSPORT].state == transport
-    assert found[TRANSPORT].said[1] == "/proc/modules: nfsv4, rpcrdma"
+    assert found[TRANSPORT].evidence[1] == "/proc/modules: nfsv4, rpcrdma"
     for name in (*FILESYSTEM, RAID):
         state = found[name].state
         assert isinstance(state, Unknown)
@@ -53,7 +53,7 @@ def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, 
 def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
     found = seen(line(kind, "rw"))
     assert isinstance(found[RAID].state, Unknown)
-    assert found[TRANSPORT].said[0].endswith(f"type {kind} (rw,noatime)")
+    assert found[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
     if kind not in ("nfs", "nfs4"):
         assert isinstance(found[TRANSPORT].state, Unknown)
 
@@ -78,7 +78,7 @@ def stacked(uuid: Any, name: str = "dm-0") -> dict[str, Condition]:
 )
 def test_device_mapper_says_what_it_is(uuid: str, name: str) -> None:
     found = stacked(uuid)
-    assert (found[name].state, found[name].said) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
+    assert (found[name].state, found[name].evidence) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
     others = {LVM, MULTI, RAID, "encryption", "deduplication"} - {name}
     assert {found[other].state for other in others} == {"off"}
 
