@@ -40,8 +40,19 @@ REFUSED = frozenset(
         "wanted",
     ]
 )
-#: Fields that are keys of a JSON document, or of a row: their names are part of a format.
-FORMATS = frozenset({("gdsdeploy/host/model/finding.py", "found")})
+#: Fields that are keys of a JSON document, or of a row, and members that spell a value: part of a format.
+FORMATS = frozenset(
+    {
+        ("gdsdeploy/host/model/finding.py", "found"),
+        ("gdsdeploy/converge/ansible.py", "said"),
+        ("gdsdeploy/lock/compat.py", "known"),
+        ("gdsdeploy/lock/lockfile.py", "found"),
+        ("gdsdeploy/model/rollout.py", "KEPT"),
+        ("gdsdeploy/report/changes.py", "found"),
+        ("gdsdeploy/rollout/steps/answers.py", "held"),
+        ("gdsdeploy/ssh/reply_schema.py", "found"),
+    }
+)
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:

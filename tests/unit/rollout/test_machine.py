@@ -51,7 +51,7 @@ def test_a_host_that_has_the_lock_is_not_drained() -> None:
 def test_what_steps_found_is_known_to_later_ones() -> None:
     play = one()
     reach(play, "a", "apply")
-    known = play.under_way["a"].known
+    known = play.under_way["a"].data
     assert known["boot_id"] == "boot-1"
     assert known["drained"] is True
     assert known["snapshot"] == {}

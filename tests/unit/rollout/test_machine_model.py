@@ -65,7 +65,9 @@ class World(Play):
         if kind is Kind.CLOSED:
             judged = [self.machine.hosts[name] for name in self.plan_wave(data["wave"]).hosts]
             assert all(each.outcome is not None for each in judged)
-            assert all(each.judged for each in judged if each.outcome is Outcome.DONE and self.wave_of[each.name].soak)
+            assert all(
+                each.soak_passed for each in judged if each.outcome is Outcome.DONE and self.wave_of[each.name].soak
+            )
         return event
 
     def plan_wave(self, name: str) -> Wave:
@@ -120,7 +122,7 @@ class World(Play):
                 real.passed = real.boot
                 return {} if wish == "no boot" else {"validated_boot": boot}
             case Step.RETURN:
-                if task.known["validated_boot"] != boot:
+                if task.data["validated_boot"] != boot:
                     return None
                 assert real.passed == real.boot, "returned without a validation of this boot"
                 real.out = False
