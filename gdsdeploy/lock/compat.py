@@ -114,10 +114,8 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
         if rule.warns and not holds:
             continue
         allowed = holds if rule.needs else not (rule.refuses and holds)
-        stack_text = ", ".join(
-            f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os")
-        )
-        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack_text}.", warning=bool(rule.warns)))
+        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
+        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
     return verdicts
 
 

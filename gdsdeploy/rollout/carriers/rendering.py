@@ -168,12 +168,8 @@ def _without_waiting(job: _Job, name: str, supply: Supply, look: FindBuild) -> S
     own = by_intent(job.fleet, job.lock, name)
     if own.mode == "build":
         return own
-    cached_build = look(supply.want, job.fleet.suppliers(name))
-    return (
-        replace(supply, cached=True, origin=cached_build.builder)
-        if cached_build is not None
-        else replace(supply, builder="")
-    )
+    build = look(supply.want, job.fleet.suppliers(name))
+    return replace(supply, cached=True, origin=build.builder) if build is not None else replace(supply, builder="")
 
 
 def _machines(job: _Job, origin: RunFiles, supplies: Mapping[str, Supply]) -> Machines:
