@@ -289,7 +289,7 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
 
             def failing() -> set[str]:
                 report = validate(
-                    fleet, small.old, path, [host.name], asked=ValidateOptions(only=CHECKS), progress=print
+                    fleet, small.old, path, [host.name], options=ValidateOptions(only=CHECKS), progress=print
                 )
                 assert {finding.check for finding in report.hosts[0].findings} == set(CHECKS)
                 return {finding.check for finding in report.hosts[0].findings if finding.verdict != PASS}

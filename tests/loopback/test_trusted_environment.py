@@ -186,11 +186,14 @@ def test_no_such_variable_reaches_ansible(tmp_path: Path, variable: str) -> None
 
 
 def test_what_is_kept_is_on_the_page_with_its_reason_and_is_not_set_by_us(tmp_path: Path) -> None:
-    inherited = dict.fromkeys(run.KEPT, "theirs")
+    inherited = dict.fromkeys(run.ALLOWED_VARIABLES, "theirs")
     assert run.cleared(inherited) == {}
     page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
-    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.KEPT
-    assert not run.KEPT.keys() & ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.ALLOWED_VARIABLES
+    assert (
+        not run.ALLOWED_VARIABLES.keys()
+        & ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+    )
 
 
 def test_flags_are_read_without_the_settings_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

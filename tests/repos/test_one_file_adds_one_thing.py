@@ -273,13 +273,14 @@ from gdsdeploy.converge import plan_fleet
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.platform import known
+from gdsdeploy.platform import supported_systems
 fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
 hosts = inventory(fleet, lock, plan_fleet.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
-print(json.dumps([known(), {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
+systems = supported_systems()
+print(json.dumps([systems, {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """
 
 

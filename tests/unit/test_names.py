@@ -24,11 +24,18 @@ REFUSED = frozenset(
 #: Names that a format or an interface prescribes: keys of a JSON document or of a row, and arguments that pytest names.
 FORMATS = frozenset(
     {
+        ("gdsdeploy/converge/ansible.py", "said"),
         ("gdsdeploy/host/apply/packages/__init__.py", "wanted"),
         ("gdsdeploy/host/apply/restore.py", "held"),
         ("gdsdeploy/host/apply/restore.py", "known"),
         ("gdsdeploy/host/libcufile/errors.py", "seen"),
         ("gdsdeploy/host/model/finding.py", "found"),
+        ("gdsdeploy/lock/compat.py", "known"),
+        ("gdsdeploy/lock/lockfile.py", "found"),
+        ("gdsdeploy/model/rollout.py", "KEPT"),
+        ("gdsdeploy/report/changes.py", "found"),
+        ("gdsdeploy/rollout/steps/answers.py", "held"),
+        ("gdsdeploy/ssh/reply_schema.py", "found"),
         ("tests/unit/conftest.py", "item"),
     }
 )

@@ -125,7 +125,7 @@ def test_a_plan_goes_on_without_the_host_whose_file_cannot_be_made(fleet: Loopba
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
     assert isinstance(planned.hosts["gpu2"], HostPlan)
-    assert planned.known == {}
+    assert planned.fit_targets == {}
 
 
 def test_validate_holds_the_file_against_what_the_host_is(
@@ -146,7 +146,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
             lock,
             fleet.path,
             ["gpu1"],
-            asked=ValidateOptions(["cufile.rendered"]),
+            options=ValidateOptions(["cufile.rendered"]),
             progress=lambda _: None,
         )
         (finding,) = report.hosts[0].findings

@@ -188,7 +188,7 @@ def test_the_verb_says_what_it_lacks(run: Run, tmp_path: Path) -> None:
 def test_an_answer_without_values_is_no_success() -> None:
     """As with the real libcuda on a machine without a GPU: it returns before it names a value."""
     answer = Answer(
-        accepted=True, reason=None, key=None, effective={}, error=5001, said=("why",), log="", hung=False, seconds=0.1
+        accepted=True, reason=None, key=None, effective={}, error=5001, output=("why",), log="", hung=False, seconds=0.1
     )
     silent = Effective("a.json", "1.9.1.3", answer, ())
     words = "libcufile 1.9.1.3 returned 5001 without logging its values: why"

@@ -120,7 +120,7 @@ def test_a_library_that_spins_or_dies_is_reported(tmp_path: Path) -> None:
     answers = list(made(tmp_path, 'printf("so far"); for (;;) {}').ask_all(["{}", "{}"], timeout=0.5))
     assert time.monotonic() - begin < 5
     for answer in answers:
-        assert (answer.accepted, answer.hung, answer.said, answer.error) == (None, True, ("so far",), None)
+        assert (answer.accepted, answer.hung, answer.output, answer.error) == (None, True, ("so far",), None)
         assert 0.5 <= answer.seconds < 3
     died = made(tmp_path, "abort();").ask("{}")
     assert (died.accepted, died.hung, died.error, died.reason) == (False, False, None, "it ends the process (SIGABRT)")

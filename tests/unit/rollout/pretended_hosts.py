@@ -117,12 +117,12 @@ class Hosts:
         return {"changed": True}
 
     def _reboot(self, task: Task, host: Pretended, again: bool) -> Mapping[str, Any]:
-        if not again or str(host.boot) == task.known["boot_id"]:
+        if not again or str(host.boot) == task.data["boot_id"]:
             self.append(task.host, "reboot:new" if task.step is Step.REBOOT else "reboot:old")
-        return {"how": "reboot", "boot_id": task.known["boot_id"]}
+        return {"how": "reboot", "boot_id": task.data["boot_id"]}
 
     def _boot(self, task: Task, host: Pretended, _again: bool) -> Mapping[str, Any]:
-        if str(host.boot) == task.known["boot_id"]:
+        if str(host.boot) == task.data["boot_id"]:
             raise GdsError(f"{task.host} did not reboot")
         return {"boot_id": str(host.boot), "kernel": "6.12"}
 
@@ -137,7 +137,7 @@ class Hosts:
         return {"validated_boot": str(host.boot), "verdict": "pass", "lock": want}
 
     def _return(self, task: Task, host: Pretended, again: bool) -> Mapping[str, Any]:
-        if str(host.boot) != task.known["validated_boot"]:
+        if str(host.boot) != task.data["validated_boot"]:
             raise ChecksFailed(f"{task.host} is in another boot than the one that was validated")
         if not again or host.drained:
             self.append(task.host, "return")

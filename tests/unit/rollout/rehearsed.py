@@ -37,7 +37,7 @@ def step_data(task: Task, boot: str = "") -> dict[str, Any]:
         Step.RETURN: {"returned": True},
         Step.REBOOT: {"how": "reboot"},
         Step.UNDO_BOOT: {"boot_id": now, "kernel": "a"},
-        Step.UNDO_VALIDATE: {"validated_boot": task.known.get("boot_id", now) if back else now},
+        Step.UNDO_VALIDATE: {"validated_boot": task.data.get("boot_id", now) if back else now},
     }.get(task.step, {})
 
 

@@ -51,7 +51,7 @@ def test_a_host_that_has_the_lock_is_not_drained() -> None:
 def test_what_steps_found_is_known_to_later_ones() -> None:
     play = one()
     reach(play, "a", "apply")
-    facts = play.under_way["a"].known
+    facts = play.under_way["a"].data
     assert facts["boot_id"] == "boot-1"
     assert facts["drained"] is True
     assert facts["snapshot"] == {}

@@ -361,7 +361,7 @@ def test_an_interrupted_step_is_begun_again(step: str) -> None:
         play.kill()
         play.open = False
         play.step()
-        assert play.under_way["a"] == Task("a", before.step, attempt, before.known)
+        assert play.under_way["a"] == Task("a", before.step, attempt, before.data)
     play.open = True
     run(play, failing(a_apply=ERROR) if step in UNDO[:-1] else failing())
     assert play.machine.phase == "finished"

@@ -65,7 +65,8 @@ class World(Play):
         if kind is Kind.CLOSED:
             hosts = [self.machine.hosts[name] for name in self.plan_wave(data["wave"]).hosts]
             assert all(each.outcome is not None for each in hosts)
-            assert all(each.judged for each in hosts if each.outcome is Outcome.DONE and self.wave_of[each.name].soak)
+            soaked = [each for each in hosts if each.outcome is Outcome.DONE and self.wave_of[each.name].soak]
+            assert all(each.soak_passed for each in soaked)
         return event
 
     def plan_wave(self, name: str) -> Wave:
@@ -120,7 +121,7 @@ class World(Play):
                 real.passed = real.boot
                 return {} if wish == "no boot" else {"validated_boot": boot}
             case Step.RETURN:
-                if task.known["validated_boot"] != boot:
+                if task.data["validated_boot"] != boot:
                     return None
                 assert real.passed == real.boot, "returned without a validation of this boot"
                 real.out = False

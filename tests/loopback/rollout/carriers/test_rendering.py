@@ -27,7 +27,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.cli import carrier_check
 from gdsdeploy.lock import lockfile
 from gdsdeploy.rollout.carriers import CARRIERS
-from gdsdeploy.rollout.carriers.yamltext import HERE, dump
+from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK, dump
 from tests.loopback.builds.test_cache import ORIGIN, archive
 
 LAB = Path(__file__).parents[3] / "golden" / "lab"
@@ -186,7 +186,11 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
 
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
-    values = {"content": "{{ lookup('pipe', 'id') }}", "key": f"{HERE}/files/key", "both": f"{HERE}/{{% raw %}}"}
+    values = {
+        "content": "{{ lookup('pipe', 'id') }}",
+        "key": f"{FOLDER_MARK}/files/key",
+        "both": f"{FOLDER_MARK}/{{% raw %}}",
+    }
     values["said"] = "see {{ playbook_dir }}/x"
     assert dump(values, sort_keys=False, width=1000, data=True) == (
         "content: !unsafe '{{ lookup(''pipe'', ''id'') }}'\n"
