@@ -37,8 +37,8 @@ class Many(FileResource[Desired]):
 
 def run(root: str, *, check: bool = False) -> list[str]:
     """Paths that were, or would be, written."""
-    item = engine.DesiredResource("many", Many(), Desired())
-    return [change.subject for change in engine.run(ManagedHost(check=check, root=root), [item])[0].changes]
+    resource = engine.DesiredResource("many", Many(), Desired())
+    return [change.subject for change in engine.run(ManagedHost(check=check, root=root), [resource])[0].changes]
 
 
 def main(root: str, last: int) -> None:

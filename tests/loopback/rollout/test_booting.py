@@ -124,13 +124,13 @@ def test_one_that_comes_back_with_the_old_kernel_says_that_it_fell_back() -> Non
 
 
 def test_modules_may_be_loaded_after_sshd_answers_but_not_never() -> None:
-    said = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
-    known = {"how": "reboot", "boot_id": BOOT}
-    replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: said[n]}
-    assert boot.boot(work(Step.BOOT, replies, known))["boot_id"] == NEXT
+    verdicts = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
+    data = {"how": "reboot", "boot_id": BOOT}
+    replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: verdicts[n]}
+    assert boot.boot(work(Step.BOOT, replies, data))["boot_id"] == NEXT
     replies["boot needed"] = needed("nvidia is not loaded")
     with pytest.raises(RebootFailed, match="it is back, but nvidia is not loaded"):
-        boot.boot(work(Step.BOOT, replies, known))
+        boot.boot(work(Step.BOOT, replies, data))
 
 
 def test_power_is_switched_by_the_fleets_own_command() -> None:
