@@ -20,17 +20,17 @@ from tests.repos.stack import TRIXIE, Stanza, suites, write_pool
 @pytest.fixture(scope="session")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """The key that the tests pin."""
-    made = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "archive")
-    yield made
-    made.forget()
+    archive_key = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "archive")
+    yield archive_key
+    archive_key.forget()
 
 
 @pytest.fixture(scope="session")
 def other_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """A key that nobody pins."""
-    made = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "stranger")
-    yield made
-    made.forget()
+    stranger_key = Key.generate(tmp_path_factory.mktemp("gnupg") / "home", "stranger")
+    yield stranger_key
+    stranger_key.forget()
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +111,10 @@ def ubuntu(tmp_path: Path, key: Key) -> Iterator[Ubuntu]:
     root = tmp_path / "www"
     archive, cuda = Archive(root / "ubuntu"), Archive(root / "cuda" / "x86_64")
     with serve(root) as server:
-        made = Ubuntu(archive, cuda, server, key, tmp_path / "fleet.yml")
-        made.publish(noble_suites(), CUDA_UBUNTU)
-        made.write_fleet()
-        yield made
+        site = Ubuntu(archive, cuda, server, key, tmp_path / "fleet.yml")
+        site.publish(noble_suites(), CUDA_UBUNTU)
+        site.write_fleet()
+        yield site
 
 
 @pytest.fixture
@@ -122,10 +122,10 @@ def debian(tmp_path: Path, key: Key) -> Iterator[Debian]:
     """Trixie as tests.repos.stack has it, and a fleet file that asks for it."""
     archive = Archive(tmp_path / "www")
     with serve(archive.root) as server:
-        made = Debian(archive, server, key, tmp_path / "fleet.yml")
-        made.publish(suites(TRIXIE))
-        made.write_fleet()
-        yield made
+        site = Debian(archive, server, key, tmp_path / "fleet.yml")
+        site.publish(suites(TRIXIE))
+        site.write_fleet()
+        yield site
 
 
 @pytest.fixture(scope="session")
@@ -168,13 +168,13 @@ def serve_rhel(folder: Path, pool: Path, key: Key) -> Iterator[Rhel]:
     shutil.copytree(pool, root)
     with serve(root) as server:
         cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
-        made = Rhel(cuda, RpmArchive(root / "baseos"), server, key, folder / "fleet.yml")
-        made.write_fleet()
-        yield made
+        site = Rhel(cuda, RpmArchive(root / "baseos"), server, key, folder / "fleet.yml")
+        site.write_fleet()
+        yield site
 
 
 @pytest.fixture
 def rhel(tmp_path: Path, rpm_pool: Path, key: Key) -> Iterator[Rhel]:
     """The repositories as tests.repos.rpmstack has them, and a fleet file that asks for branch 580."""
-    with serve_rhel(tmp_path, rpm_pool, key) as made:
-        yield made
+    with serve_rhel(tmp_path, rpm_pool, key) as site:
+        yield site

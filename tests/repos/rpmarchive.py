@@ -104,10 +104,10 @@ class Stream:
 def build(rpms: Iterable[Rpm], folder: Path) -> Path:
     """Build ``rpms`` into ``folder``, with as many spec files as the most frequent name needs."""
     rounds: list[list[Rpm]] = []
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for rpm in rpms:
-        number = seen.get(rpm.name, 0)
-        seen[rpm.name] = number + 1
+        number = counts.get(rpm.name, 0)
+        counts[rpm.name] = number + 1
         if number == len(rounds):
             rounds.append([])
         rounds[number].append(rpm)
@@ -196,5 +196,5 @@ class RpmArchive:
 
     def find(self, kind: str) -> Path:
         """The file of one list, e.g. ``primary``."""
-        (found,) = (self.root / "repodata").glob(f"*-{kind}.*")
-        return found
+        (path,) = (self.root / "repodata").glob(f"*-{kind}.*")
+        return path

@@ -28,7 +28,7 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
     uname = f"{version}.x86_64"
     vendor = "Red Hat, Inc."
     core = (f"kernel-uname-r = {uname}", f"kernel-core-uname-r = {uname}")
-    made = [
+    packages = [
         Rpm(
             "kernel", version, vendor=vendor, provides=(f"kernel-x86_64 = {version}",),
             requires=tuple(f"kernel-{part}-uname-r = {uname}" for part in ("core", "modules", "modules-core")),
@@ -48,7 +48,7 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
         Rpm("kernel-debug-core", version, vendor=vendor, provides=(f"kernel-core-uname-r = {uname}+debug",)),
     ]  # fmt: skip
     if headers:
-        made += [
+        packages += [
             Rpm(
                 "kernel-devel", version, vendor=vendor, provides=(f"kernel-devel-uname-r = {uname}",),
                 requires=("gcc", "make", "(elfutils-libelf-devel if kernel-core)"),
@@ -58,14 +58,14 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
                 requires=(f"kernel-devel = {version}", f"kernel-core = {version}"),
             ),
         ]  # fmt: skip
-    return made
+    return packages
 
 
 def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) -> list[Rpm]:
     """One driver as NVIDIA has it since it took over the spec files of its repository; ``lags``: not there yet."""
     full, epoch = f"3:{version}-{release}", f"3:{version}"
     kmod = f"nvidia-kmod = {epoch}"
-    made = [
+    packages = [
         Rpm(
             "kmod-nvidia-open-dkms", full, "noarch", provides=(kmod,), files=(f"/usr/src/nvidia-{version}/dkms.conf",),
             requires=("dkms", f"nvidia-kmod-common = {epoch}", "kernel-devel"),
@@ -100,7 +100,7 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
             "nvidia-open", full, "noarch", requires=(f"nvidia-driver = {full}", f"kmod-nvidia-open-dkms = {full}"),
         ),
     ]  # fmt: skip
-    return [rpm for rpm in made if rpm.name not in lags]
+    return [rpm for rpm in packages if rpm.name not in lags]
 
 
 def gds(cuda: str, version: str) -> list[Rpm]:

@@ -32,10 +32,10 @@ def server(archive: Archive) -> Iterator[Server]:
 
 
 def suite(name: str = "stable", **changes: object) -> Suite:
-    made = Suite(name, {"main": [HELLO]})
+    release = Suite(name, {"main": [HELLO]})
     for key, value in changes.items():
-        setattr(made, key, value)
-    return made
+        setattr(release, key, value)
+    return release
 
 
 def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[str, ...] = ("main",)) -> Universe:
@@ -46,9 +46,14 @@ def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[s
 
 def test_a_signed_suite_is_read(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(suite(), key)
-    (found,) = fetch(server, key).named("hello")
-    assert (found.version, found.origin, found.suite, found.component) == ("1:2.10-3", "debian", "stable", "main")
-    assert found.sha256 == HELLO["SHA256"]
+    (package,) = fetch(server, key).named("hello")
+    assert (package.version, package.origin, package.suite, package.component) == (
+        "1:2.10-3",
+        "debian",
+        "stable",
+        "main",
+    )
+    assert package.sha256 == HELLO["SHA256"]
 
 
 def test_release_with_a_detached_signature_is_read(archive: Archive, server: Server, key: Key) -> None:
@@ -58,14 +63,14 @@ def test_release_with_a_detached_signature_is_read(archive: Archive, server: Ser
 
 def test_a_flat_repository_is_read(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(Suite("x86_64/", {"": [HELLO]}, origin="NVIDIA", by_hash=False, compressions=(".gz",)), key)
-    (found,) = fetch(server, key, "x86_64/", components=()).named("hello")
-    assert (found.origin, found.component) == ("nvidia", "")
+    (package,) = fetch(server, key, "x86_64/", components=()).named("hello")
+    assert (package.origin, package.component) == ("nvidia", "")
 
 
 def test_backports_have_the_maker_of_what_they_were_ported_from(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(suite("stable-backports", origin="Debian Backports"), key)
-    (found,) = fetch(server, key, "stable-backports").named("hello")
-    assert (found.origin, found.suite) == ("debian", "stable-backports")
+    (package,) = fetch(server, key, "stable-backports").named("hello")
+    assert (package.origin, package.suite) == ("debian", "stable-backports")
 
 
 def test_an_armoured_keyring_is_read(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:

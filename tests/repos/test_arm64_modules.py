@@ -48,9 +48,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     (root / "status").touch()
     (root / "etc/sources.list").write_text(f"deb [signed-by={source.keyring}] {source.uri} {SUITE} main\n")
     apt(root, "apt-get", "-q", "update")
-    found = re.search(r"^Depends: linux-image-(\S+)", apt(root, "apt-cache", "show", IMAGE), re.MULTILINE)
-    assert found
-    apt(root, "apt-get", "-q", "download", f"linux-image-{found[1]}", f"linux-headers-{found[1]}")
+    match = re.search(r"^Depends: linux-image-(\S+)", apt(root, "apt-cache", "show", IMAGE), re.MULTILINE)
+    assert match
+    apt(root, "apt-get", "-q", "download", f"linux-image-{match[1]}", f"linux-headers-{match[1]}")
     # As on a machine: packages still say /lib.
     (root / "there/lib").symlink_to("usr/lib")
     (root / "there/usr/lib").mkdir()
@@ -59,7 +59,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
         keep = ["tar", "--extract", "--keep-directory-symlink", "--directory", root / "there"]
         subprocess.run(keep, input=unpack, check=True)
         package.unlink()
-    return Kernel(found[1], str(root / "there"))
+    return Kernel(match[1], str(root / "there"))
 
 
 def test_they_are_read_as_what_they_are(kernel: Kernel) -> None:
@@ -76,7 +76,7 @@ def test_the_audit_finds_nothing_wrong_with_them(kernel: Kernel) -> None:
     others = [name for name in sorted(kernel.by_name)[::50] if name not in MODULES]
     results = audit(kernel, [*MODULES, *others])
     assert [result["module"] for result in results] == [*MODULES, *others]
-    assert [result for result in results if any(item["severity"] != "note" for item in result["findings"])] == []
+    assert [result for result in results if any(finding["severity"] != "note" for finding in result["findings"])] == []
 
 
 def test_what_they_export_is_what_their_headers_say(kernel: Kernel) -> None:
@@ -85,7 +85,7 @@ def test_what_they_export_is_what_their_headers_say(kernel: Kernel) -> None:
     for name in ("sunrpc", "nfs"):
         exports = kernel.read(kernel.by_name[name][0]).exports
         assert len(exports) > 20
-        listed = {symbol: item.crc for symbol, item in symvers.items() if item.module.endswith("/" + name)}
+        listed = {symbol: export.crc for symbol, export in symvers.items() if export.module.endswith("/" + name)}
         assert {symbol: crc for symbol, (crc, _) in exports.items()} == listed
 
 
@@ -99,7 +99,7 @@ def test_the_audit_finds_a_version_that_was_changed(kernel: Kernel, tmp_path: Pa
     assert data != plain
     (tmp_path / "nfs.ko").write_bytes(data)
     result = audit(kernel, [str(tmp_path / "nfs.ko")])[0]
-    messages = [item["message"] for item in result["findings"] if item["id"] == "symbol-crc"]
+    messages = [finding["message"] for finding in result["findings"] if finding["id"] == "symbol-crc"]
     assert len(messages) == 1
     assert f"{symbol} (0x{crc ^ 1:08x}, exported 0x{crc:08x})" in messages[0]
 
@@ -113,5 +113,5 @@ def test_the_audit_finds_that_they_are_of_another_machine(kernel: Kernel, tmp_pa
     plain[18] = 62
     (tmp_path / "nfs.ko").write_bytes(plain)
     result = audit(kernel, [str(tmp_path / "nfs.ko")])[0]
-    found = {item["id"]: item["message"] for item in result["findings"]}
-    assert found["machine"] == "is for x86_64, the kernel for aarch64"
+    messages = {finding["id"]: finding["message"] for finding in result["findings"]}
+    assert messages["machine"] == "is for x86_64, the kernel for aarch64"

@@ -28,8 +28,8 @@ RELEASES = ("debian-13", "debian-12")
 @pytest.fixture(scope="session")
 def fetcher() -> Iterator[Fetcher]:
     """With the user's own cache: the lists are large, and their content is checked at every use."""
-    with Fetcher(cache_dir()) as made:
-        yield made
+    with Fetcher(cache_dir()) as client:
+        yield client
 
 
 def fleet(folder: Path, os: str) -> Fleet:
@@ -57,28 +57,31 @@ def lock(tmp_path_factory: pytest.TempPathFactory, fetcher: Fetcher) -> Lock:
 def test_the_stack_of_a_release_is_found(
     os: str, driver: str, series: str, nvidia_fs: str, libcufile: str, lock: Lock
 ) -> None:
-    found = lock.targets[os]
-    assert found.driver.version.startswith(driver)
-    assert found.kernel.release.startswith(series)
-    assert found.kernel.release.endswith("-amd64")
-    assert found.nvidia_fs is not None
-    assert (found.nvidia_fs.version, found.libcufile.version) == (nvidia_fs, libcufile)
-    packages = {package.package: package for package in found.packages}
-    image, headers = packages[f"linux-image-{found.kernel.release}"], packages[f"linux-headers-{found.kernel.release}"]
-    assert image.version == headers.version == found.kernel.version
+    target = lock.targets[os]
+    assert target.driver.version.startswith(driver)
+    assert target.kernel.release.startswith(series)
+    assert target.kernel.release.endswith("-amd64")
+    assert target.nvidia_fs is not None
+    assert (target.nvidia_fs.version, target.libcufile.version) == (nvidia_fs, libcufile)
+    packages = {package.package: package for package in target.packages}
+    image, headers = (
+        packages[f"linux-image-{target.kernel.release}"],
+        packages[f"linux-headers-{target.kernel.release}"],
+    )
+    assert image.version == headers.version == target.kernel.version
     for name in ("nvidia-open-kernel-dkms", "libcuda1", "firmware-nvidia-gsp", "nvidia-alternative"):
-        assert packages[name].version.startswith(found.driver.version + "-")
+        assert packages[name].version.startswith(target.driver.version + "-")
     assert "nvidia-kernel-dkms" not in packages
     assert not {"libc6", "linux-base", "gcc-14", "gcc-12"} & packages.keys()
-    assert all(index.date for index in found.indices)
+    assert all(index.date for index in target.indices)
 
 
 @pytest.mark.parametrize("os", RELEASES)
 def test_kernels_that_were_passed_over_have_their_reason(os: str, lock: Lock) -> None:
     """Whatever kernels the archive holds today, those above the chosen one are accounted for."""
-    found = lock.targets[os]
-    assert all(r.what.startswith("kernel ") and len(r.words) > 20 for r in found.refused)
-    assert found.kernel.release not in {r.what.removeprefix("kernel ") for r in found.refused}
+    target = lock.targets[os]
+    assert all(r.what.startswith("kernel ") and len(r.words) > 20 for r in target.refused)
+    assert target.kernel.release not in {r.what.removeprefix("kernel ") for r in target.refused}
 
 
 @pytest.mark.parametrize("os", RELEASES)
@@ -90,18 +93,18 @@ def test_the_lock_holds_against_the_archive_that_it_came_from(
 
 @pytest.mark.parametrize("os", RELEASES)
 def test_nvidia_fss_source_tree_is_where_the_package_has_it(os: str, lock: Lock, fetcher: Fetcher) -> None:
-    found = lock.targets[os]
-    assert found.nvidia_fs is not None
-    (package,) = [p for p in found.packages if p.package == "nvidia-fs-dkms"]
-    uri = next(i.uri for i in found.indices if (i.repository, i.suite) == (package.repository, package.suite))
+    target = lock.targets[os]
+    assert target.nvidia_fs is not None
+    (package,) = [p for p in target.packages if p.package == "nvidia-fs-dkms"]
+    uri = next(i.uri for i in target.indices if (i.repository, i.suite) == (package.repository, package.suite))
     deb = fetcher.file(f"{uri}/{package.file}", sha256=package.sha256, size=package.size)
     fields = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(fields)) as tree:
-        conf = tree.extractfile(f".{found.nvidia_fs.source_tree}/dkms.conf")
+        conf = tree.extractfile(f".{target.nvidia_fs.source_tree}/dkms.conf")
         assert conf is not None
         text = conf.read().decode()
-    assert f'PACKAGE_NAME="{found.nvidia_fs.dkms_name}"' in text
-    version = found.nvidia_fs.source_tree.rsplit("-", 1)[-1]
+    assert f'PACKAGE_NAME="{target.nvidia_fs.dkms_name}"' in text
+    version = target.nvidia_fs.source_tree.rsplit("-", 1)[-1]
     assert f'PACKAGE_VERSION="{version}"' in text
 
 
@@ -129,13 +132,15 @@ def apt(root: Path, *arguments: str) -> str:
 def test_apt_itself_would_install_exactly_the_lock(os: str, where: str, lock: Lock, apt_root: dict[str, Path]) -> None:
     """Held against the real apt, its own reading of the same indices and its own solver."""
     target = lock.targets[os]
-    wanted = {p.package: p.version for p in target.packages if p.needed_by in (where, "both")}
-    plan = apt(apt_root[os], "--simulate", "install", *(f"{name}={version}" for name, version in wanted.items()))
+    expected = {p.package: p.version for p in target.packages if p.needed_by in (where, "both")}
+    plan = apt(apt_root[os], "--simulate", "install", *(f"{name}={version}" for name, version in expected.items()))
     installed = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE))
-    assert {name: installed.get(name) for name in wanted} == wanted
+    assert {name: installed.get(name) for name in expected} == expected
     # What else comes in is not of the stack; but on a builder apt may take the kernel that headers only suggest.
     others = {
-        name for name in installed.keys() - wanted.keys() if re.search(r"nvidia|cufile|cuda|gds|^linux-(?!base)", name)
+        name
+        for name in installed.keys() - expected.keys()
+        if re.search(r"nvidia|cufile|cuda|gds|^linux-(?!base)", name)
     }
     assert others <= {"linux-libc-dev"}
 

@@ -32,15 +32,15 @@ def test_ubuntu_with_nvidias_repository(ubuntu: Ubuntu, detached: bool) -> None:
     ubuntu.publish(noble_suites(), CUDA_UBUNTU, detached=detached)
     ubuntu.write_fleet("driver: '580', companions: [fabricmanager, persistenced], cuda: [cuda-cudart-13-0]")
     assert run("lock", ubuntu.fleet) == 0
-    found = locked(ubuntu.fleet)
-    assert (found.kernel.release, found.driver.version) == ("6.11.0-26-generic", "580.82.07")
-    assert {(i.repository, i.suite, i.components) for i in found.indices} == {
+    target = locked(ubuntu.fleet)
+    assert (target.kernel.release, target.driver.version) == ("6.11.0-26-generic", "580.82.07")
+    assert {(i.repository, i.suite, i.components) for i in target.indices} == {
         ("cuda", "/", ()),
         ("ubuntu", "noble", ("main", "restricted", "universe", "multiverse")),
         ("ubuntu", "noble-updates", ("main", "restricted", "universe", "multiverse")),
         ("ubuntu-security", "noble-security", ("main", "restricted", "universe", "multiverse")),
     }
-    by_name = {p.package: p for p in found.packages}
+    by_name = {p.package: p for p in target.packages}
     driver = by_name["nvidia-dkms-580-open"]
     assert (driver.repository, driver.suite, driver.component) == ("cuda", "/", "")
     assert by_name["nvidia-fabricmanager-580"].version == "580.82.07-1"
@@ -51,10 +51,10 @@ def test_ubuntu_with_nvidias_repository(ubuntu: Ubuntu, detached: bool) -> None:
 def test_a_package_file_lies_where_the_lock_says(ubuntu: Ubuntu) -> None:
     """In a flat repository too, whose package list names files by ``./``."""
     assert run("lock", ubuntu.fleet) == 0
-    found = locked(ubuntu.fleet)
-    base = {(i.repository, i.suite): i.uri for i in found.indices}
+    target = locked(ubuntu.fleet)
+    base = {(i.repository, i.suite): i.uri for i in target.indices}
     with Fetcher() as fetcher:
-        for each in found.packages:
+        for each in target.packages:
             uri = address(base[each.repository, each.suite], each.file)
             assert fetcher.file(uri, sha256=each.sha256, size=each.size).is_file()
 
@@ -105,9 +105,9 @@ def test_asking_for_one_more_companion_does_not_let_the_driver_move(ubuntu: Ubun
     ubuntu.publish(noble_suites(), CUDA_UBUNTU)
     ubuntu.write_fleet("driver: '580', companions: [persistenced]")
     assert run("lock", ubuntu.fleet) == 0
-    found = locked(ubuntu.fleet)
-    assert found.driver.version == "580.82.07"
-    assert {p.version for p in found.packages if p.package == "nvidia-persistenced"} == {"580.82.07-0ubuntu1"}
+    target = locked(ubuntu.fleet)
+    assert target.driver.version == "580.82.07"
+    assert {p.version for p in target.packages if p.package == "nvidia-persistenced"} == {"580.82.07-0ubuntu1"}
 
 
 def test_another_order_of_repositories_is_another_wish(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,11 +163,11 @@ def test_apt_itself_reads_these_repositories_and_would_install_exactly_the_lock(
     (root / "etc" / "sources.list").write_text("\n".join(lines) + "\n")
     apt(root, "update")
     for where in ("host", "build"):
-        wanted = {p.package: p.version for p in target.packages if p.needed_by in (where, "both")}
-        plan = apt(root, "--simulate", "install", *(f"{name}={version}" for name, version in wanted.items()))
+        expected = {p.package: p.version for p in target.packages if p.needed_by in (where, "both")}
+        plan = apt(root, "--simulate", "install", *(f"{name}={version}" for name, version in expected.items()))
         installed = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE))
-        assert {name: installed.get(name) for name in wanted} == wanted
-        others = installed.keys() - wanted.keys()
+        assert {name: installed.get(name) for name in expected} == expected
+        others = installed.keys() - expected.keys()
         assert not [name for name in others if re.search(r"nvidia|cufile|cuda|gds|^linux-(?!base)", name)]
 
 
@@ -203,8 +203,8 @@ def test_a_byte_of_the_package_list(ubuntu: Ubuntu, compressed: bool, capsys: py
 
 def test_a_byte_of_a_package(ubuntu: Ubuntu) -> None:
     assert run("lock", ubuntu.fleet) == 0
-    found = locked(ubuntu.fleet)
-    each = next(p for p in found.packages if p.package == "nvidia-dkms-580-open")
+    target = locked(ubuntu.fleet)
+    each = next(p for p in target.packages if p.package == "nvidia-dkms-580-open")
     flip(ubuntu.cuda.root / each.file)
     uri = f"{ubuntu.server.uri}/cuda/x86_64/{each.file}"
     with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"nvidia-dkms-580-open.*\.deb: this is not"):
@@ -214,12 +214,12 @@ def test_a_byte_of_a_package(ubuntu: Ubuntu) -> None:
 def digits(lock: bytes) -> Mapping[str, int]:
     """Where a character of each kind of value in a lock begins."""
     text = lock.decode()
-    found = {key: re.search(pattern, text) for key, pattern in {
+    matches = {key: re.search(pattern, text) for key, pattern in {
         "version": r"version: '?580\.(\d)", "sha256": r"sha256: '?[0-9a-f]*?(\d)", "size": r"size: (\d)",
         "fingerprint": r"signed_by: '?[0-9A-F]*?(\d)", "date": r"date: '?20(\d)",
         "digest": r"digest: sha256:[0-9a-f]*?(\d)",
     }.items()}  # fmt: skip
-    return {key: match.start(1) for key, match in found.items() if match}
+    return {key: match.start(1) for key, match in matches.items() if match}
 
 
 @pytest.mark.parametrize("what", ["version", "sha256", "size", "fingerprint", "date", "digest"])

@@ -71,23 +71,23 @@ def test_an_upgrade_moves_what_was_named_and_nothing_else(
 ) -> None:
     capsys.readouterr()
     assert run("lock", "--json", "--upgrade", moved.fleet, what) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {change["what"] for change in found["changes"]} == moves
+    report = json.loads(capsys.readouterr().out)
+    assert {change["what"] for change in report["changes"]} == moves
 
 
 def test_naming_a_package_that_decides_moves_its_part_of_the_stack(moved: Debian) -> None:
     assert run("lock", "--upgrade", moved.fleet, "nvidia-open-kernel-dkms", "gds-tools") == 0
-    found = locked(moved.fleet)
-    assert (found.driver.version, found.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
+    target = locked(moved.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
     assert versions(moved.fleet)["libcufile0"] == "1.9.1.3~12.4.1-3"
     assert versions(moved.fleet)["dkms"] == "3.2.2-1~deb13u1"
 
 
 def test_an_upgrade_without_names_moves_everything(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", moved.fleet, "--upgrade") == 0
-    found = locked(moved.fleet)
+    target = locked(moved.fleet)
     # 550.200.01 is not the build that fails on the newest kernel.
-    assert (found.driver.version, found.kernel.release) == ("550.200.01", "6.12.107+deb13-amd64")
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.107+deb13-amd64")
     assert versions(moved.fleet)["dkms"] == "3.3.0-1"
     assert "  driver 550.163.01 (open) → 550.200.01 (open)\n" in capsys.readouterr().out
 
@@ -97,19 +97,19 @@ def test_a_driver_that_would_take_the_kernel_with_it_stays_and_says_so(debian: D
     assert run("lock", debian.fleet) == 0
     debian.publish(suites(NEWER))
     assert run("lock", "--upgrade", debian.fleet, "kernel") == 0
-    found = locked(debian.fleet)
-    assert (found.driver.version, found.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
-    assert ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize") in {(r.what, r.rule) for r in found.refused}
+    target = locked(debian.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
+    assert ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize") in {(r.what, r.rule) for r in target.refused}
 
 
 def test_a_pin_that_changed_moves_what_it_is_about(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     moved.write_fleet("{os: debian-13, driver: '550.200'}")
     capsys.readouterr()
     assert run("lock", moved.fleet) == 0
-    found = locked(moved.fleet)
-    assert (found.driver.version, found.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
+    target = locked(moved.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
     # Why the kernel is not the newest was said when it was locked, and is kept.
-    assert "kernel 6.12.107+deb13-amd64" in {r.what for r in found.refused}
+    assert "kernel 6.12.107+deb13-amd64" in {r.what for r in target.refused}
 
 
 def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,13 +185,13 @@ def test_an_expired_index_is_a_named_reason(debian: Debian, capsys: pytest.Captu
 
 def test_check_asks_for_each_file(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", debian.fleet) == 0
-    gone = next(p for p in locked(debian.fleet).packages if p.package == "libcuda1")
-    (debian.archive.root / gone.file).unlink()
+    package = next(p for p in locked(debian.fleet).packages if p.package == "libcuda1")
+    (debian.archive.root / package.file).unlink()
     capsys.readouterr()
     assert run("lock", "--check", "--json", debian.fleet) == LockStale.exit_code
     (reason,) = json.loads(capsys.readouterr().out)["reasons"]
     assert (reason["difference"], reason["subject"]) == ("FILE_GONE", "libcuda1")
-    assert reason["found"].endswith(gone.file)
+    assert reason["found"].endswith(package.file)
 
 
 # ── explain ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,9 +251,9 @@ def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, capsy
     debian.publish(suites([*tied, broken]))
     capsys.readouterr()
     assert run("lock", "--explain", "update-glx", "--json", debian.fleet) == 0
-    (found,) = json.loads(capsys.readouterr().out)["profiles"]
-    assert found["needed_by"] == ["glx-alternative-nvidia"]
-    assert found["newer"] == [
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["needed_by"] == ["glx-alternative-nvidia"]
+    assert profile["newer"] == [
         {
             "what": "update-glx 1.3.0",
             "forbidden_by": [

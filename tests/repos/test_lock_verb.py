@@ -128,12 +128,12 @@ def test_the_change_list_names_what_moved(debian: Debian, capsys: pytest.Capture
 
 def test_json_is_one_object_on_stdout(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", "--json", debian.fleet) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["changed"] is True
-    assert found["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
-    assert found["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
-    assert [warning["rule"] for warning in found["warnings"]] == ["nvidia-fs-vm-io"]
-    assert {change["what"] for change in found["changes"]} >= {"kernel", "driver", "libcuda1"}
+    report = json.loads(capsys.readouterr().out)
+    assert report["changed"] is True
+    assert report["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
+    assert report["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
+    assert [warning["rule"] for warning in report["warnings"]] == ["nvidia-fs-vm-io"]
+    assert {change["what"] for change in report["changes"]} >= {"kernel", "driver", "libcuda1"}
 
 
 def test_a_package_outside_the_stack_is_required_but_not_locked(

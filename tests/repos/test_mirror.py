@@ -69,24 +69,26 @@ def test_exactly_the_locked_files_and_what_they_need(
     debian: Debian, locked: Path, run: Run, tmp_path: Path, other_key: Key, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     target = lockfile.read(locked).targets["gds"]
     system = {"linux-base", "initramfs-tools", "libc6", "gcc-14", "pahole", "kmod", "dpkg-dev", "make", "python3",
               "libnuma1"}  # fmt: skip
     stack = {package.package for package in target.packages}
-    assert found["suites"] == [{"os": "debian-13", "architecture": "amd64", "stack": len(stack), "system": len(system)}]
+    assert report["suites"] == [
+        {"os": "debian-13", "architecture": "amd64", "stack": len(stack), "system": len(system)}
+    ]
     pool = {path.name.split("_")[0] for path in (tmp_path / "mirror" / "pool").rglob("*.deb")}
     assert pool == stack | system
-    assert len(downloads(debian)) == found["downloaded"] == len(pool)
+    assert len(downloads(debian)) == report["downloaded"] == len(pool)
     release = tmp_path / "mirror" / "dists" / "debian-13"
-    keyring, pin = Path(found["keyring"]), [other_key.fingerprint]
+    keyring, pin = Path(report["keyring"]), [other_key.fingerprint]
     signed = verify((release / "InRelease").read_bytes(), keyring=keyring, fingerprints=pin, name="InRelease")
     assert signed.text == (release / "Release").read_bytes()
     detached = (release / "Release.gpg").read_bytes()
     verify(signed.text, detached=detached, keyring=keyring, fingerprints=pin, name="Release")
     listed = (release / "stack" / "binary-amd64" / "Packages").read_text()
     stanza = next(block for block in listed.split("\n\n") if block.startswith("Package: nvidia-fs-dkms\n"))
-    original = next(item for item in TRIXIE if item["Package"] == "nvidia-fs-dkms")
+    original = next(entry for entry in TRIXIE if entry["Package"] == "nvidia-fs-dkms")
     assert f"Depends: {original['Depends']}\n" in stanza
     assert re.findall(r"^Filename: .*/", stanza, re.MULTILINE) == ["Filename: pool/debian/"]
     assert not (tmp_path / "mirror" / ".part").exists()
@@ -117,12 +119,12 @@ def test_an_interrupted_run_is_finished_by_the_next(
         patch.setattr(Fetcher, "file", stopped)
         assert run() == 130
     assert "Traceback" not in capsys.readouterr().err
-    there = len(list((tmp_path / "mirror").rglob("*.deb")))
-    assert there == 5
+    count = len(list((tmp_path / "mirror").rglob("*.deb")))
+    assert count == 5
     assert not (tmp_path / "mirror" / "dists").exists(), "nothing is offered that is not whole"
     debian.server.log.clear()
     assert run("--json") == 0
-    assert json.loads(capsys.readouterr().out)["present"] == there
+    assert json.loads(capsys.readouterr().out)["present"] == count
     assert list((tmp_path / "mirror").rglob(".*")) == []
 
 
@@ -172,9 +174,9 @@ def test_a_dependency_that_nobody_offers_is_named_unless_they_are_left_out(
 ) -> None:
     debian.publish(suites(without(TRIXIE, "make", "pahole")))
     assert run() == NoSolution.exit_code
-    said = capsys.readouterr().err
-    assert "dkms 3.2.2-1~deb13u1 needs make | build-essential" in said
-    assert "needs pahole" in said
+    output = capsys.readouterr().err
+    assert "dkms 3.2.2-1~deb13u1 needs make | build-essential" in output
+    assert "needs pahole" in output
     assert run("--no-dependencies") == 0
     assert not list((tmp_path / "mirror").rglob("libc6_*"))
     assert list((tmp_path / "mirror").rglob("libcuda1_*"))
@@ -187,9 +189,9 @@ def test_without_a_key_those_there_are_are_listed(
     with pytest.raises(SystemExit) as end:
         main(["mirror", str(locked), str(tmp_path / "mirror")])
     assert end.value.code == GdsError.exit_code
-    said = capsys.readouterr().err
-    assert other_key.fingerprint in said
-    assert "--quick-generate-key" in said
+    output = capsys.readouterr().err
+    assert other_key.fingerprint in output
+    assert "--quick-generate-key" in output
     assert run(key="A" * 40) == GdsError.exit_code
     assert "there is no secret key with this fingerprint" in capsys.readouterr().err
 
@@ -218,12 +220,12 @@ def test_apt_itself_takes_the_whole_stack_from_the_mirror_and_nothing_else(
     options = ["-o", f"Dir={root}", "-o", status, "-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root",
                "-o", "Acquire::http::Proxy=http://127.0.0.1:9"]  # fmt: skip
     apt(*options, "--error-on=any", "update")
-    wanted = [f"{package.package}={package.version}" for package in target.packages]
-    shown = apt(*options, "--simulate", "--no-install-recommends", "install", *wanted)
+    expected = [f"{package.package}={package.version}" for package in target.packages]
+    shown = apt(*options, "--simulate", "--no-install-recommends", "install", *expected)
     installed = {line.split()[1] for line in shown.splitlines() if line.startswith("Inst ")}
     pool = {path.name.split("_")[0] for path in (tmp_path / "mirror" / "pool").rglob("*.deb")}
     assert installed == pool
-    apt(*options, "--yes", "--download-only", "--no-install-recommends", "install", *wanted)
+    apt(*options, "--yes", "--download-only", "--no-install-recommends", "install", *expected)
 
 
 def apt(*arguments: str) -> str:
@@ -248,23 +250,23 @@ def names(candidates: list[Candidate]) -> set[str]:
 
 
 def test_of_alternatives_the_locked_one_counts_then_the_first_in_its_newest_version() -> None:
-    there = universe(
+    offer = universe(
         package("root", "1", depends="locked-x | other, a | b, virtual, versioned (<< 2)"),
         package("locked-x", "1"), package("other", "1"), package("a", "1"), package("a", "2"), package("b", "1"),
         package("provider", "1", provides="virtual"), package("versioned", "1"), package("versioned", "2"),
     )  # fmt: skip
-    roots = [*there.named("root"), *there.named("locked-x")]
-    found, lacking = closure(roots, there, DEB)
-    assert (names(found), lacking) == ({"a 2", "provider 1", "versioned 1"}, [])
+    roots = [*offer.named("root"), *offer.named("locked-x")]
+    members, lacking = closure(roots, offer, DEB)
+    assert (names(members), lacking) == ({"a 2", "provider 1", "versioned 1"}, [])
 
 
 def test_two_that_want_different_versions_both_get_theirs_and_circles_end() -> None:
-    there = universe(
+    offer = universe(
         package("one", "1", depends="lib (= 1), two"), package("two", "1", pre_depends="lib (= 2), one"),
         package("lib", "1"), package("lib", "2", depends="two, none (>= 3) | nothing"),
     )  # fmt: skip
-    found, lacking = closure(there.named("one"), there, DEB)
-    assert names(found) == {"two 1", "lib 1", "lib 2"}
+    members, lacking = closure(offer.named("one"), offer, DEB)
+    assert names(members) == {"two 1", "lib 1", "lib 2"}
     assert lacking == ["lib 2 needs none (>= 3) | nothing"]
 
 

@@ -59,8 +59,8 @@ def signed_pool(tmp_path_factory: pytest.TempPathFactory, rpm_pool: Path, key: K
 @pytest.fixture
 def site(tmp_path: Path, signed_pool: Path, key: Key) -> Iterator[Rhel]:
     """The signed packages, served, and a fleet file for them."""
-    with serve_rhel(tmp_path, signed_pool, key) as made:
-        yield made
+    with serve_rhel(tmp_path, signed_pool, key) as offer:
+        yield offer
 
 
 @pytest.fixture
@@ -107,19 +107,19 @@ def test_exactly_the_locked_files_and_what_they_need(
     site: Rhel, locked: Target, run: Run, tmp_path: Path, other_key: Key, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     stack = {Path(package.file).name for package in locked.packages}
-    there = {path.name for path in (tmp_path / "mirror").rglob("*.rpm")}
-    system = {name.rsplit("-", 2)[0] for name in there - stack}
+    names = {path.name for path in (tmp_path / "mirror").rglob("*.rpm")}
+    system = {name.rsplit("-", 2)[0] for name in names - stack}
     assert system == {
         "dracut", "elfutils-libelf-devel", "gcc", "glibc", "linux-firmware", "make", "numactl-libs", "ocl-icd",
         "python3", "shadow-utils", "systemd", "systemd-udev", TOOL,
     }  # fmt: skip
-    assert stack <= there
-    assert f"{TOOL}-4.3.0-16.el9.noarch.rpm" in there
-    (suite,) = found["suites"]
+    assert stack <= names
+    assert f"{TOOL}-4.3.0-16.el9.noarch.rpm" in names
+    (suite,) = report["suites"]
     assert suite == {"os": "rhel-9", "architecture": "x86_64", "stack": len(stack), "system": len(system)}
-    assert len(downloads(site)) == found["downloaded"] == len(there)
+    assert len(downloads(site)) == report["downloaded"] == len(names)
     repodata = tmp_path / "mirror" / FOLDER / "repodata"
     verify(
         (repodata / "repomd.xml").read_bytes(), detached=(repodata / "repomd.xml.asc").read_bytes(),
@@ -185,11 +185,11 @@ def test_an_interrupted_run_is_finished_by_the_next(
         patch.setattr(Fetcher, "file", stopped)
         assert run("--jobs", "1") == 130
     assert "Traceback" not in capsys.readouterr().err
-    there = len(list((tmp_path / "mirror").rglob("*.rpm")))
-    assert there > 0
+    count = len(list((tmp_path / "mirror").rglob("*.rpm")))
+    assert count > 0
     assert not list((tmp_path / "mirror").rglob("repodata"))
     assert run("--json") == 0
-    assert json.loads(capsys.readouterr().out)["present"] == there
+    assert json.loads(capsys.readouterr().out)["present"] == count
 
 
 def test_a_locked_file_that_is_gone_is_named(site: Rhel, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,9 +208,9 @@ def test_a_package_that_left_its_stream_is_named(site: Rhel, run: Run, capsys: p
     site.cuda.streams = [*streams, Stream("nvidia-driver", "old", (rpmstack.D580[2],))]
     site.cuda.publish(site.key)
     assert run() == LockStale.exit_code
-    said = capsys.readouterr().err
-    assert "outside of nvidia-driver:580-open now:" in said
-    assert "- nvidia-kmod-common 3:580.95.05-1.el9 (cuda)" in said
+    output = capsys.readouterr().err
+    assert "outside of nvidia-driver:580-open now:" in output
+    assert "- nvidia-kmod-common 3:580.95.05-1.el9 (cuda)" in output
 
 
 def test_a_dependency_that_nobody_offers_is_named_unless_they_are_left_out(
@@ -234,9 +234,9 @@ def test_what_writes_the_metadata_is_asked_for_before_anything_is_downloaded(
         (programs / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(programs))
     assert run() == MissingProgram.exit_code
-    said = " ".join(capsys.readouterr().err.split())
-    assert "createrepo_c is not installed" in said
-    assert "createrepo-c" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "createrepo_c is not installed" in output
+    assert "createrepo-c" in output
     assert downloads(site) == []
 
 
@@ -308,7 +308,7 @@ def specs(target: Target) -> list[str]:
     return [f"{p.package}-{p.version}" for p in target.packages]
 
 
-def wanted(target: Target) -> set[str]:
+def locked_specs(target: Target) -> set[str]:
     return {f"{p.package} {p.version if ':' in p.version else '0:' + p.version}" for p in target.packages}
 
 
@@ -321,7 +321,7 @@ def test_dnf_installs_the_whole_stack_from_the_mirror_and_nothing_else(
     host.enable(*locked.modules)
     done = host.dnf("install", TOOL, *specs(locked))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert wanted(locked) <= host.installed()
+    assert locked_specs(locked) <= host.installed()
     in_mirror = {path.name.rsplit("-", 2)[0] for path in (tmp_path / "mirror").rglob("*.rpm")}
     assert {row.split()[0] for row in host.installed()} == in_mirror
 
@@ -382,7 +382,7 @@ def test_what_is_needed_only_beside_another_package(tmp_path: Path, key: Key) ->
         universe = read(fetcher, [repository], "x86_64")[0].with_streams({})
     roots = universe.named("tool")
     assert [nevra(root) for root in roots] == [PIECE.nevra]
-    found, lacking = closure(roots, universe, RPM)
-    assert ({c.package for c in found}, lacking) == ({"aid", "beside"}, [])
-    found, lacking = closure([*roots, *universe.named("other")], universe, RPM)
-    assert ({c.package for c in found}, lacking) == ({"aid", "beside"}, [])
+    members, lacking = closure(roots, universe, RPM)
+    assert ({c.package for c in members}, lacking) == ({"aid", "beside"}, [])
+    members, lacking = closure([*roots, *universe.named("other")], universe, RPM)
+    assert ({c.package for c in members}, lacking) == ({"aid", "beside"}, [])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.cli.gate import FAILED
-from tests.unit.host.checks.changes import GOOD, WANTED
+from tests.unit.host.checks.changes import EXPECTATION, GOOD
 from tests.unit.host.explain.capable_host import MOUNT, capable
 
 ROOT = Path(__file__).parents[2]
@@ -197,14 +197,14 @@ print(json.dumps([": ".join((check.id, check.title, check.expects, check.prevent
 
 def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
     evidence = saved(tmp_path, "evidence.json", GOOD)
-    expectation = saved(tmp_path, "expectation.json", asdict(WANTED))
+    expectation = saved(tmp_path, "expectation.json", asdict(EXPECTATION))
     words = ("validate", "--json", "--evidence", evidence, "--expectation", expectation)
     before = [finding["check"] for finding in host(*words)["findings"]]
     copy.add("host/checks/hugepages.py", CHECK)
     findings = {finding["check"]: finding for finding in host(*words, status=FAILED)["findings"]}
-    found = findings["hugepages.reserved"]
-    assert (found["verdict"], found["found"]) == ("fail", "none on debian-13")
-    assert found["expected"] == "some on debian-13"
+    result = findings["hugepages.reserved"]
+    assert (result["verdict"], result["found"]) == ("fail", "none on debian-13")
+    assert result["expected"] == "some on debian-13"
     place = max(number for number, name in enumerate(before) if name.startswith("kernel.")) + 1
     assert [*findings] == [*before[:place], "hugepages.reserved", *before[place:]]
     assert "hugepages.reserved: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
@@ -253,12 +253,12 @@ def test_a_resource(copy: Copy, host: Host, tmp_path: Path) -> None:
     copy.add("host/apply/greeting.py", RESOURCE)
     (root := tmp_path / "root").mkdir()
     document = {"version": 1, "resources": [{"resource": "greeting", "desired": {"text": "hello"}}]}
-    found = host(str(root), json.dumps(document), code=APPLY)
+    answer = host(str(root), json.dumps(document), code=APPLY)
     greeted, removed = [["greet", "/etc/motd.d/gdsdeploy"]], [["delete", "/etc/motd.d/gdsdeploy"]]
-    assert found["check"] == found["apply"] == greeted
-    assert found["again"] == []
-    assert found["would remove"][:1] == found["remove"][:1] == removed
-    assert found["rollback"] is True
+    assert answer["check"] == answer["apply"] == greeted
+    assert answer["again"] == []
+    assert answer["would remove"][:1] == answer["remove"][:1] == removed
+    assert answer["rollback"] is True
     assert not (root / "etc/motd.d").exists()
     assert set(host("apply", "--schema")["greeting"]["properties"]) == {"text"}
     what, was, order = copy.python(PLAN)
@@ -293,7 +293,7 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
     systems, hosts = copy.python(SYSTEMS, str(folder))
     assert systems[-1] == "devuan-5"
     assert hosts
-    assert {tuple(found) for found in hosts.values()} == {("devuan-5", "opkg")}
+    assert {tuple(pair) for pair in hosts.values()} == {("devuan-5", "opkg")}
 
 
 MANAGERS = """
@@ -302,8 +302,8 @@ from gdsdeploy.host.apply import guard, repositories
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages import managers
 hooks = [file.path for file in guard.Guard().desired_files(guard.Desired("opkg"))]
-taken = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
-print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], taken]))
+paths = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
+print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], paths]))
 """
 
 
@@ -312,7 +312,7 @@ def test_a_package_manager(copy: Copy, host: Host, tmp_path: Path) -> None:
     source = tmp_path / "root/etc/opkg/gdsdeploy.conf"
     source.parent.mkdir(parents=True)
     source.write_text("# Rendered by gdsdeploy\n")
-    name, every, hook, taken = host(str(tmp_path / "root"), code=MANAGERS)
+    name, every, hook, paths = host(str(tmp_path / "root"), code=MANAGERS)
     assert (name, every) == ("opkg", ["apt", "dnf", "opkg"])
     assert hook == "/etc/opkg/kernel.d/gdsdeploy"
-    assert taken == ["/etc/opkg/gdsdeploy.conf"]
+    assert paths == ["/etc/opkg/gdsdeploy.conf"]

@@ -29,9 +29,9 @@ def deb(folder: Path, version: str) -> Path:
         f"Package: nvidia-small\nVersion: {version}\nArchitecture: amd64\nDepends: libc6 (>= 2.36)\n"
         "Maintainer: nobody <nobody@archive.example>\nDescription: small\n with a second line\n"
     )
-    made = folder / f"nvidia-small_{version}_amd64.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, made], check=True, capture_output=True)
-    return made
+    path = folder / f"nvidia-small_{version}_amd64.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, path], check=True, capture_output=True)
+    return path
 
 
 def locked(file: Path) -> Package:
@@ -80,22 +80,22 @@ def test_only_what_the_new_lock_does_not_have_is_needed(archive: Path) -> None:
 
 def test_what_was_fetched_outlives_the_archive(archive: Path) -> None:
     one = locked(archive / "pool/nvidia-small_1_amd64.deb")
-    wanted = target(archive, one)
-    told: list[str] = []
-    first = previous_packages.fetch_packages(wanted, [one], told.append)
-    assert len(told) == 1
+    lock_target = target(archive, one)
+    messages: list[str] = []
+    first = previous_packages.fetch_packages(lock_target, [one], messages.append)
+    assert len(messages) == 1
     (archive / one.file).unlink()
-    assert previous_packages.fetch_packages(wanted, [one], told.append) == first
-    assert len(told) == 1, "it was fetched once"
+    assert previous_packages.fetch_packages(lock_target, [one], messages.append) == first
+    assert len(messages) == 1, "it was fetched once"
     assert hashlib.sha256(first[one].read_bytes()).hexdigest() == one.sha256
 
 
 def test_what_cannot_be_had_is_listed_before_anything_is_changed(archive: Path) -> None:
-    gone, changed = (locked(archive / f"pool/nvidia-small_{version}_amd64.deb") for version in ("1", "2"))
-    (archive / gone.file).unlink()
+    absent, changed = (locked(archive / f"pool/nvidia-small_{version}_amd64.deb") for version in ("1", "2"))
+    (archive / absent.file).unlink()
     (archive / changed.file).write_bytes(b"x" * changed.size)
     with pytest.raises(RollbackFailed) as caught:
-        previous_packages.fetch_packages(target(archive, gone, changed), [gone, changed], lambda _: None)
+        previous_packages.fetch_packages(target(archive, absent, changed), [absent, changed], lambda _: None)
     assert re.search(r"nvidia-small 1: .*no such file", caught.value.message)
     assert re.search(r"nvidia-small 2: .*not the file that the signed index names", caught.value.message)
     assert "mirror" in str(caught.value.hint)
@@ -103,9 +103,9 @@ def test_what_cannot_be_had_is_listed_before_anything_is_changed(archive: Path) 
 
 def test_the_offer_is_a_signed_repository_that_is_gone_afterwards(archive: Path, tmp_path: Path) -> None:
     one = locked(archive / "pool/nvidia-small_1_amd64.deb")
-    wanted = target(archive, one)
-    files = previous_packages.fetch_packages(wanted, [one], lambda _: None)
-    with previous_packages.offer_packages(wanted, files) as offer:
+    lock_target = target(archive, one)
+    files = previous_packages.fetch_packages(lock_target, [one], lambda _: None)
+    with previous_packages.offer_packages(lock_target, files) as offer:
         assert offer is not None
         with tarfile.open(offer.archive) as tar:
             tar.extractall(tmp_path / "host", filter="data")

@@ -86,7 +86,7 @@ def offered(fetcher: Fetcher, uri: str, names: Iterable[str], key: Key) -> Unive
     return read(fetcher, repositories, "x86_64")[0]
 
 
-def seen(universe: Universe) -> set[str]:
+def nevras(universe: Universe) -> set[str]:
     return {nevra(candidate) for name in universe.names() for candidate in universe.named(name)}
 
 
@@ -95,10 +95,10 @@ def test_dnf_sees_the_same_packages_with_a_stream_enabled(stream: str, rhel: Rhe
     universe = offered(fetcher, rhel.server.uri, dnf.repositories, rhel.key)
     if stream:
         dnf.enable(f"nvidia-driver:{stream}")
-    ours = seen(universe.with_streams({"nvidia-driver": stream} if stream else {}))
+    ours = nevras(universe.with_streams({"nvidia-driver": stream} if stream else {}))
     assert ours == dnf.visible()
     stray = {rpm.nevra for rpm in rpmstack.STRAY}
-    assert stray <= seen(universe)
+    assert stray <= nevras(universe)
     assert not ours & stray
 
 
@@ -147,7 +147,7 @@ def test_dnf_hides_the_same_packages_behind_a_module(
     real = Dnf(tmp_path, {"shadows": f"{uri}/shadows"}, ["--nogpgcheck"])
     for module, stream in enabled.items():
         real.enable(f"{module}:{stream}")
-    ours = seen(offered(fetcher, uri, ["shadows"], key).with_streams(enabled))
+    ours = nevras(offered(fetcher, uri, ["shadows"], key).with_streams(enabled))
     assert ours == real.visible() == {SHADOWS[name].nevra for name in names}
 
 
@@ -156,19 +156,19 @@ def test_dnf_installs_a_lock_as_it_is(rhel: Rhel, dnf: Dnf, fetcher: Fetcher) ->
     target = locked(rhel)
     (stream,) = target.modules
     dnf.enable(stream)
-    wanted = {f"{p.package} {p.version}" for p in target.packages}
-    found = dnf.would_install(*(f"{p.package}-{p.version}.{p.architecture}" for p in target.packages))
-    assert wanted <= found
+    expected = {f"{p.package} {p.version}" for p in target.packages}
+    transaction = dnf.would_install(*(f"{p.package}-{p.version}.{p.architecture}" for p in target.packages))
+    assert expected <= transaction
     universe = offered(fetcher, rhel.server.uri, dnf.repositories, rhel.key)
     by_name = {str(c): c for name in universe.names() for c in universe.named(name)}
-    assert not [row for row in found - wanted if PLATFORM.in_stack(by_name[row])]
+    assert not [row for row in transaction - expected if PLATFORM.in_stack(by_name[row])]
 
 
 def test_dnf_left_to_itself_goes_where_the_lock_does_not(rhel: Rhel, dnf: Dnf) -> None:
     """The traps are real ones: the same names without versions end in a stack that cannot work."""
     dnf.enable("nvidia-driver:580-open")
-    found = dnf.would_install(*sorted({p.package for p in locked(rhel).packages}))
-    versions = dict(row.split(" ", 1) for row in found)
+    transaction = dnf.would_install(*sorted({p.package for p in locked(rhel).packages}))
+    versions = dict(row.split(" ", 1) for row in transaction)
     # A kernel that no headers go with, and a companion of a driver that cannot be installed.
     assert versions["kernel"] == rpmstack.HEADERLESS
     assert versions["kernel-devel"] == rpmstack.KERNELS[-1]
@@ -185,9 +185,9 @@ def test_dnf_and_the_resolver_choose_alike_where_nothing_is_in_the_way(rhel: Rhe
     with_files = resolve("gds", profile, PLATFORM, universe, []).target
     ours = {f"{p.package} {p.version}" for p in with_files.packages}
     specs = [p.package for p in with_files.packages if not p.package.startswith("kernel")]
-    found = dnf.would_install(f"kernel-{kernel}", f"kernel-devel-{kernel}", *specs)
+    transaction = dnf.would_install(f"kernel-{kernel}", f"kernel-devel-{kernel}", *specs)
     by_name = {str(c): c for name in universe.names() for c in universe.named(name)}
-    assert {row for row in found if PLATFORM.in_stack(by_name[row])} == ours
+    assert {row for row in transaction if PLATFORM.in_stack(by_name[row])} == ours
 
 
 def test_dnf_refuses_the_index_that_the_lock_refuses(rhel: Rhel, dnf: Dnf) -> None:

@@ -81,7 +81,7 @@ def test_relations_equal_rpms() -> None:
     done = subprocess.run(argv, input=json.dumps(cases), check=True, capture_output=True, text=True)
     assert [RPM.meets(*case) for case in cases] == json.loads(done.stdout)
     exact = [case for case in cases if case[0] == "=" and case[2]]
-    assert all(RPM.holds(have, sign, wanted) is RPM.meets("=", have, sign, wanted) for _, have, sign, wanted in exact)
+    assert all(RPM.holds(have, sign, need) is RPM.meets("=", have, sign, need) for _, have, sign, need in exact)
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def test_source_trees_lie_where_the_packages_put_them() -> None:
     ],
 )
 def test_what_is_locked_and_what_is_of_the_driver(package: str, stack: bool, driver: bool) -> None:
-    found = candidate(package)
-    assert (RHEL_9.in_stack(found), RHEL_9.follows_driver(found)) == (stack, driver)
+    choice = candidate(package)
+    assert (RHEL_9.in_stack(choice), RHEL_9.follows_driver(choice)) == (stack, driver)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, pa
 
 
 @pytest.mark.parametrize(
-    ("package", "kept"),
+    ("package", "excluded"),
     [
         ("kmod-nvidia-open-dkms", True),
         ("cuda-drivers-580", True),
@@ -163,8 +163,8 @@ def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, pa
         ("kernel-core", False),
     ],
 )
-def test_what_a_host_refuses_outside_of_the_lock(package: str, kept: bool) -> None:
-    assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is kept
+def test_what_a_host_refuses_outside_of_the_lock(package: str, excluded: bool) -> None:
+    assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is excluded
 
 
 def test_parts() -> None:

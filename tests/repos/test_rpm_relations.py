@@ -44,11 +44,11 @@ MEANINGS: dict[str, Meaning] = {
 @pytest.mark.parametrize("expression", MEANINGS)
 @pytest.mark.parametrize("negate", [False, True])
 def test_groups_mean_what_the_expression_means(expression: str, negate: bool) -> None:
-    found = groups(expression, negate=negate)
+    alternatives = groups(expression, negate=negate)
     for truth in itertools.product((False, True), repeat=3):
-        there = dict(zip("abc", truth, strict=True))
-        holds = all(any(there[r.package] is not r.negated for r in group) for group in found)
-        assert holds is (MEANINGS[expression](*truth) is not negate), (truth, found)
+        installed = dict(zip("abc", truth, strict=True))
+        holds = all(any(installed[r.package] is not r.negated for r in group) for group in alternatives)
+        assert holds is (MEANINGS[expression](*truth) is not negate), (truth, alternatives)
 
 
 def test_names_and_versions_are_read() -> None:
@@ -56,11 +56,14 @@ def test_names_and_versions_are_read() -> None:
     assert groups(text) == (
         (relation("libc.so.6(GLIBC_2.34)(64bit)", ">=", "1:2.3-1"), groups("(/usr/bin/x)", negate=True)[0][0]),
     )
-    ((found,),) = groups("(a >= 1 with a < 2 with b)")
-    assert (str(found), found.also) == ("a (>= 1) with a (< 2) with b", (relation("a", "<", "2"), relation("b")))
-    ((found,),) = groups("(a without b)", negate=True)
-    assert found.negated
-    assert [other.negated for other in found.also] == [True]
+    ((requirement,),) = groups("(a >= 1 with a < 2 with b)")
+    assert (str(requirement), requirement.also) == (
+        "a (>= 1) with a (< 2) with b",
+        (relation("a", "<", "2"), relation("b")),
+    )
+    ((requirement,),) = groups("(a without b)", negate=True)
+    assert requirement.negated
+    assert [other.negated for other in requirement.also] == [True]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +172,9 @@ class Everything:
 def archive(tmp_path_factory: pytest.TempPathFactory, key: Key) -> RpmArchive:
     folder = tmp_path_factory.mktemp("relations") / "www"
     cases = [Rpm(f"case-{name}", "1-1", **relations) for name, relations in CASES.items()]
-    made = RpmArchive(build([*_BASE, *cases], folder))
-    made.publish(key)
-    return made
+    repository = RpmArchive(build([*_BASE, *cases], folder))
+    repository.publish(key)
+    return repository
 
 
 def test_dependencies_are_satisfied_as_dnf_satisfies_them(archive: RpmArchive, key: Key, tmp_path: Path) -> None:

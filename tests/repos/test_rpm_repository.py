@@ -39,13 +39,13 @@ def flip(path: Path, at: int = -1) -> None:
 
 
 def test_a_signed_repository_is_read(rhel: Rhel) -> None:
-    found = {c.version: c for c in fetch(rhel).named(KMOD)}["3:580.95.05-1.el9"]
-    assert (found.architecture, found.filename) == ("noarch", f"{KMOD}-580.95.05-1.el9.noarch.rpm")
-    assert (found.repository, found.suite, found.component, found.origin) == ("cuda", "", "", "cuda")
-    assert relation("nvidia-kmod", "=", "3:580.95.05") in found.provides
-    assert (relation("nvidia-kmod-common", "=", "3:580.95.05"),) in found.depends
-    assert found.conflicts == (relation("kmod-nvidia-latest-dkms"),)
-    assert found.size == (rhel.cuda.root / found.filename).stat().st_size
+    package = {c.version: c for c in fetch(rhel).named(KMOD)}["3:580.95.05-1.el9"]
+    assert (package.architecture, package.filename) == ("noarch", f"{KMOD}-580.95.05-1.el9.noarch.rpm")
+    assert (package.repository, package.suite, package.component, package.origin) == ("cuda", "", "", "cuda")
+    assert relation("nvidia-kmod", "=", "3:580.95.05") in package.provides
+    assert (relation("nvidia-kmod-common", "=", "3:580.95.05"),) in package.depends
+    assert package.conflicts == (relation("kmod-nvidia-latest-dkms"),)
+    assert package.size == (rhel.cuda.root / package.filename).stat().st_size
     common = fetch(rhel).named("nvidia-kmod-common")[0]
     assert common.obsoletes == (relation("cuda-nvidia-kmod-common", "<=", "3:500"),)
     assert (
@@ -153,16 +153,16 @@ def test_a_list_that_is_gone_is_named(rhel: Rhel) -> None:
 
 
 def test_a_changed_byte_in_a_package_is_refused(rhel: Rhel, tmp_path: Path) -> None:
-    found = fetch(rhel).named(KMOD)[0]
-    uri = f"{rhel.server.uri}/cuda/{found.filename}"
+    package = fetch(rhel).named(KMOD)[0]
+    uri = f"{rhel.server.uri}/cuda/{package.filename}"
     with Fetcher(tmp_path / "packages", apt={}) as fetcher:
-        assert fetcher.file(uri, sha256=found.sha256, size=found.size).read_bytes().startswith(b"\xed\xab\xee\xdb")
-    flip(rhel.cuda.root / found.filename)
+        assert fetcher.file(uri, sha256=package.sha256, size=package.size).read_bytes().startswith(b"\xed\xab\xee\xdb")
+    flip(rhel.cuda.root / package.filename)
     with (
         Fetcher(tmp_path / "others", apt={}) as fetcher,
-        pytest.raises(RepositoryUntrusted, match=rf"{re.escape(found.filename)}: this is not the file"),
+        pytest.raises(RepositoryUntrusted, match=rf"{re.escape(package.filename)}: this is not the file"),
     ):
-        fetcher.file(uri, sha256=found.sha256, size=found.size)
+        fetcher.file(uri, sha256=package.sha256, size=package.size)
 
 
 def test_a_list_that_decompresses_to_more_than_it_may_is_refused(rhel: Rhel) -> None:
@@ -254,8 +254,8 @@ def test_packages_of_other_architectures_are_not_offered(rhel: Rhel) -> None:
     before = len(fetch(rhel).named("libnvidia-ml"))
     name = b"<name>libnvidia-ml</name>\n  <arch>"
     rhel.cuda.rewrite("primary", lambda text: text.replace(name + b"x86_64", name + b"i686", 2), rhel.key)
-    found = fetch(rhel).named("libnvidia-ml")
-    assert (len(found), {c.architecture for c in found}) == (before - 2, {"x86_64"})
+    candidates = fetch(rhel).named("libnvidia-ml")
+    assert (len(candidates), {c.architecture for c in candidates}) == (before - 2, {"x86_64"})
 
 
 def test_a_file_is_found_in_the_primary_list_or_else_in_the_file_lists(rhel: Rhel) -> None:
@@ -284,8 +284,8 @@ def test_a_tampered_file_list_is_refused(rhel: Rhel) -> None:
 
 def test_capabilities_are_found_with_what_they_provide(rhel: Rhel) -> None:
     universe = fetch(rhel)
-    found = {str(c) for c in universe.answering(relation("nvidia-kmod", "=", "3:580.95.05"))}
-    assert found == {f"{KMOD} 3:580.95.05-1.el9", "kmod-nvidia-latest-dkms 3:580.95.05-1.el9"}
+    names = {str(c) for c in universe.answering(relation("nvidia-kmod", "=", "3:580.95.05"))}
+    assert names == {f"{KMOD} 3:580.95.05-1.el9", "kmod-nvidia-latest-dkms 3:580.95.05-1.el9"}
     assert universe.answering(relation("libcufile.so.0()(64bit)"))
     assert not universe.answering(relation("nvidia-kmod", ">", "3:600"))
 

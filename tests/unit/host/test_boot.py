@@ -41,7 +41,7 @@ def test_entries_of_a_real_menu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "release"),
+    ("choice", "release"),
     [
         ("0", NEW),
         ("1", NEW),
@@ -51,16 +51,16 @@ def test_entries_of_a_real_menu() -> None:
         ("gnulinux-simple-/dev/vda", NEW),
     ],
 )
-def test_grub_takes_numbers_ids_and_titles(wanted: str, release: str) -> None:
-    result = grub.resolve(grub.entries(text("debian-13.cfg")), wanted)
+def test_grub_takes_numbers_ids_and_titles(choice: str, release: str) -> None:
+    result = grub.resolve(grub.entries(text("debian-13.cfg")), choice)
     assert result is not None
     assert result.release == release
     assert not result.recovery
 
 
-@pytest.mark.parametrize("wanted", ["7", "1>9", "gone", ""])
-def test_what_is_not_in_the_menu_is_nothing(wanted: str) -> None:
-    assert grub.resolve(grub.entries(text("debian-13.cfg")), wanted) is None
+@pytest.mark.parametrize("choice", ["7", "1>9", "gone", ""])
+def test_what_is_not_in_the_menu_is_nothing(choice: str) -> None:
+    assert grub.resolve(grub.entries(text("debian-13.cfg")), choice) is None
 
 
 def test_without_a_choice_the_first_entry_boots(root: Path) -> None:

@@ -37,14 +37,14 @@ def typed(data: bytes) -> dict[str, Any]:
     """As the command line makes it, as text and as JSON."""
     recording = runs.read(data)
     assert document.text(recording, "damaged")
-    found = document.document(recording, "damaged")
-    json.dumps(found)
-    return found
+    report = document.document(recording, "damaged")
+    json.dumps(report)
+    return report
 
 
-def claims(found: dict[str, Any]) -> set[str]:
-    rows = {f"row {label}" for label, row in found["storage"].items() if row["supported"]}
-    return rows | {f"GPU {gpu['index']}" for gpu in found["gpus"] if gpu["supports_gds"]}
+def claims(report: dict[str, Any]) -> set[str]:
+    rows = {f"row {label}" for label, row in report["storage"].items() if row["supported"]}
+    return rows | {f"GPU {gpu['index']}" for gpu in report["gpus"] if gpu["supports_gds"]}
 
 
 CLAIMS = {path: claims(typed(data)) for path, data in DATA.items()}
@@ -55,7 +55,7 @@ def at(where: float, data: bytes) -> int:
 
 
 def test_the_recordings_claim_something() -> None:
-    assert sum(bool(found) for found in CLAIMS.values()) > 30
+    assert sum(bool(claim) for claim in CLAIMS.values()) > 30
 
 
 @settings(max_examples=400, deadline=None)
@@ -63,15 +63,15 @@ def test_the_recordings_claim_something() -> None:
 def test_a_cut_recording_claims_nothing_new_and_before_its_end_nothing(path: Path, where: float) -> None:
     data = DATA[path]
     cut = data[: at(where, data)]
-    found = typed(cut)
-    assert claims(found) <= CLAIMS[path]
+    report = typed(cut)
+    assert claims(report) <= CLAIMS[path]
     whole = typed(data)
     for table in ("config", "environment"):
-        assert all(whole[table][key] == value for key, value in found[table].items())
-    assert all(value in (None, whole["platform"][key]) for key, value in found["platform"].items())
+        assert all(whole[table][key] == value for key, value in report[table].items())
+    assert all(value in (None, whole["platform"][key]) for key, value in report["platform"].items())
     if b"Platform verification succeeded" not in cut and cut.rstrip() != data.rstrip():
-        assert claims(found) == set() or ".no-gpu." in path.name
-        assert found["verdict"] not in (DIRECT, COMPAT) or b"block.nvmeof.use_pci_p2pdma : false\n" in cut
+        assert claims(report) == set() or ".no-gpu." in path.name
+        assert report["verdict"] not in (DIRECT, COMPAT) or b"block.nvmeof.use_pci_p2pdma : false\n" in cut
 
 
 @settings(max_examples=300, deadline=None)
@@ -110,7 +110,7 @@ def rows(data: bytes) -> list[re.Match[bytes]]:
     """The storage rows of a recording."""
     end = data.index(b"CUFILE CONFIGURATION")
     return [
-        found for found in ROW.finditer(data, data.index(b"DRIVER CONFIGURATION"), end) if b"CUFILE" not in found[1]
+        match for match in ROW.finditer(data, data.index(b"DRIVER CONFIGURATION"), end) if b"CUFILE" not in match[1]
     ]
 
 
@@ -133,8 +133,8 @@ def test_no_row_takes_the_path_of_another_across_a_hole(path: Path) -> None:
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
 def test_without_the_name_of_the_release_nothing_is_claimed(path: Path) -> None:
     """Which rows must be there is known of a release only."""
-    found = typed(re.sub(rb" GDS release version.*\n", b"", WHOLE[path]))
-    assert (claims(found), found["verdict"]) == (set(), UNKNOWN)
+    report = typed(re.sub(rb" GDS release version.*\n", b"", WHOLE[path]))
+    assert (claims(report), report["verdict"]) == (set(), UNKNOWN)
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
@@ -148,18 +148,18 @@ def test_a_second_row_of_the_same_label_claims_nothing(path: Path) -> None:
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
 def test_a_row_that_no_release_prints_is_told_but_not_believed(path: Path) -> None:
     row = rows(WHOLE[path])[-1]
-    found = typed(WHOLE[path][: row.start()] + b" FooFS              : nvfs, compat\n" + WHOLE[path][row.start() :])
-    if found["complete"]:
-        assert (found["storage"]["FooFS"]["supported"], found["storage"]["FooFS"]["state"]) == (None, "unknown")
-        assert "rows that no release up to 1.20 prints: FooFS" in found["warnings"]
-    assert claims(found) <= CLAIMS[path]
+    report = typed(WHOLE[path][: row.start()] + b" FooFS              : nvfs, compat\n" + WHOLE[path][row.start() :])
+    if report["complete"]:
+        assert (report["storage"]["FooFS"]["supported"], report["storage"]["FooFS"]["state"]) == (None, "unknown")
+        assert "rows that no release up to 1.20 prints: FooFS" in report["warnings"]
+    assert claims(report) <= CLAIMS[path]
 
 
 @pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
 def test_a_cut_run_before_a_whole_one_could_be_lines_of_one_among_the_others(path: Path) -> None:
     half = WHOLE[path][: WHOLE[path].index(b"GPU INFO")]
-    found = typed(half + b"rc=1\n" + WHOLE[path])
-    assert (found["runs"], found["verdict"], claims(found)) == (1, UNKNOWN, set())
+    report = typed(half + b"rc=1\n" + WHOLE[path])
+    assert (report["runs"], report["verdict"], claims(report)) == (1, UNKNOWN, set())
 
 
 @settings(max_examples=300, deadline=None)
@@ -179,41 +179,41 @@ def test_lines_twice_away_or_elsewhere_claim_nothing_new(path: Path, changes: li
 
 def mixed(first: bytes, second: bytes, choose: random.Random) -> bytes:
     left, right = first.split(b"\n"), second.split(b"\n")
-    found = []
+    lines = []
     while left or right:
-        found.append((left if left and (not right or choose.random() < 0.5) else right).pop(0))
-    return b"\n".join(found)
+        lines.append((left if left and (not right or choose.random() < 0.5) else right).pop(0))
+    return b"\n".join(lines)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(PRINTED), st.sampled_from(PRINTED), st.integers(0, 2**32))
 def test_two_runs_mixed_line_by_line_claim_nothing(first: Path, second: Path, seed: int) -> None:
-    found = typed(mixed(DATA[first], DATA[second], random.Random(seed)))
-    assert claims(found) <= CLAIMS[first] | CLAIMS[second]
+    report = typed(mixed(DATA[first], DATA[second], random.Random(seed)))
+    assert claims(report) <= CLAIMS[first] | CLAIMS[second]
     if b"ENVIRONMENT" in DATA[first] and b"ENVIRONMENT" in DATA[second]:
-        assert claims(found) == set()
-        assert found["verdict"] != DIRECT
+        assert claims(report) == set()
+        assert report["verdict"] != DIRECT
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(LOGS), st.sampled_from(LOGS), st.integers(0, 2**32))
 def test_logs_of_two_processes_mixed_are_two_runs(first: Path, second: Path, seed: int) -> None:
     left, right = DATA[first], DATA[second].replace(b"[pid=", b"[pid=9")
-    found = typed(mixed(left.rstrip(b"\n"), right.rstrip(b"\n"), random.Random(seed)) + b"\n")
-    assert found["runs"] == 2
-    assert claims(found) <= CLAIMS[first] | CLAIMS[second]
+    report = typed(mixed(left.rstrip(b"\n"), right.rstrip(b"\n"), random.Random(seed)) + b"\n")
+    assert report["runs"] == 2
+    assert claims(report) <= CLAIMS[first] | CLAIMS[second]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PRINTED), st.sampled_from(PRINTED))
 def test_runs_after_each_other_are_told_apart(first: Path, second: Path) -> None:
-    found = typed(DATA[first] + DATA[second])
+    report = typed(DATA[first] + DATA[second])
     whole = [typed(DATA[path]) for path in (first, second)]
-    assert found["runs"] == 2
+    assert report["runs"] == 2
     for key in ("verdict", "release", "storage", "config", "exit_status", "gpus"):
-        assert found[key] == whole[1][key]
-    assert found["earlier"] == [{key: whole[0][key] for key in ("verdict", "release", "exit_status")}]
-    assert found["warnings"][0] == "the file holds 2 runs; this is the last of them"
+        assert report[key] == whole[1][key]
+    assert report["earlier"] == [{key: whole[0][key] for key in ("verdict", "release", "exit_status")}]
+    assert report["warnings"][0] == "the file holds 2 runs; this is the last of them"
 
 
 def without_status(path: Path) -> bytes:
@@ -223,25 +223,25 @@ def without_status(path: Path) -> bytes:
 @pytest.mark.parametrize("second", [p for p in PRINTED if b"ENVIRONMENT" in DATA[p]], ids=lambda path: path.name[11:])
 def test_runs_without_their_status_are_told_apart_too(second: Path) -> None:
     first = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.9.1.ngpu1.nvfs-2.28.open-driver.txt"
-    found, whole = typed(without_status(first) + without_status(second)), typed(without_status(second))
-    assert (found["runs"], found["verdict"], found["release"]) == (2, whole["verdict"], whole["release"])
-    assert found["storage"] == whole["storage"]
+    report, whole = typed(without_status(first) + without_status(second)), typed(without_status(second))
+    assert (report["runs"], report["verdict"], report["release"]) == (2, whole["verdict"], whole["release"])
+    assert report["storage"] == whole["storage"]
     refused = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.15.1.json-badtype.txt"
-    found = typed(without_status(refused) + without_status(second))
-    assert (found["runs"], found["storage"]) == (2, whole["storage"])
+    report = typed(without_status(refused) + without_status(second))
+    assert (report["runs"], report["storage"]) == (2, whole["storage"])
 
 
 def test_a_failing_run_after_a_good_one_counts() -> None:
     good = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt"
     for name in ("1.15.1.json-badtype", "1.20.0.nvfs-version-3.1", "1.9.1.no-nvfs.compat-false"):
         bad = EVIDENCE / "gdscheck" / f"gdscheck-p.libcufile-{name}.txt"
-        found = typed(without_status(good) + without_status(bad))
-        assert (found["verdict"], claims(found)) == ("refused", set())
+        report = typed(without_status(good) + without_status(bad))
+        assert (report["verdict"], claims(report)) == ("refused", set())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[11:])
 def test_terminals_and_other_systems_change_nothing(path: Path) -> None:
-    data, found = DATA[path], typed(DATA[path])
+    data, report = DATA[path], typed(DATA[path])
     for changed in (
         data.replace(b"\n", b"\r\n"),
         b"\xef\xbb\xbf" + data,
@@ -249,26 +249,26 @@ def test_terminals_and_other_systems_change_nothing(path: Path) -> None:
         b"\n\n" + data + b"\n\n",
         b"".join(line.lstrip() + b"\n" for line in data.splitlines()),
     ):
-        assert typed(changed) == found
+        assert typed(changed) == report
 
 
 @pytest.mark.parametrize("path", [p for p in PRINTED if b"ENVIRONMENT" in DATA[p]], ids=lambda path: path.name[11:])
 def test_colons_may_stand_close_or_far(path: Path) -> None:
-    data, found = DATA[path], typed(DATA[path])
+    data, report = DATA[path], typed(DATA[path])
     for changed in (data.replace(b" : ", b": "), data.replace(b"kb: ", b"kb : ")):
         again = typed(changed)
         assert (again["verdict"], again["storage"], again["config"]) == (
-            found["verdict"],
-            found["storage"],
-            found["config"],
+            report["verdict"],
+            report["storage"],
+            report["config"],
         )
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_no_bytes_stop_the_reader(data: bytes) -> None:
-    found = typed(data)
-    assert (found["verdict"], claims(found)) != (DIRECT, set())
+    report = typed(data)
+    assert (report["verdict"], claims(report)) != (DIRECT, set())
 
 
 @pytest.mark.parametrize(
@@ -285,20 +285,20 @@ def test_no_bytes_stop_the_reader(data: bytes) -> None:
     ids=["empty", "newline", "zeros", "binary", "good-status", "bad-status", "words-of-success"],
 )
 def test_what_is_no_report_is_unknown(data: bytes) -> None:
-    found = typed(data)
-    assert (found["verdict"], found["storage"], found["runs"]) == (UNKNOWN, {}, 1)
+    report = typed(data)
+    assert (report["verdict"], report["storage"], report["runs"]) == (UNKNOWN, {}, 1)
 
 
 def test_a_long_log_is_read_and_a_larger_one_only_in_part() -> None:
-    found = typed(H200 * 12)
-    assert (found["kind"], found["runs"], found["release"], found["verdict"]) == (
+    report = typed(H200 * 12)
+    assert (report["kind"], report["runs"], report["release"], report["verdict"]) == (
         "cufile.log",
         12,
         "1.15.1.6",
         "compat",
     )
-    assert "udev property not found: ID_FS_USAGE vda" in [error["line"] for error in found["later_errors"]]
-    assert {error["code"] for error in found["later_errors"]} >= {5027}
+    assert "udev property not found: ID_FS_USAGE vda" in [error["line"] for error in report["later_errors"]]
+    assert {error["code"] for error in report["later_errors"]} >= {5027}
     whole = DATA[PRINTED[0]]
     recording = runs.read(whole + b"x" * (LIMIT + 1 - len(whole)))
     assert recording.cut

@@ -23,12 +23,12 @@ WRITTEN = sorted(
 LIVE = sorted((TESTS / "evidence").glob("gdscheck-*/gdscheck-p.*"))
 
 
-def found(path: Path) -> dict[str, Any]:
+def read_report(path: Path) -> dict[str, Any]:
     return document.document(runs.read(path.read_bytes()), path.name)
 
 
 def golden(path: Path) -> str:
-    return json.dumps(found(path), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(read_report(path), indent=1, ensure_ascii=False) + "\n"
 
 
 def name(path: Path) -> str:
@@ -58,14 +58,14 @@ def printed(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value)) if key == "properties.rdma_dynamic_routing" else str(value).lower()
     if isinstance(value, list):
-        return " ".join(str(item) for item in value)
+        return " ".join(str(part) for part in value)
     return "none" if value is None else str(value)
 
 
 @pytest.mark.parametrize("path", [*WRITTEN, *LIVE], ids=name)
 def test_nothing_of_a_recording_is_lost_or_made_up(path: Path) -> None:
     """By a reading of its own: plain splitting at headings and colons."""
-    lines, typed = messages(path), found(path)
+    lines, typed = messages(path), read_report(path)
     parts: dict[str, list[str]] = {"header": []}
     for line in lines:
         if line.endswith(("CONFIGURATION:", "ENVIRONMENT:", "INFO:")):
@@ -102,13 +102,13 @@ def test_nothing_of_a_recording_is_lost_or_made_up(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in LIVE if p.name.endswith("h200.txt")], ids=name)
 def test_a_real_gpu_without_nvidia_fs_is_in_compat_mode(path: Path) -> None:
-    typed = found(path)
+    typed = read_report(path)
     version = re.match(r"(\d+)\.(\d+)", name(path))
     assert version is not None
     assert (typed["verdict"], typed["exit_status"], typed["nvidia_fs_version"]) == ("compat", 0, None)
     (gpu,) = typed["gpus"]
-    seen = (int(version[1]), int(version[2])) >= (1, 13)
-    assert (gpu["name"], gpu["supports_gds"], gpu["bar_mib"]) == ("NVIDIA H200", seen, 262144 if seen else None)
+    recent = (int(version[1]), int(version[2])) >= (1, 13)
+    assert (gpu["name"], gpu["supports_gds"], gpu["bar_mib"]) == ("NVIDIA H200", recent, 262144 if recent else None)
     if ".forced." in path.name:
         assert typed["reasons"] == ["the configuration forces compat mode (properties.force_compat_mode)"]
     else:

@@ -31,40 +31,40 @@ def test_there_are_recordings() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[20:-4])
 def test_verdict_of_every_recording(path: Path) -> None:
-    found = parse(*recorded(path))
+    result = parse(*recorded(path))
     name = path.name
     refused = re.search(r"ngpu0|json-badtype|json-trailing|compat-false|nvfs-version-3", name)
     ruled_out = re.search(r"nvfs-version-2|proprietary", name)
     good = COMPAT if "no-nvidia-fs" in name else BROKEN if ruled_out else DIRECT
-    assert found.verdict == (REFUSED if refused else good)
-    assert bool(found.contradictions) is (ruled_out is not None)
-    assert found.complete is (refused is None)
-    assert bool(found.errors) is (refused is not None)
-    assert found.strays == ()
+    assert result.verdict == (REFUSED if refused else good)
+    assert bool(result.contradictions) is (ruled_out is not None)
+    assert result.complete is (refused is None)
+    assert bool(result.errors) is (refused is not None)
+    assert result.strays == ()
 
 
 def test_rows_of_an_old_release() -> None:
-    found = report("1.9.1.ngpu1.nvfs-2.28.open-driver")
-    assert (found.release, found.nvidia_fs, found.nvidia_fs_minimum) == ("1.9.1.3", "2.28", "2.12")
-    assert found.storage["NVMe"] == Row("Supported", True)
-    assert found.storage["IBM Spectrum Scale"] == Row("Unsupported", False)
-    assert found.rdma["Mellanox PeerDirect"] == "Disabled"
-    assert found.config["properties.posix_pool_slab_size_kb"] == "4 1024 16384"
-    assert found.gpus == (Gpu(0, "NVIDIA H100 80GB HBM3", True, 0, "Disabled", bar=1),)
-    assert found.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
+    result = report("1.9.1.ngpu1.nvfs-2.28.open-driver")
+    assert (result.release, result.nvidia_fs, result.nvidia_fs_minimum) == ("1.9.1.3", "2.28", "2.12")
+    assert result.storage["NVMe"] == Row("Supported", True)
+    assert result.storage["IBM Spectrum Scale"] == Row("Unsupported", False)
+    assert result.rdma["Mellanox PeerDirect"] == "Disabled"
+    assert result.config["properties.posix_pool_slab_size_kb"] == "4 1024 16384"
+    assert result.gpus == (Gpu(0, "NVIDIA H100 80GB HBM3", True, 0, "Disabled", bar=1),)
+    assert result.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
 
 
 def test_rows_of_a_new_release() -> None:
-    found = report("1.20.0.ngpu1.nvfs-2.28.open-driver")
-    assert (found.release, found.nvidia_fs, found.nvidia_fs_minimum) == ("1.20.0.107", "2.28", "2.12")
-    assert found.storage["NVMe"] == Row("nvfs, compat", True, ("nvfs", "compat"))
-    assert found.storage["PanFS"] == Row("compat", False, ("compat",))
-    assert found.gpus[0].bar_mib == 131072
+    result = report("1.20.0.ngpu1.nvfs-2.28.open-driver")
+    assert (result.release, result.nvidia_fs, result.nvidia_fs_minimum) == ("1.20.0.107", "2.28", "2.12")
+    assert result.storage["NVMe"] == Row("nvfs, compat", True, ("nvfs", "compat"))
+    assert result.storage["PanFS"] == Row("compat", False, ("compat",))
+    assert result.gpus[0].bar_mib == 131072
 
 
 def test_without_nvidia_fs_old_releases_print_no_header() -> None:
-    found = report("1.9.1.ngpu1.no-nvidia-fs.noconfig")
-    assert (found.release, found.nvidia_fs, found.nvidia_fs_minimum) == ("", "", "")
+    result = report("1.9.1.ngpu1.no-nvidia-fs.noconfig")
+    assert (result.release, result.nvidia_fs, result.nvidia_fs_minimum) == ("", "", "")
     assert report("1.15.1.ngpu1.no-nvidia-fs.noconfig").nvidia_fs == ""
 
 
@@ -75,8 +75,8 @@ def test_reasons_of_a_gpu_without_gds_come_together() -> None:
 
 
 def test_iommu_is_told() -> None:
-    found = report("1.15.1.iommu-gpu")
-    assert found.gpus[0].iommu == found.platform["IOMMU"].replace("enabled", "Enabled") == "Pass-through or Enabled"
+    result = report("1.15.1.iommu-gpu")
+    assert result.gpus[0].iommu == result.platform["IOMMU"].replace("enabled", "Enabled") == "Pass-through or Enabled"
 
 
 def test_the_environment_is_told() -> None:
@@ -84,9 +84,9 @@ def test_the_environment_is_told() -> None:
 
 
 def test_a_loaded_module_below_the_minimum_is_told_though_gdscheck_ends_well() -> None:
-    found = report("1.20.0.nvfs-version-2.3")
-    assert (found.exit_status, found.nvidia_fs, found.nvidia_fs_minimum) == (0, "2.3", "2.12")
-    assert found.contradictions == ("the loaded nvidia-fs 2.3 is older than the minimum 2.12",)
+    result = report("1.20.0.nvfs-version-2.3")
+    assert (result.exit_status, result.nvidia_fs, result.nvidia_fs_minimum) == (0, "2.3", "2.12")
+    assert result.contradictions == ("the loaded nvidia-fs 2.3 is older than the minimum 2.12",)
 
 
 def test_why_the_library_gave_up() -> None:
@@ -125,27 +125,27 @@ def test_known_remarks_between_rows_are_harmless() -> None:
     "log", ["libcufile-1.15.1-trace.log", "libcufile-1.20.0-p2pdma-requested-trace.log"], ids=lambda name: name[:16]
 )
 def test_a_real_log_has_the_same_rows(log: str) -> None:
-    found = parse_log((EVIDENCE / "h200" / log).read_text())
-    assert found.complete
-    assert found.verdict == COMPAT
-    assert found.gpus == (Gpu(0, "NVIDIA H200", True, 262144, "Disabled", bar=1),)
-    assert found.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
-    assert found.config["properties.use_pci_p2pdma"] == "true"
-    assert found.storage["NVMe"].supported is False
+    result = parse_log((EVIDENCE / "h200" / log).read_text())
+    assert result.complete
+    assert result.verdict == COMPAT
+    assert result.gpus == (Gpu(0, "NVIDIA H200", True, 262144, "Disabled", bar=1),)
+    assert result.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
+    assert result.config["properties.use_pci_p2pdma"] == "true"
+    assert result.storage["NVMe"].supported is False
 
 
 def test_a_real_log_that_ends_in_a_refusal() -> None:
-    found = parse_log((EVIDENCE / "h200" / "libcufile-1.20.0-compat-not-allowed.log").read_text())
-    assert found.verdict == REFUSED
-    assert found.errors[0] == "nvidia-fs.ko driver not loaded"
+    result = parse_log((EVIDENCE / "h200" / "libcufile-1.20.0-compat-not-allowed.log").read_text())
+    assert result.verdict == REFUSED
+    assert result.errors[0] == "nvidia-fs.ko driver not loaded"
 
 
 WHOLE = [recorded(path)[0] for path in FILES if parse(*recorded(path)).verdict == DIRECT]
 
 
-def claims_nothing(found: Report) -> None:
-    assert found.verdict in (UNKNOWN, REFUSED)
-    assert not any(row.supported for row in found.storage.values())
+def claims_nothing(result: Report) -> None:
+    assert result.verdict in (UNKNOWN, REFUSED)
+    assert not any(row.supported for row in result.storage.values())
 
 
 @settings(max_examples=300, deadline=None)
@@ -169,7 +169,7 @@ def test_two_runs_mixed_line_by_line_claim_no_direct_path(first: str, second: st
 
 @pytest.mark.parametrize("text", WHOLE, ids=lambda text: text.partition("release version: ")[2][:8])
 def test_no_row_takes_the_value_of_another_across_a_hole(text: str) -> None:
-    whole, values = parse(text, 0), [found.end() for found in re.finditer(r"^ \w[\w ]+ +: ", text, re.MULTILINE)]
+    whole, values = parse(text, 0), [match.end() for match in re.finditer(r"^ \w[\w ]+ +: ", text, re.MULTILINE)]
     assert len(values) > 10
     for start in values:
         for end in values:

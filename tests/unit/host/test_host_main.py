@@ -18,14 +18,14 @@ EVIDENCE = Path(__file__).parents[2] / "evidence" / "hosts"
 PASSING, FAILING = "lab-vm-provisioned.json", "lab-vm-bare.json"
 
 
-def wanted() -> Expectation:
+def recorded_expectation() -> Expectation:
     return expected.from_json((EVIDENCE / "lab-vm.expectation.json").read_text())
 
 
 @pytest.fixture
 def expectation(tmp_path: Path) -> Path:
     path = tmp_path / "expectation.json"
-    path.write_text(wanted().to_json())
+    path.write_text(recorded_expectation().to_json())
     return path
 
 
@@ -69,13 +69,13 @@ def test_json_is_one_object_with_everything(
 ) -> None:
     words = ["validate", "--json", "--with-evidence", "--expectation", expectation, "--evidence", passing]
     assert run(*words) == program.OK
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     source = json.loads(passing.read_text())
-    assert found["evidence"] == source
-    assert found["boot_id"] == source["files"]["/proc/sys/kernel/random/boot_id"].strip()
-    assert (found["host"], found["profile"], found["verdict"], found["gaps"]) == ("gpu1", "gds", "pass", [])
-    assert [name for name, _ in found["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
-    assert {item["verdict"] for item in found["findings"]} == {"pass"}
+    assert report["evidence"] == source
+    assert report["boot_id"] == source["files"]["/proc/sys/kernel/random/boot_id"].strip()
+    assert (report["host"], report["profile"], report["verdict"], report["gaps"]) == ("gpu1", "gds", "pass", [])
+    assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
+    assert {finding["verdict"] for finding in report["findings"]} == {"pass"}
 
 
 def test_what_cannot_be_told_has_its_own_status(expectation: Path, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_what_cannot_be_told_has_its_own_status(expectation: Path, tmp_path: Pat
 
 def test_facts_are_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("facts", "--evidence", EVIDENCE / PASSING) == program.OK
-    found = json.loads(capsys.readouterr().out)
-    assert found["driver"]["flavour"] == "open"
+    report = json.loads(capsys.readouterr().out)
+    assert report["driver"]["flavour"] == "open"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
@@ -156,7 +156,7 @@ def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str])
 def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path / "expectation.json", replace(wanted(), host="elsewhere").to_json())
+    path = write(tmp_path / "expectation.json", replace(recorded_expectation(), host="elsewhere").to_json())
     monkeypatch.setattr(expected, "PATH", str(path))
     assert run("validate", "--json", "--evidence", passing) == program.OK
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -15,23 +15,23 @@ from gdsdeploy.host.topology import text
 
 RECORDED = json.loads((Path(__file__).parents[2] / "evidence" / "validate" / "h200.json").read_text())
 FACTS = facts_from(RECORDED["evidence"])
-FOUND = {item.check: item for item in checks.run(FACTS, from_json(json.dumps(RECORDED["expectation"])))}
+FINDINGS = {finding.check: finding for finding in checks.run(FACTS, from_json(json.dumps(RECORDED["expectation"])))}
 
 
 @pytest.mark.parametrize("check", sorted(RECORDED["findings"]))
 def test_the_same_verdict_as_on_the_machine(check: str) -> None:
-    verdict, found = RECORDED["findings"][check]
-    assert (FOUND[check].verdict, FOUND[check].found) == (verdict, found)
+    verdict, finding = RECORDED["findings"][check]
+    assert (FINDINGS[check].verdict, FINDINGS[check].found) == (verdict, finding)
 
 
 def test_no_check_is_new_or_gone() -> None:
-    assert set(FOUND) == set(RECORDED["findings"])
+    assert set(FINDINGS) == set(RECORDED["findings"])
 
 
 def test_the_path_of_its_disk_is_proven() -> None:
     (proof,) = FACTS.storage.proofs["/"]
     assert (proof.gpu, proof.path) == ("0000:00:06.0", "compat")
-    assert FOUND["storage.path:/"].found.endswith("(proven by a read through cuFile)")
+    assert FINDINGS["storage.path:/"].found.endswith("(proven by a read through cuFile)")
 
 
 def test_its_driver_s_other_halves() -> None:
@@ -44,8 +44,8 @@ def test_its_driver_s_other_halves() -> None:
 
 
 def test_its_topology() -> None:
-    found = FACTS.topology
-    assert not isinstance(found, Unknown)
-    assert json.loads(json.dumps(text.document(found))) == RECORDED["topology"]
-    (gpu,) = found.of_kind(GPU)
+    topology = FACTS.topology
+    assert not isinstance(topology, Unknown)
+    assert json.loads(json.dumps(text.document(topology))) == RECORDED["topology"]
+    (gpu,) = topology.of_kind(GPU)
     assert (gpu.bar1, gpu.model) == (262144 << 20, "NVIDIA H200")

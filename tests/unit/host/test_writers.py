@@ -134,21 +134,21 @@ def writing(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from _renamed(node)
         elif isinstance(node, ast.Call):
-            yield from _called(node)
+            yield from _writing_call(node)
         elif isinstance(node, ast.List):
             yield from _program(node)
 
 
-def _called(node: ast.Call) -> Iterator[str]:
+def _writing_call(node: ast.Call) -> Iterator[str]:
     name = ast.unparse(node.func)
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else name
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else name
     if name == "os.open":
         if len(node.args) < 2 or {ast.unparse(part) for part in _flags(node.args[1])} - HARMLESS:
             yield name
     elif name == "getattr" and ast.unparse(node.args[0]) in PLAIN:
         yield ast.unparse(node)
     elif name not in NAMES and (
-        ((called == "open" or name in OPENERS) and not _reads(node)) or (called in METHODS and not _is_ours(name))
+        ((method == "open" or name in OPENERS) and not _reads(node)) or (method in METHODS and not _is_ours(name))
     ):
         yield name
     elif node.args and isinstance(node.args[0], ast.Tuple):
@@ -164,7 +164,7 @@ def _renamed(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     if isinstance(node, ast.ImportFrom):
         if node.level == 0 and node.module in PLAIN:
             yield ast.unparse(node)
-    elif any(item.asname and item.name in PLAIN for item in node.names):
+    elif any(alias.asname and alias.name in PLAIN for alias in node.names):
         yield ast.unparse(node)
 
 
@@ -236,10 +236,12 @@ def test_what_reads_is_not(text: str) -> None:
 
 
 def test_every_call_that_changes_files_is_reviewed() -> None:
-    found = {}
+    counts_by_module = {}
     for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "zipapp" / "bootstrap.py"]:
         name = path.relative_to(HOST if HOST in path.parents else HOST.parent).as_posix()
         counts = Counter(writing(ast.parse(path.read_text())))
         if counts and name != "io/atomic.py":
-            found[name] = dict(counts)
-    assert found == {module: {call: count for call, (count, _) in calls.items()} for module, calls in REVIEWED.items()}
+            counts_by_module[name] = dict(counts)
+    assert counts_by_module == {
+        module: {call: count for call, (count, _) in calls.items()} for module, calls in REVIEWED.items()
+    }

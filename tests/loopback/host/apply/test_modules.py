@@ -21,7 +21,7 @@ from gdsdeploy.host.errors import ApplyError, BuildError, PackError
 from gdsdeploy.host.kmod import tree
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.process import Output
-from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, item, predicted, short, tree_of
+from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, desired_resource, predicted, short, tree_of
 from tests.unit.host.kmod.kmod_keys import Pair, pair
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root
 
@@ -325,7 +325,7 @@ class TestReceived:
         # An archive that can't be read is nothing that could be told to be in place.
         assert check(host, "modules", desired).unknown
         with pytest.raises(PackError, match="is not an archive of modules"):
-            modules._receive(ManagedHost(root=str(host)), item("modules", desired).desired)
+            modules._receive(ManagedHost(root=str(host)), desired_resource("modules", desired).desired)
         assert not (host / ARCHIVE.lstrip("/")).exists()
 
     @pytest.mark.parametrize(
@@ -357,7 +357,8 @@ class TestReceived:
         observed = json.loads(json.dumps(check(host, "modules", RECEIVE).report["observed"]))
         resource = registry.resource("modules")
         same, other = (
-            item("modules", self.of(archive, **more)).desired for more in ({}, {"archive_sha256": "cd" * 32})
+            desired_resource("modules", self.of(archive, **more)).desired
+            for more in ({}, {"archive_sha256": "cd" * 32})
         )
         assert {change.kind for change in resource.changes(same, observed)} == {"place"}
         assert [change.kind for change in resource.changes(other, observed)] == ["receive", "place"]

@@ -23,20 +23,20 @@ OWN = "/var/lib/gdsdeploy"
 
 def tree(root: Path, without: Sequence[str] = (OWN,)) -> dict[str, tuple[Any, ...]]:
     """Path → kind, mode, owner and content of everything below ``root``."""
-    found: dict[str, tuple[Any, ...]] = {}
+    entries: dict[str, tuple[Any, ...]] = {}
     for folder, folders, names in os.walk(root):
         for name in [*folders, *names]:
             place = Path(folder, name)
             path = "/" + place.relative_to(root).as_posix()
-            if any(path == item or path.startswith(item + "/") for item in without):
+            if any(path == prefix or path.startswith(prefix + "/") for prefix in without):
                 continue
             entry = place.lstat()
             what: Any = (
                 str(place.readlink()) if place.is_symlink() else place.read_bytes() if place.is_file() else "folder"
             )
             mode = 0 if place.is_symlink() else stat.S_IMODE(entry.st_mode)
-            found[path] = (mode, entry.st_uid, entry.st_gid, what)
-    return found
+            entries[path] = (mode, entry.st_uid, entry.st_gid, what)
+    return entries
 
 
 def differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
@@ -45,20 +45,20 @@ def differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredFiles:
     """Files by path."""
 
     files: list[File] = field(default_factory=list)
 
 
-class Some(FileResource[Wanted]):
+class Some(FileResource[DesiredFiles]):
     """Whatever files a test wants; nothing finds it by its name."""
 
     name = ""
-    desired_type = Wanted
+    desired_type = DesiredFiles
     reverts = ("/etc/some.d", "/etc/some.conf", "/etc/some.d/*", "/opt/deep/er/file")
 
-    def desired_files(self, desired: Wanted) -> list[File]:
+    def desired_files(self, desired: DesiredFiles) -> list[File]:
         return desired.files
 
 
@@ -70,18 +70,18 @@ FILES = [
 ]
 
 
-def item(resource: Resource[Any], desired: Any, name: str = "some") -> engine.DesiredResource:
+def desired_resource(resource: Resource[Any], desired: Any, name: str = "some") -> engine.DesiredResource:
     return engine.DesiredResource(name, resource, desired)
 
 
 def apply(root: Path, resource: Resource[Any], desired: Any) -> list[Any]:
     """The changes that were made."""
-    return engine.run(ManagedHost(root=str(root)), [item(resource, desired)])[0].changes
+    return engine.run(ManagedHost(root=str(root)), [desired_resource(resource, desired)])[0].changes
 
 
 def check(root: Path, resource: Resource[Any], desired: Any) -> engine.Result:
     """What would be made."""
-    return engine.run(ManagedHost(check=True, root=str(root)), [item(resource, desired)])[0]
+    return engine.run(ManagedHost(check=True, root=str(root)), [desired_resource(resource, desired)])[0]
 
 
 class Systemctl:
@@ -95,8 +95,8 @@ class Systemctl:
         root = next((word.partition("=")[2] for word in argv if word.startswith("--root=")), "")
         if root:
             unit = argv[-1]
-            found = Unit(True, services.observe(ManagedHost(root=root), unit).links)
-            for link in found.links:
+            state = Unit(True, services.observe(ManagedHost(root=root), unit).links)
+            for link in state.links:
                 Path(root + link).unlink()
             text = Path(root + services.path(unit)).read_text()
             for link in services.links(unit, text) if argv[-2] == "reenable" else []:

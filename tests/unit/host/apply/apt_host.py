@@ -72,20 +72,20 @@ class AptHost:
         return Output(0, "", "")
 
     def _show(self, names: list[str]) -> Output:
-        found = [
+        stanzas = [
             "Package: {}\nVersion: {}\nSHA256: {}\n".format(*name.split("="), self.offered[name])
             for name in names
             if name in self.offered
         ]
-        return Output(0 if len(found) == len(names) else 100, "\n".join(found), "")
+        return Output(0 if len(stanzas) == len(names) else 100, "\n".join(stanzas), "")
 
     def _simulate(self, words: list[str]) -> str:
         lines = []
         for word in words[max(words.index(w) for w in ("install", "purge") if w in words) + 1 :]:
             name, equals, version = word.partition("=")
             if equals:
-                there = self.packages.get(name, ("", "un"))[0]
-                lines.append(f"Inst {name} " + (f"[{there}] " if there else "") + f"({version} stack [all])")
+                current = self.packages.get(name, ("", "un"))[0]
+                lines.append(f"Inst {name} " + (f"[{current}] " if current else "") + f"({version} stack [all])")
             else:
                 lines.append(f"Remv {name.rstrip('-')} [{self.packages[name.rstrip('-')][0]}]")
         return "\n".join(lines) + "\n"
@@ -139,23 +139,23 @@ def packages(instance: str = "driver", **desired: Any) -> dict[str, Any]:
 
 def short(results: list[engine.Result]) -> list[str]:
     """The changes in words, one each."""
-    found = []
+    lines = []
     for result in results:
         assert not result.unknown, result.unknown
         for change in result.changes:
             versions = re.sub(r"^>|>$", "", f"{change.before}>{change.after}")
-            found.append(f"{change.kind} {change.subject} {versions} {change.reason}".strip())
-    return found
+            lines.append(f"{change.kind} {change.subject} {versions} {change.reason}".strip())
+    return lines
 
 
 @pytest.fixture
 def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AptHost:
     """Nothing is installed, and nobody holds a lock."""
-    made = AptHost(tmp_path / "root")
-    made.write("/var/lib/dpkg/status", "")
+    host = AptHost(tmp_path / "root")
+    host.write("/var/lib/dpkg/status", "")
     for folder in ("boot", "lib/modules", "var", "usr"):
-        (made.root / folder).mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(process, "run", made.run)
+        (host.root / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(process, "run", host.run)
     monkeypatch.setattr(managers.time, "sleep", lambda _: None)
     monkeypatch.setattr(managers, "_explain_build", lambda *_: None)
-    return made
+    return host

@@ -13,21 +13,21 @@ from gdsdeploy.host.apply.model import Change
 KERNEL_COMES = Change("install", "linux-image-amd64", "", "1", "missing", resource="packages.kernel")
 
 
-def item(name: str, desired: dict[str, Any]) -> engine.DesiredResource:
+def desired_resource(name: str, desired: dict[str, Any]) -> engine.DesiredResource:
     return engine.read_resources({"version": 1, "resources": [{"resource": name, "desired": desired}]})[0]
 
 
 def check(root: Path, name: str, desired: dict[str, Any]) -> engine.Result:
-    return engine.run(ManagedHost(check=True, root=str(root)), [item(name, desired)])[0]
+    return engine.run(ManagedHost(check=True, root=str(root)), [desired_resource(name, desired)])[0]
 
 
 def apply(root: Path, name: str, desired: dict[str, Any]) -> engine.Result:
-    return engine.run(ManagedHost(root=str(root)), [item(name, desired)])[0]
+    return engine.run(ManagedHost(root=str(root)), [desired_resource(name, desired)])[0]
 
 
 def predicted(root: Path, name: str, desired: dict[str, Any], *pending: Change) -> list[Change]:
     """What a check predicts after these changes of earlier resources."""
-    resource, typed = registry.resource(name), item(name, desired).desired
+    resource, typed = registry.resource(name), desired_resource(name, desired).desired
     return resource.changes(typed, resource.observe(ManagedHost(check=True, root=str(root)), typed), pending)
 
 
@@ -38,5 +38,5 @@ def short(changes: list[Change]) -> list[tuple[str, str, str]]:
 def tree_of(root: Path) -> dict[str, str]:
     """Every file with its digest, but for what the program itself keeps."""
     files = (path for path in sorted(root.rglob("*")) if path.is_file() and not path.is_symlink())
-    kept = {str(path.relative_to(root)): path for path in files if path.name != "before.json"}
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in kept.items()}
+    entries = {str(path.relative_to(root)): path for path in files if path.name != "before.json"}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in entries.items()}

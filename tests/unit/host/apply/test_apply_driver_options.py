@@ -9,7 +9,7 @@ import pytest
 from gdsdeploy.host.apply.driver_options import Desired, DriverOptions, modprobe_conf, modules_load_conf
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check
 
-WANTED = Desired(
+DESIRED = Desired(
     "6.1.0-40-amd64", {"NVreg_b": "1", "NVreg_a": '"x"'}, "nvidia-current", ["nvidia", "nvidia-fs"], "peermem"
 )
 
@@ -42,15 +42,15 @@ blacklist nvidia-peermem
 
 
 def test_texts() -> None:
-    assert modprobe_conf(WANTED) == PEERMEM
+    assert modprobe_conf(DESIRED) == PEERMEM
     assert modprobe_conf(Desired("x", modules=["nvidia"], rdma="dmabuf")) == DMABUF
-    assert modules_load_conf(WANTED) == (
+    assert modules_load_conf(DESIRED) == (
         "# Rendered by gdsdeploy; changes here are overwritten."
         " Order matters: nvidia before what links against it.\nnvidia\nnvidia-fs\n"
     )
 
 
-def kinds(root: Path, desired: Desired = WANTED) -> list[str]:
+def kinds(root: Path, desired: Desired = DESIRED) -> list[str]:
     predicted = [change.kind for change in check(root, DriverOptions(), desired).changes]
     assert [change.kind for change in apply(root, DriverOptions(), desired)] == predicted
     assert check(root, DriverOptions(), desired).changes == []
@@ -69,10 +69,10 @@ def test_the_initramfs_is_made_anew_with_other_options(
 ) -> None:
     # Nothing of a kernel that isn't there yet: it makes its own.
     assert kinds(tmp_path) == ["write", "write"]
-    for path in (f"usr/sbin/{program}", f"boot/{initramfs.format(WANTED.kernel_release)}"):
+    for path in (f"usr/sbin/{program}", f"boot/{initramfs.format(DESIRED.kernel_release)}"):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).touch()
     assert kinds(tmp_path) == []
     assert systemctl.calls == []
-    assert kinds(tmp_path, Desired(WANTED.kernel_release)) == ["write", "write", "initramfs"]
+    assert kinds(tmp_path, Desired(DESIRED.kernel_release)) == ["write", "write", "initramfs"]
     assert systemctl.calls == [argv]

@@ -15,7 +15,7 @@ from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.errors import ApplyError, CannotTellError, DesiredError
-from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, item, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, desired_resource, tree
 
 
 def document(*resources: Any, version: Any = 1) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Failing(Some):
     def __init__(self, happening: Callable[[], None]) -> None:
         self.happening = happening
 
-    def settle(self, host: ManagedHost, desired: Wanted, changes: Sequence[Change]) -> None:
+    def settle(self, host: ManagedHost, desired: DesiredFiles, changes: Sequence[Change]) -> None:
         self.happening()
 
 
@@ -97,7 +97,7 @@ def test_a_resource_that_fails_is_as_it_was(tmp_path: Path, error: BaseException
     (tmp_path / "etc" / "some.conf").write_text("before\n")
     before = tree(tmp_path, without=("/var",))
     with pytest.raises(ApplyError) as caught:
-        engine.run(ManagedHost(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [desired_resource(Failing(fails(error)), DesiredFiles(FILES))])
     assert caught.value.kind == kind
     assert tree(tmp_path, without=("/var",)) == before
 
@@ -105,46 +105,53 @@ def test_a_resource_that_fails_is_as_it_was(tmp_path: Path, error: BaseException
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ZeroDivisionError()])
 def test_an_interrupted_resource_is_as_it_was(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)):
-        engine.run(ManagedHost(root=str(tmp_path)), [item(Failing(fails(error)), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [desired_resource(Failing(fails(error)), DesiredFiles(FILES))])
     assert tree(tmp_path, without=("/var",)) == {}
 
 
 def test_resources_before_the_failing_one_stay_and_are_told(tmp_path: Path) -> None:
-    first = Wanted([File.of("/etc/some.conf", "first\n")])
-    told: list[engine.Result] = []
+    first = DesiredFiles([File.of("/etc/some.conf", "first\n")])
+    results: list[engine.Result] = []
     with pytest.raises(ApplyError):
         engine.run(
             ManagedHost(root=str(tmp_path)),
-            [item(Some(), first, "first"), item(Failing(fails(ApplyError("no"))), Wanted(FILES), "second")],
-            done=told.append,
+            [
+                desired_resource(Some(), first, "first"),
+                desired_resource(Failing(fails(ApplyError("no"))), DesiredFiles(FILES), "second"),
+            ],
+            done=results.append,
         )
     assert (tmp_path / "etc/some.conf").read_text() == "first\n"
-    assert [(result.name, len(result.changes)) for result in told] == [("first", 1)]
+    assert [(result.name, len(result.changes)) for result in results] == [("first", 1)]
     assert not (tmp_path / "opt").exists()
 
 
 class Refusing(Some):
-    def refusals(self, desired: Wanted, observed: Any) -> list[Refusal]:
+    def refusals(self, desired: DesiredFiles, observed: Any) -> list[Refusal]:
         return [Refusal("os", "this is Plan 9", "use Debian")]
 
 
 class Unreadable(Some):
-    def changes(self, desired: Wanted, observed: Any, pending: Sequence[Change] = ()) -> list[Change]:
+    def changes(self, desired: DesiredFiles, observed: Any, pending: Sequence[Change] = ()) -> list[Change]:
         raise CannotTellError("/etc/x: Input/output error")
 
 
 def test_a_refusal_comes_before_the_first_change(tmp_path: Path) -> None:
     with pytest.raises(ApplyError, match="this is Plan 9") as caught:
-        engine.run(ManagedHost(root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])
+        engine.run(ManagedHost(root=str(tmp_path)), [desired_resource(Refusing(), DesiredFiles(FILES))])
     assert (caught.value.kind, caught.value.hint) == ("refused", "use Debian")
     assert tree(tmp_path) == {}
-    result = engine.run(ManagedHost(check=True, root=str(tmp_path)), [item(Refusing(), Wanted(FILES))])[0]
+    result = engine.run(
+        ManagedHost(check=True, root=str(tmp_path)), [desired_resource(Refusing(), DesiredFiles(FILES))]
+    )[0]
     assert [refusal.id for refusal in result.refusals] == ["os"]
     assert len(result.changes) == len(FILES)
 
 
 def test_what_cannot_be_told_is_never_no_change(tmp_path: Path) -> None:
-    result = engine.run(ManagedHost(check=True, root=str(tmp_path)), [item(Unreadable(), Wanted(FILES))])[0]
+    result = engine.run(
+        ManagedHost(check=True, root=str(tmp_path)), [desired_resource(Unreadable(), DesiredFiles(FILES))]
+    )[0]
     assert result.changes == []
     assert result.unknown == ["/etc/x: Input/output error"]
 
@@ -152,26 +159,33 @@ def test_what_cannot_be_told_is_never_no_change(tmp_path: Path) -> None:
 class Looking(Some):
     """Keeps the changes that are pending."""
 
-    seen: tuple[Change, ...] = ()
+    pending_changes: tuple[Change, ...] = ()
 
-    def changes(self, desired: Wanted, observed: Any, pending: Sequence[Change] = ()) -> list[Change]:
-        Looking.seen = tuple(pending)
+    def changes(self, desired: DesiredFiles, observed: Any, pending: Sequence[Change] = ()) -> list[Change]:
+        Looking.pending_changes = tuple(pending)
         return []
 
 
 def test_a_check_shows_later_resources_what_is_pending(tmp_path: Path) -> None:
-    wanted = [item(Some(), Wanted(FILES), "first"), item(Looking(), Wanted(), "second")]
-    engine.run(ManagedHost(check=True, root=str(tmp_path)), wanted)
-    assert [(change.subject, change.resource) for change in Looking.seen] == [(file.path, "first") for file in FILES]
+    resources = [
+        desired_resource(Some(), DesiredFiles(FILES), "first"),
+        desired_resource(Looking(), DesiredFiles(), "second"),
+    ]
+    engine.run(ManagedHost(check=True, root=str(tmp_path)), resources)
+    assert [(change.subject, change.resource) for change in Looking.pending_changes] == [
+        (file.path, "first") for file in FILES
+    ]
     assert tree(tmp_path) == {}
-    engine.run(ManagedHost(root=str(tmp_path)), wanted)
-    assert Looking.seen == ()
+    engine.run(ManagedHost(root=str(tmp_path)), resources)
+    assert Looking.pending_changes == ()
 
 
 @pytest.mark.parametrize("check", [True, False])
 def test_a_diff_shows_texts(tmp_path: Path, check: bool) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/some.conf").write_text("before\n")
-    result = engine.run(ManagedHost(check=check, root=str(tmp_path)), [item(Some(), Wanted(FILES))], diff=True)[0]
+    result = engine.run(
+        ManagedHost(check=check, root=str(tmp_path)), [desired_resource(Some(), DesiredFiles(FILES))], diff=True
+    )[0]
     assert result.diffs[0] == {"path": "/etc/some.conf", "before": "before\n", "after": "some = 1\n"}
     assert [entry["path"] for entry in result.diffs] == ["/etc/some.conf", "/etc/some.d/a", "/opt/deep/er/file"]

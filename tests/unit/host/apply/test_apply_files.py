@@ -13,14 +13,14 @@ from gdsdeploy.host.apply import files
 from gdsdeploy.host.apply.files import ABSENT, FOLDER, File, PathState
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError, CannotTellError
-from tests.unit.host.apply.apply_tree import Some, Wanted, apply, check
+from tests.unit.host.apply.apply_tree import DesiredFiles, Some, apply, check
 
 TEXT = File.of("/etc/x.conf", "x\n")
 DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
 
 
 @pytest.mark.parametrize(
-    ("file", "found", "change"),
+    ("file", "state", "change"),
     [
         (TEXT, PathState("file", 0o644, 0, 0, DIGEST), None),
         (TEXT, None, ("write", "", f"sha256:{DIGEST}", "missing")),
@@ -34,9 +34,9 @@ DIGEST = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
         (File("/etc/x.conf", ABSENT), PathState("file", 0o644, 0, 0, "1"), ("delete", "sha256:1", "", "not-wanted")),
     ],
 )
-def test_what_differs(file: File, found: PathState | None, change: tuple[str, str, str, str] | None) -> None:
-    made = [(one.kind, one.before, one.after, one.reason) for one in files.compare(file, found)]
-    assert made == ([] if change is None else [change])
+def test_what_differs(file: File, state: PathState | None, change: tuple[str, str, str, str] | None) -> None:
+    changes = [(one.kind, one.before, one.after, one.reason) for one in files.compare(file, state)]
+    assert changes == ([] if change is None else [change])
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_something_else_in_the_way_is_refused_before_anything_is_changed(
 ) -> None:
     (tmp_path / "etc").mkdir()
     make(tmp_path / "etc/x.conf")
-    wanted = Wanted([File.of("/etc/first", "first\n"), file])
-    assert [refusal.message for refusal in check(tmp_path, Some(), wanted).refusals] == [message]
+    desired = DesiredFiles([File.of("/etc/first", "first\n"), file])
+    assert [refusal.message for refusal in check(tmp_path, Some(), desired).refusals] == [message]
     with pytest.raises(ApplyError, match=message) as caught:
-        apply(tmp_path, Some(), wanted)
+        apply(tmp_path, Some(), desired)
     assert (caught.value.kind, caught.value.hint) == ("refused", "move it away: mv /etc/x.conf /etc/x.conf.aside")
     assert not (tmp_path / "etc/first").exists()
     with pytest.raises(ApplyError, match=message):
@@ -66,7 +66,7 @@ def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "target").write_text("target\n")
     (tmp_path / "etc/x.conf").symlink_to("/target")
-    apply(tmp_path, Some(), Wanted([TEXT]))
+    apply(tmp_path, Some(), DesiredFiles([TEXT]))
     assert (tmp_path / "etc/x.conf").read_text() == "x\n"
     assert not (tmp_path / "etc/x.conf").is_symlink()
     assert (tmp_path / "target").read_text() == "target\n"
@@ -75,10 +75,10 @@ def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
 def test_a_link_to_a_folder_stays_and_the_folder_gets_the_mode(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     (tmp_path / "log").symlink_to("/data")
-    apply(tmp_path, Some(), Wanted([File("/log", FOLDER, mode=0o1777)]))
+    apply(tmp_path, Some(), DesiredFiles([File("/log", FOLDER, mode=0o1777)]))
     assert (tmp_path / "log").readlink() == Path("/data")
     assert (tmp_path / "data").stat().st_mode & 0o7777 == 0o1777
-    assert check(tmp_path, Some(), Wanted([File("/log", FOLDER, mode=0o1777)])).changes == []
+    assert check(tmp_path, Some(), DesiredFiles([File("/log", FOLDER, mode=0o1777)])).changes == []
 
 
 def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_take(tmp_path: Path) -> None:
@@ -128,5 +128,5 @@ def test_what_cannot_be_read_is_not_taken_for_absent(tmp_path: Path, monkeypatch
 def test_links_that_lead_round_in_a_circle_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/x.conf").symlink_to("x.conf")
-    assert [change.reason for change in apply(tmp_path, Some(), Wanted([TEXT]))] == ["kind"]
+    assert [change.reason for change in apply(tmp_path, Some(), DesiredFiles([TEXT]))] == ["kind"]
     assert (tmp_path / "etc/x.conf").read_text() == "x\n"

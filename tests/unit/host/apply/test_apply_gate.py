@@ -42,7 +42,7 @@ RequiredBy=k3s.service
 """
 
 
-def told(changes: list[Change]) -> list[tuple[str, str, str]]:
+def summaries(changes: list[Change]) -> list[tuple[str, str, str]]:
     return [(change.kind, change.subject, change.reason) for change in changes]
 
 
@@ -50,10 +50,10 @@ def both(root: Path, desired: Desired) -> list[tuple[str, str, str]]:
     """Apply what was predicted; a second run is without change."""
     predicted = check(root, Gate(), desired)
     assert (predicted.refusals, predicted.unknown) == ([], [])
-    made = apply(root, Gate(), desired)
-    assert told(made) == told(predicted.changes)
+    changes = apply(root, Gate(), desired)
+    assert summaries(changes) == summaries(predicted.changes)
     assert check(root, Gate(), desired).changes == []
-    return told(made)
+    return summaries(changes)
 
 
 @pytest.fixture
@@ -124,9 +124,9 @@ def test_it_is_dismissed_with_what_it_left(root: Path, systemctl: Systemctl) -> 
     lock = root / "run/gdsdeploy/apply.lock"
     lock.write_text("")
     left = ["/var/lib/node_exporter/gdsdeploy.prom", "/srv/open", "/srv/precious", "/etc", "/run/gdsdeploy/healthy"]
-    made = both(root, replace(OFF, left=left))
-    assert made[0] == ("disable", "gds-gate.service", "not-wanted")
-    assert {subject for _, subject, _ in made[1:]} == {
+    changes = both(root, replace(OFF, left=left))
+    assert changes[0] == ("disable", "gds-gate.service", "not-wanted")
+    assert {subject for _, subject, _ in changes[1:]} == {
         *(set(files) - {"/srv/precious"}),
         *("/etc/gdsdeploy/gate.json", "/usr/lib/gdsdeploy/slurm-health", "/etc/systemd/system/gds-gate.service"),
     }
@@ -157,8 +157,8 @@ def test_revert_finds_what_it_left_by_its_own_settings(root: Path) -> None:
     both(root, replace(ON, settings=settings.to_json()))
     (root / "srv/gdsdeploy.prom").write_text("# HELP\n")
     (root / "srv/open").write_text("2026-11-22T10:00:00Z 20 checks passed\n")
-    predicted = told(Gate().revert(ManagedHost(check=True, root=str(root))))
-    assert told(Gate().revert(ManagedHost(root=str(root)))) == predicted
+    predicted = summaries(Gate().revert(ManagedHost(check=True, root=str(root))))
+    assert summaries(Gate().revert(ManagedHost(root=str(root)))) == predicted
     assert {"/srv/gdsdeploy.prom", "/srv/open"} <= {subject for _, subject, _ in predicted}
     assert differing(before, tree(root)) == {
         *("/srv", f"{FOLDER}/multi-user.target.wants", f"{FOLDER}/k3s.service.requires")

@@ -63,8 +63,8 @@ def test_kinds_of_changes() -> None:
     ],
 )
 def test_ids(title: str, function: str, position: int, keyword: str) -> None:
-    found = {name for name in constants(function, position, keyword) if re.fullmatch(r"[a-z]+(-[a-z]+)*", name)}
-    assert found - section(title) == set()
+    ids = {name for name in constants(function, position, keyword) if re.fullmatch(r"[a-z]+(-[a-z]+)*", name)}
+    assert ids - section(title) == set()
 
 
 def test_numbers() -> None:

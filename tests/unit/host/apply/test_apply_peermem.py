@@ -46,13 +46,13 @@ ConditionPathExists=!/etc/modprobe.d/gdsdeploy.conf
 """
 
 
-def told(changes: list[Change]) -> list[tuple[str, str]]:
+def summaries(changes: list[Change]) -> list[tuple[str, str]]:
     return [(change.kind, change.subject) for change in changes]
 
 
 def both(root: Path, desired: Desired) -> list[tuple[str, str]]:
-    predicted = told(check(root, Peermem(), desired).changes)
-    assert told(apply(root, Peermem(), desired)) == predicted
+    predicted = summaries(check(root, Peermem(), desired).changes)
+    assert summaries(apply(root, Peermem(), desired)) == predicted
     assert check(root, Peermem(), desired).changes == []
     return predicted
 
@@ -65,8 +65,8 @@ def root(tmp_path: Path, systemctl: Systemctl) -> Path:
 
 
 def test_with_peermem(root: Path, systemctl: Systemctl) -> None:
-    wanted = Desired("peermem", ["slurmd.service", "pbs.service"])
-    assert both(root, wanted) == [
+    desired = Desired("peermem", ["slurmd.service", "pbs.service"])
+    assert both(root, desired) == [
         ("make", DROP_IN),
         ("write", f"{DROP_IN}/gdsdeploy.conf"),
         ("write", UNIT),
@@ -102,8 +102,8 @@ def test_a_folder_with_drop_ins_of_others_stays(root: Path) -> None:
 def test_revert(root: Path) -> None:
     before = tree(root)
     both(root, Desired("peermem"))
-    predicted = told(Peermem().revert(ManagedHost(check=True, root=str(root))))
-    assert told(Peermem().revert(ManagedHost(root=str(root)))) == predicted
+    predicted = summaries(Peermem().revert(ManagedHost(check=True, root=str(root))))
+    assert summaries(Peermem().revert(ManagedHost(root=str(root)))) == predicted
     after = tree(root)
     after.pop(f"{FOLDER}/openibd.service.wants")
     assert after == before
@@ -114,7 +114,7 @@ def test_revert_without_a_record_as_older_versions_left_it(root: Path) -> None:
     Path(f"{root}{DROP_IN}").mkdir()
     Path(f"{root}{DROP_IN}/gdsdeploy.conf").write_text(DROP_IN_TEXT)
     Path(f"{root}{UNIT}").write_text(TEXT)
-    assert told(Peermem().revert(ManagedHost(root=str(root)))) == [
+    assert summaries(Peermem().revert(ManagedHost(root=str(root)))) == [
         ("disable", "gds-peermem.service"),
         ("delete", f"{DROP_IN}/gdsdeploy.conf"),
         ("delete", UNIT),
@@ -123,8 +123,8 @@ def test_revert_without_a_record_as_older_versions_left_it(root: Path) -> None:
 
 def observed(**changed: object) -> dict[str, object]:
     """A running host with rdma none, on which nothing is to be done."""
-    found = {"unit": services.Unit(False, []), "back": [], "booted": True, "outdated": False, "loaded": False}
-    return {**found, **changed}
+    state = {"unit": services.Unit(False, []), "back": [], "booted": True, "outdated": False, "loaded": False}
+    return {**state, **changed}
 
 
 def test_a_running_systemd_reads_the_drop_in(root: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_running_systemd_reads_the_drop_in(root: Path) -> None:
     for rdma in ("dmabuf", "none"):
         resource, desired = Peermem(), Desired(rdma)
         both(root, Desired("dmabuf" if rdma == "none" else "none"))
-        found = {**resource.observe(host, desired), "booted": True}
-        assert told(resource.changes(desired, found))[-1] == ("reload", "systemd")
-    assert told(Peermem().changes(Desired(), observed())) == []
+        state = {**resource.observe(host, desired), "booted": True}
+        assert summaries(resource.changes(desired, state))[-1] == ("reload", "systemd")
+    assert summaries(Peermem().changes(Desired(), observed())) == []
     # A run that was killed before systemd had read what it wrote.
-    assert told(Peermem().changes(Desired(), observed(outdated=True))) == [("reload", "systemd")]
-    assert told(Peermem().changes(Desired(), observed(outdated=True, booted=False))) == []
+    assert summaries(Peermem().changes(Desired(), observed(outdated=True))) == [("reload", "systemd")]
+    assert summaries(Peermem().changes(Desired(), observed(outdated=True, booted=False))) == []
 
 
 def test_unloading_disrupts_only_where_it_is_loaded() -> None:

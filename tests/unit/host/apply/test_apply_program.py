@@ -27,8 +27,8 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_is_put_in_place_and_replaced(tmp_path: Path, archive: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    made = apply(root, Program(), Desired())
-    assert [(change.kind, change.subject) for change in made] == [
+    changes = apply(root, Program(), Desired())
+    assert [(change.kind, change.subject) for change in changes] == [
         *(("make", path) for path in program.FOLDERS),
         ("write", program.PATH),
     ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply import apply_tree
-from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply, check, differing, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, apply, check, differing, tree
 
 #: fsync costs nothing there.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -96,19 +96,19 @@ def test_predicted_made_and_taken_back(before: dict[str, str], drifts: list[tupl
         populated(root, before)
         original = tree(root)
         if run(root):
-            made = tree(root)
+            after = tree(root)
             for path, what in drifts:
                 drift(root, path, what)
             drifted = tree(root)
             # What gdsdeploy hadn't changed is as its owner has left it.
-            theirs = differing(made, drifted) - differing(original, made)
-            original = {path: found for path, found in original.items() if path not in theirs}
+            theirs = differing(after, drifted) - differing(original, after)
+            original = {path: entry for path, entry in original.items() if path not in theirs}
             original.update({path: drifted[path] for path in theirs if path in drifted})
             run(root)
         host = ManagedHost(root=folder)
         predicted = {real(root, change.subject) for change in Some().revert(ManagedHost(check=True, root=folder))}
         now = tree(root)
-        refused = any(refusal.id == "kind" for refusal in check(root, Some(), Wanted(FILES)).refusals)
+        refused = any(refusal.id == "kind" for refusal in check(root, Some(), DesiredFiles(FILES)).refusals)
         event("refused" if refused else "applied")
         if refused:
             return
@@ -130,19 +130,21 @@ def real(root: Path, path: str) -> str:
 
 def run(root: Path) -> bool:
     """Apply, as predicted; whether it was not refused, in which case nothing may have changed."""
-    predicted = check(root, Some(), Wanted(FILES))
+    predicted = check(root, Some(), DesiredFiles(FILES))
     now = tree(root)
     if predicted.refusals or predicted.unknown:
         with pytest.raises(ApplyError):
-            apply(root, Some(), Wanted(FILES))
+            apply(root, Some(), DesiredFiles(FILES))
         assert tree(root) == now
         return False
-    made: list[Any] = apply(root, Some(), Wanted(FILES))
+    changes: list[Any] = apply(root, Some(), DesiredFiles(FILES))
     after = tree(root)
-    assert [(c.kind, c.subject, c.reason) for c in made] == [(c.kind, c.subject, c.reason) for c in predicted.changes]
+    assert [(c.kind, c.subject, c.reason) for c in changes] == [
+        (c.kind, c.subject, c.reason) for c in predicted.changes
+    ]
     # Folders are made for files where there are none, and belong to them.
     parents = {"/opt", "/opt/deep", "/opt/deep/er"}
-    assert differing(now, after) - parents == {real(root, change.subject) for change in made}
-    assert check(root, Some(), Wanted(FILES)).changes == []
+    assert differing(now, after) - parents == {real(root, change.subject) for change in changes}
+    assert check(root, Some(), DesiredFiles(FILES)).changes == []
     assert not [path for path in after if apply_tree.OWN not in path and path.endswith("-new")]
     return True

@@ -13,12 +13,12 @@ from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.record import Record
 from gdsdeploy.host.errors import ApplyError
-from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, apply
 
 PLACE = record.PATH.lstrip("/")
 
 
-def kept(root: Path) -> dict[str, object]:
+def recorded_paths(root: Path) -> dict[str, object]:
     return json.loads((root / PLACE).read_text())["paths"]
 
 
@@ -28,9 +28,9 @@ def test_it_is_written_before_the_path_is(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         os, "replace", lambda old, new, **folders: (order.append(Path(new).name), replace(old, new, **folders))[1]
     )
-    apply(tmp_path, Some(), Wanted([File.of("/etc/x.conf", "x\n")]))
+    apply(tmp_path, Some(), DesiredFiles([File.of("/etc/x.conf", "x\n")]))
     assert order == ["before.json", "before.json", "x.conf"]
-    assert kept(tmp_path) == {"/etc": None, "/etc/x.conf": None}
+    assert recorded_paths(tmp_path) == {"/etc": None, "/etc/x.conf": None}
     assert (tmp_path / PLACE).stat().st_mode & 0o777 == 0o600
 
 
@@ -39,13 +39,13 @@ def test_only_the_first_state_counts(tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_bytes(b"\xff before")
     place.chmod(0o640)
-    apply(tmp_path, Some(), Wanted(FILES))
+    apply(tmp_path, Some(), DesiredFiles(FILES))
     place.write_text("edited")
-    apply(tmp_path, Some(), Wanted(FILES))
+    apply(tmp_path, Some(), DesiredFiles(FILES))
     Some().revert(ManagedHost(root=str(tmp_path)))
     assert place.read_bytes() == b"\xff before"
     assert place.stat().st_mode & 0o777 == 0o640
-    assert kept(tmp_path) == {}
+    assert recorded_paths(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_damaged_record_stops_everything(tmp_path: Path, text: str) -> None:
     (tmp_path / PLACE).parent.mkdir(parents=True)
     (tmp_path / PLACE).write_text(text)
     for attempt in (
-        lambda: apply(tmp_path, Some(), Wanted(FILES)),
+        lambda: apply(tmp_path, Some(), DesiredFiles(FILES)),
         lambda: Some().revert(ManagedHost(root=str(tmp_path))),
     ):
         with pytest.raises(ApplyError, match="the record of what was here before can't be read") as caught:
@@ -93,9 +93,9 @@ def test_what_an_older_version_left_is_not_brought_back(tmp_path: Path, path: st
     place = tmp_path / path.lstrip("/")
     place.parent.mkdir(parents=True)
     place.write_text(content)
-    found = Record(str(tmp_path))
-    found.remember(path)
-    assert found.paths == {path: None}
+    record = Record(str(tmp_path))
+    record.remember(path)
+    assert record.paths == {path: None}
 
 
 def test_what_is_too_large_for_a_record_is_not_changed(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_is_too_large_for_a_record_is_not_changed(tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_bytes(b"x" * ((4 << 20) + 1))
     with pytest.raises(ApplyError, match="4194305 bytes is too large for a configuration file"):
-        apply(tmp_path, Some(), Wanted([File.of("/etc/x.conf", "x\n")]))
+        apply(tmp_path, Some(), DesiredFiles([File.of("/etc/x.conf", "x\n")]))
     assert place.stat().st_size == (4 << 20) + 1
 
 

@@ -14,7 +14,7 @@ from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Resource
 from gdsdeploy.host.errors import DesiredError
-from tests.unit.host.apply.apply_tree import FILES, Some, Systemctl, Wanted, apply, tree
+from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, Systemctl, apply, tree
 
 MARKED = "# Rendered by gdsdeploy; changes here are overwritten.\n"
 THEIRS = {
@@ -52,14 +52,14 @@ def put(root: Path, files: dict[str, str]) -> None:
         Path(f"{root}{path}").write_text(text)
 
 
-def told(changes: list[Change]) -> set[tuple[str, str]]:
+def summaries(changes: list[Change]) -> set[tuple[str, str]]:
     return {(change.kind, change.subject) for change in changes}
 
 
 def removed(root: Path) -> set[tuple[str, str]]:
     """Remove what was predicted; a second call is without change."""
-    predicted = told(removal.remove(ManagedHost(check=True, root=str(root))))
-    assert told(removal.remove(ManagedHost(root=str(root)))) == predicted
+    predicted = summaries(removal.remove(ManagedHost(check=True, root=str(root))))
+    assert summaries(removal.remove(ManagedHost(root=str(root)))) == predicted
     assert removal.remove(ManagedHost(check=True, root=str(root))) == []
     assert removal.remove(ManagedHost(root=str(root))) == []
     return predicted
@@ -82,7 +82,7 @@ def test_a_host_of_an_older_version_is_cleaned_without_a_record(tmp_path: Path, 
 def test_what_was_recorded_comes_back(tmp_path: Path, systemctl: Systemctl) -> None:
     put(tmp_path, {**THEIRS, "/etc/some.conf": "before\n"})
     # A resource that this version doesn't know.
-    apply(tmp_path, Some(), Wanted(FILES))
+    apply(tmp_path, Some(), DesiredFiles(FILES))
     put(tmp_path, OURS)
     removed(tmp_path)
     assert files(tmp_path) == {**THEIRS, "/etc/some.conf": "before\n"}
@@ -139,7 +139,7 @@ def stopping(host: ManagedHost, number: int) -> ManagedHost:
 
 def test_an_interrupted_removal_goes_on(tmp_path: Path, systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, {**OURS, **dict.fromkeys(written.FILES, MARKED), "/etc/some.conf": "before\n"})
-    apply(tmp_path, Some(), Wanted(FILES))
+    apply(tmp_path, Some(), DesiredFiles(FILES))
     for number in (1, 3, 5):
         with pytest.raises(KeyboardInterrupt):
             removal.remove(stopping(ManagedHost(root=str(tmp_path)), number))
@@ -166,7 +166,7 @@ def test_the_order_of_removal() -> None:
 
 def test_one_list_of_files_serves_removal_and_snapshots() -> None:
     """What resources say they revert is what a snapshot looks at; nothing of ours is on one list only."""
-    found = {
+    paths = {
         path
         for name in registry.removal_order()
         for path in getattr(registry.resource(name), "reverts", ())
@@ -174,4 +174,4 @@ def test_one_list_of_files_serves_removal_and_snapshots() -> None:
     }
     snapshot = {*written.FILES, *written.PASSING, *(f"{folder}/{pattern}" for folder, pattern in written.KEYS)}
     recipes = f"{written.RECIPES[0]}/{written.RECIPES[1]}"
-    assert {path for path in found if path not in snapshot and path != recipes} == set()
+    assert {path for path in paths if path not in snapshot and path != recipes} == set()

@@ -87,13 +87,13 @@ KEYS = ["text", "number", "share", "names", "sizes", "inner", "maybe", "other"]
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=4))
 def test_the_json_schema_takes_what_the_program_takes(value: dict[str, Any]) -> None:
-    taken = True
+    accepted = True
     try:
         schema.load(Outer, value, "desired")
     except DesiredError:
-        taken = False
+        accepted = False
     valid = jsonschema.Draft202012Validator(schema.schema(Outer)).is_valid(value)
-    assert taken == valid
+    assert accepted == valid
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -104,13 +104,13 @@ def test_each_resource_has_a_valid_schema(name: str) -> None:
 
 
 def test_only_contents_of_files_have_several_lines() -> None:
-    found = {
+    fields = {
         (name, key)
         for name in registry.names()
-        for key, said in schema.schema(registry.resource(name).desired_type)["properties"].items()
-        if said == {"type": "string"}
+        for key, entry in schema.schema(registry.resource(name).desired_type)["properties"].items()
+        if entry == {"type": "string"}
     }
-    assert found == {
+    assert fields == {
         ("cufile", "content"),
         ("expectation", "content"),
         ("gate", "settings"),

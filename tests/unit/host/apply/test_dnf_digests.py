@@ -24,8 +24,8 @@ PINS = [Pin("driver", "3:2-1", OURS)]
 )
 def test_only_the_locked_file_may_be_offered(sums: set[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dnf, "installed", lambda *_: {"driver": Installed(("3:1-1",))})
-    found = Dnf()._changed_files(ManagedHost(), PINS, {"driver=3:2-1": sums})
-    assert found == ([f"driver=3:2-1 {words}"] if words else [])
+    changes = Dnf()._changed_files(ManagedHost(), PINS, {"driver=3:2-1": sums})
+    assert changes == ([f"driver=3:2-1 {words}"] if words else [])
 
 
 def test_what_is_installed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,20 +20,20 @@ DESIRED = {
 
 def test_what_is_not_loaded_is_loaded_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def run(argv: list[str], *_: object, **__: object) -> Output:
-        asked.append(argv)
+        commands.append(argv)
         return Output(0, "", "")
 
     monkeypatch.setattr(process, "run", run)
-    wanted = [("load", "nvidia-fs", "not-loaded"), ("load", "nvidia-peermem", "not-loaded")]
-    found = check(tmp_path, "loaded", DESIRED).changes
-    assert short(found) == wanted
-    assert {change.disruption for change in found} == {"module reload"}
-    assert asked == []
-    assert short(apply(tmp_path, "loaded", DESIRED).changes) == wanted
-    assert asked == [["modprobe", "nvidia-fs"], ["systemctl", "start", "gds-peermem.service"]]
+    expected = [("load", "nvidia-fs", "not-loaded"), ("load", "nvidia-peermem", "not-loaded")]
+    changes = check(tmp_path, "loaded", DESIRED).changes
+    assert short(changes) == expected
+    assert {change.disruption for change in changes} == {"module reload"}
+    assert commands == []
+    assert short(apply(tmp_path, "loaded", DESIRED).changes) == expected
+    assert commands == [["modprobe", "nvidia-fs"], ["systemctl", "start", "gds-peermem.service"]]
     (tmp_path / "sys/module/nvidia_fs").mkdir()
     (tmp_path / "sys/module/nvidia_peermem").mkdir()
     assert apply(tmp_path, "loaded", DESIRED).changes == []

@@ -139,8 +139,8 @@ def test_with_sources_to_come_only_the_lock_is_predicted(apt: AptHost) -> None:
     index = {"repository": "x", "uri": "http://x", "suite": "s", "components": ["main"], "host_keyring": "/k.gpg"}
     apt.write("/k.gpg", "key")
     sources = {"resource": "repositories", "desired": {"manager": "apt", "indices": [index]}}
-    found = apt.check(sources, packages(wanted="libcuda1=550-2"))
-    assert short(found[1:]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
+    changes = apt.check(sources, packages(wanted="libcuda1=550-2"))
+    assert short(changes[1:]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
 
 
 def test_a_transaction_that_apt_refuses_is_never_no_change(apt: AptHost) -> None:
@@ -151,12 +151,12 @@ def test_a_transaction_that_apt_refuses_is_never_no_change(apt: AptHost) -> None
 
 def test_a_record_is_written_before_the_transaction(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle, nothing of ours is left unrecorded; what did not come is not claimed."""
-    seen: list[str] = []
+    events: list[str] = []
     run = apt.run
 
     def watch(argv: list[str], timeout: float, env: Any = None, **how: Any) -> Output:
         if " ".join(argv).startswith(TRANSACTION):
-            seen.append(apt.text("/var/lib/gdsdeploy/installed"))
+            events.append(apt.text("/var/lib/gdsdeploy/installed"))
             apt.packages["one"] = ("1", "iF")
             return Output(100, "", "dpkg: error processing package one\n")
         return run(argv, timeout, env, **how)
@@ -165,7 +165,7 @@ def test_a_record_is_written_before_the_transaction(apt: AptHost, monkeypatch: p
     with pytest.raises(ApplyError, match="dpkg: error processing package one") as caught:
         apt.apply(packages(wanted="one=1 two=1"))
     assert caught.value.kind == "failed"
-    assert seen == ["one\ntwo\n"]
+    assert events == ["one\ntwo\n"]
     assert apt.text("/var/lib/gdsdeploy/installed") == "one\n"
     assert apt.text("/var/lib/gdsdeploy/held") == ""
 
@@ -178,8 +178,8 @@ def test_what_apt_did_not_install_although_it_ended_well_is_said(apt: AptHost) -
 
 
 def test_a_full_disk_is_told_from_other_failures(apt: AptHost) -> None:
-    said = f"dpkg: error: failed to write ({os.strerror(errno.ENOSPC)})\n" + "more\n" * 30
-    apt.failing[TRANSACTION] = Output(100, "", said)
+    output = f"dpkg: error: failed to write ({os.strerror(errno.ENOSPC)})\n" + "more\n" * 30
+    apt.failing[TRANSACTION] = Output(100, "", output)
     with pytest.raises(ApplyError, match="no space left") as caught:
         apt.apply(packages(wanted="one=1"))
     assert caught.value.kind == "no-space"
@@ -255,7 +255,7 @@ def test_what_is_no_name_reaches_no_command(apt: AptHost, name: str) -> None:
 def revert(apt: AptHost, *, check: bool = False) -> list[str]:
     host = ManagedHost(check=check, root=str(apt.root))
     apt.changed.clear()
-    return [f"{item.kind} {item.subject}" for item in registry.resource("packages").revert(host)]
+    return [f"{change.kind} {change.subject}" for change in registry.resource("packages").revert(host)]
 
 
 def test_what_was_installed_goes_in_one_transaction(apt: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_the_locked_system_is_let_in(host: AptHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "wanted", "good"),
+    ("name", "version", "target_os", "good"),
     [
         ("debian", "12", "debian-13", False),
         ("rocky", "9.5", "rocky-9", True),
@@ -48,9 +48,9 @@ def test_the_locked_system_is_let_in(host: AptHost) -> None:
         ("ubuntu", "22.04", "ubuntu-24.04", False),
     ],
 )
-def test_the_major_version_decides(host: AptHost, name: str, version: str, wanted: str, good: bool) -> None:
+def test_the_major_version_decides(host: AptHost, name: str, version: str, target_os: str, good: bool) -> None:
     host.write("/etc/os-release", RELEASE.format(name, version))
-    assert refused(host, os=wanted) == ([] if good else ["os"])
+    assert refused(host, os=target_os) == ([] if good else ["os"])
 
 
 def test_a_system_without_a_version_is_said(host: AptHost) -> None:

@@ -12,7 +12,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.errors import ApplyError
-from tests.unit.host.apply.kernel_hosts import check, item, predicted, short
+from tests.unit.host.apply.kernel_hosts import check, desired_resource, predicted, short
 
 RUNNING = os.uname().release
 DESIRED: dict[str, Any] = {"kernel_release": RUNNING, "modules": ["nvidia", "nvidia-fs"], "allowed": True}
@@ -79,18 +79,18 @@ def test_loaded_modules_whose_files_are_replaced(loaded: Path) -> None:
 
 def test_it_only_says_so_and_only_where_that_is_allowed(loaded: Path) -> None:
     host = ManagedHost(root=str(loaded))
-    run(host, [item("reboot", {**DESIRED, "kernel_release": "9.9"})])
+    run(host, [desired_resource("reboot", {**DESIRED, "kernel_release": "9.9"})])
     assert host.notes == [f"reboot this host: the running kernel is {RUNNING}, not 9.9"]
     with pytest.raises(ApplyError, match="its profile does not allow one") as caught:
-        run(host, [item("reboot", {**DESIRED, "kernel_release": "9.9", "allowed": False})])
+        run(host, [desired_resource("reboot", {**DESIRED, "kernel_release": "9.9", "allowed": False})])
     assert caught.value.kind == "refused"
 
 
 def test_reasons_are_the_texts_of_the_causes(loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other_file(loaded, "nvidia", monkeypatch)
     (loaded / "nvidia-fs").rmdir()
-    found = needed.pending(RUNNING, DESIRED["modules"])
-    assert [cause.id for cause in found.causes] == [needed.MODULE, needed.UNLOADED]
-    assert found.reasons == [cause.text for cause in found.causes]
-    assert found.unloaded == ["nvidia-fs"]
+    reasons = needed.pending(RUNNING, DESIRED["modules"])
+    assert [cause.id for cause in reasons.causes] == [needed.MODULE, needed.UNLOADED]
+    assert reasons.reasons == [cause.text for cause in reasons.causes]
+    assert reasons.unloaded == ["nvidia-fs"]
     assert reboot.causes(reboot.Desired(RUNNING), {"causes": [], "unloaded": []}, ()) == []

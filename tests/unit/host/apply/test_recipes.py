@@ -38,8 +38,8 @@ def test_recipes_of_others_stay(tmp_path: Path) -> None:
         (tmp_path / "etc/dkms" / name).write_text("# somebody else's\n")
     # An older version left one that no record has.
     (tmp_path / "etc/dkms/old.conf").write_text("# Rendered by gdsdeploy; changes here are overwritten.\n")
-    said = Recipes().revert(ManagedHost(check=True, root=str(tmp_path)))
+    predicted = Recipes().revert(ManagedHost(check=True, root=str(tmp_path)))
     done = Recipes().revert(ManagedHost(root=str(tmp_path)))
-    assert said == done
+    assert predicted == done
     assert len(done) == 3
     assert sorted(path.name for path in (tmp_path / "etc/dkms").iterdir()) == ["framework.conf", "zfs.conf"]

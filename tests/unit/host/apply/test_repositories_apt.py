@@ -44,8 +44,8 @@ Pin-Priority: -1
 
 
 def index(**changed: Any) -> dict[str, Any]:
-    found = {"repository": "debian", "uri": URI, "suite": "trixie", "components": ["main", "contrib"]}
-    return {**found, "host_keyring": KEYRING, **changed}
+    defaults = {"repository": "debian", "uri": URI, "suite": "trixie", "components": ["main", "contrib"]}
+    return {**defaults, "host_keyring": KEYRING, **changed}
 
 
 def repositories(*indices: dict[str, Any], keys: Any = (), pins: Any = PINS) -> dict[str, Any]:
@@ -230,8 +230,8 @@ def test_names_that_only_new_lists_tell_are_not_guessed(host: AptHost) -> None:
 
 
 def revert(host: AptHost, *, check: bool = False) -> list[str]:
-    found = ManagedHost(check=check, root=str(host.root))
-    changes = [change for name in ("pins", "repositories") for change in registry.resource(name).revert(found)]
+    managed_host = ManagedHost(check=check, root=str(host.root))
+    changes = [change for name in ("pins", "repositories") for change in registry.resource(name).revert(managed_host)]
     return [f"{change.kind} {change.subject}" for change in changes]
 
 

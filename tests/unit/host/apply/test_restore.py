@@ -124,9 +124,9 @@ def test_names_and_paths_that_cannot_be_are_refused(apt: AptHost, wrong: dict[st
 
 
 def test_kept_modules_are_put_where_received_ones_lie(apt: AptHost) -> None:
-    kept = "/var/lib/gdsdeploy/rollout/id/modules-6.1.tar"
-    apt.write(kept, "modules")
-    document = restore("offer", modules=kept, kernel_release="6.1")
+    tar_path = "/var/lib/gdsdeploy/rollout/id/modules-6.1.tar"
+    apt.write(tar_path, "modules")
+    document = restore("offer", modules=tar_path, kernel_release="6.1")
     apt.apply(document)
     assert apt.text("/var/lib/gdsdeploy/modules-6.1.tar") == "modules"
     assert short(apt.check(document)) == []

@@ -20,24 +20,26 @@ GOOD = complete(json.loads((HOSTS / "lab-vm-provisioned.json").read_text()))
 BARE = complete(json.loads((HOSTS / "lab-vm-bare.json").read_text()))
 _EXPECTED = from_json((HOSTS / "lab-vm.expectation.json").read_text())
 #: What it was expected to be, and a mount that it is to deliver from under load, as was asked for here.
-WANTED = replace(_EXPECTED, storage=[{**item, "load": {"read": 10**9, "seconds": 10}} for item in _EXPECTED.storage])
+EXPECTATION = replace(
+    _EXPECTED, storage=[{**entry, "load": {"read": 10**9, "seconds": 10}} for entry in _EXPECTED.storage]
+)
 #: As gdsdeploy/host/odirect/load.py has measured it on a disk like that.
 LOADED = {
     "rate": 1234567890, "bytes": 12350128128, "seconds": 10.004, "size": 1 << 30, "block": 1 << 20, "readers": 16,
     "latency": {"p50": 0.0122, "p99": 0.0491, "max": 0.0595},
 }  # fmt: skip
-GOOD["load"] = {item["mount"]: LOADED for item in WANTED.storage}
+GOOD["load"] = {entry["mount"]: LOADED for entry in EXPECTATION.storage}
 OPENED = json.loads((HOSTS.parent / "cufile-open" / "libcuda-550-no-gpu.json").read_text())
 Document = dict[str, Any]
 Change = Callable[[Document], None]
 
 
-def findings(document: Document, wanted: Expectation = WANTED) -> dict[str, Finding]:
-    return {item.check: item for item in checks.run(facts_from(document), wanted)}
+def findings(document: Document, expectation: Expectation = EXPECTATION) -> dict[str, Finding]:
+    return {finding.check: finding for finding in checks.run(facts_from(document), expectation)}
 
 
-def verdicts(document: Document, wanted: Expectation = WANTED) -> dict[str, str]:
-    return {name: item.verdict for name, item in findings(document, wanted).items()}
+def verdicts(document: Document, expectation: Expectation = EXPECTATION) -> dict[str, str]:
+    return {name: finding.verdict for name, finding in findings(document, expectation).items()}
 
 
 def file(path: str, value: object) -> Change:
@@ -87,7 +89,7 @@ def edited(path: str, before: str, after: str) -> Change:
 
 def package(name: str, version: str, status: str) -> Change:
     return output(
-        "dpkg-query", f"\n{name}\t{WANTED.packages[name]}\tamd64\thi ", f"\n{name}\t{version}\tamd64\t{status} "
+        "dpkg-query", f"\n{name}\t{EXPECTATION.packages[name]}\tamd64\thi ", f"\n{name}\t{version}\tamd64\t{status} "
     )
 
 
@@ -148,8 +150,8 @@ def tree(digest: str) -> Change:
     """The locked source tree on the host itself, as on hosts that build their own modules."""
 
     def change(document: Document) -> None:
-        document["trees"][WANTED.driver_tree] = {"version": "550.163.01", "flavour": "open", "digest": digest}
-        document["listings"]["/usr/src/nvidia*"].append(Path(WANTED.driver_tree).name)
+        document["trees"][EXPECTATION.driver_tree] = {"version": "550.163.01", "flavour": "open", "digest": digest}
+        document["listings"]["/usr/src/nvidia*"].append(Path(EXPECTATION.driver_tree).name)
 
     return change
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.host.checks.changes import (
+    EXPECTATION,
     LOADED,
-    WANTED,
     Change,
     absent,
     appended,
@@ -41,7 +41,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         {"driver.loaded-version", "driver.flavour", "driver.loaded-file", "nvidia-fs.driver-tree"},
     ),
     "another driver runs": (
-        edited("/proc/driver/nvidia/version", WANTED.driver_version, "535.261.03"),
+        edited("/proc/driver/nvidia/version", EXPECTATION.driver_version, "535.261.03"),
         {"driver.loaded-version", "driver.userland", "driver.firmware", "nvidia-fs.driver-tree"},
     ),
     "proprietary driver": (
@@ -78,7 +78,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "a package was upgraded": (package("libcufile0", "2.0-1", "ii"), {"packages.locked-versions", "packages.drift"}),
     "a package is half-configured": (
-        package("gds-tools", WANTED.packages["gds-tools"], "hF"),
+        package("gds-tools", EXPECTATION.packages["gds-tools"], "hF"),
         {"packages.locked-versions"},
     ),
     "nothing loads nvidia-fs at boot": (file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\n"), {"boot.autoload"}),

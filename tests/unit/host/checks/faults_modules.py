@@ -13,7 +13,7 @@ def audited(which: str, module: str, ident: str, message: str, hint: str = "") -
     def change(document: Document) -> None:
         release = NEXT if which == "next" else document["host"]["uname"]["release"]
         finding = {"id": ident, "severity": "error", "message": message, "hint": hint}
-        good = [item for item in document["audits"]["running"]["results"] if item["module"] != module]
+        good = [result for result in document["audits"]["running"]["results"] if result["module"] != module]
         bad = {"module": module, "file": "", "ok": False, "findings": [finding]}
         document["audits"][which] = {"release": release, "results": [*good, bad]}
 
@@ -21,8 +21,8 @@ def audited(which: str, module: str, ident: str, message: str, hint: str = "") -
 
 
 def next_without_nvidia_fs(document: Document) -> None:
-    there = [item for item in document["audits"]["running"]["results"] if item["module"] != "nvidia_fs"]
-    document["audits"]["next"] = {"release": NEXT, "results": there}
+    others = [result for result in document["audits"]["running"]["results"] if result["module"] != "nvidia_fs"]
+    document["audits"]["next"] = {"release": NEXT, "results": others}
 
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {

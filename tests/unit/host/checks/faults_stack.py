@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.host.checks.changes import WANTED, Change, Document, file
+from tests.unit.host.checks.changes import EXPECTATION, Change, Document, file
 
 LIBCUDA = "/lib/x86_64-linux-gnu/libcuda.so.1"
 FIRMWARE = "/lib/firmware/nvidia/[0-9]*"
@@ -11,10 +11,10 @@ XIDS = {
     48: "[ 90.2] NVRM: Xid (PCI:0000:3b:00): 48, pid='<unknown>', DBE (double bit error)",
     31: "[ 90.3] NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python, Ch 00000008, MMU Fault",
 }
-INSTALLED = f"nvidia-current-open/550.163.01, {WANTED.kernel_release}, x86_64: installed"
+INSTALLED = f"nvidia-current-open/550.163.01, {EXPECTATION.kernel_release}, x86_64: installed"
 
 
-def said(line: str) -> Change:
+def kernel_log(line: str) -> Change:
     """The kernel said this too."""
 
     def change(document: Document) -> None:
@@ -81,10 +81,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "a misspelt option": (options("options nvidia NVreg_EnableStreamMemOps=1\n"), {"driver.parameters"}),
     "the kernel had an oops": (file("/proc/sys/kernel/tainted", "12416\n"), {"kernel.taints"}),
     "a module loaded by force": (file("/proc/sys/kernel/tainted", "2\n"), {"kernel.taints"}),
-    "a GPU fell off the bus": (said(XIDS[79]), {"driver.errors"}),
-    "a GPU has memory errors": (said(XIDS[48] + "\n" + XIDS[31]), {"driver.errors"}),
+    "a GPU fell off the bus": (kernel_log(XIDS[79]), {"driver.errors"}),
+    "a GPU has memory errors": (kernel_log(XIDS[48] + "\n" + XIDS[31]), {"driver.errors"}),
     "half of a driver was upgraded": (
-        said("[ 9.1] NVRM: API mismatch: the client has the version 560.35.03"),
+        kernel_log("[ 9.1] NVRM: API mismatch: the client has the version 560.35.03"),
         {"driver.errors"},
     ),
     "DKMS did not build nvidia-fs": (dkms(INSTALLED, "nvidia-fs/2.19.7: added"), {"packages.dkms"}),

@@ -12,9 +12,9 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from tests.unit.host.checks.changes import (
     BARE,
+    EXPECTATION,
     GOOD,
     HOSTS,
-    WANTED,
     appended,
     crc,
     file,
@@ -32,16 +32,16 @@ from tests.unit.later_evidence import complete
 
 
 def test_a_provisioned_host_passes_everything() -> None:
-    found = findings(GOOD)
-    assert {name: item.found for name, item in found.items() if item.verdict != PASS} == {}
+    results = findings(GOOD)
+    assert {name: finding.found for name, finding in results.items() if finding.verdict != PASS} == {}
     registered = {check.id for check in checks.listed()}
-    assert {name.partition(":")[0] for name in found} == registered, "every check ran"
+    assert {name.partition(":")[0] for name in results} == registered, "every check ran"
 
 
 def test_it_says_that_nothing_is_proven_without_a_gpu() -> None:
-    found = findings(GOOD)["storage.path:/mnt/nvme"].found
-    assert found.startswith("compat: the loaded nvme has no hooks for nvidia-fs")
-    assert found.endswith("(not proven: this host has no GPU)")
+    text = findings(GOOD)["storage.path:/mnt/nvme"].found
+    assert text.startswith("compat: the loaded nvme has no hooks for nvidia-fs")
+    assert text.endswith("(not proven: this host has no GPU)")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -49,35 +49,35 @@ def test_a_fault_is_found_by_name(fault: str) -> None:
     change, failing = FAULTS[fault]
     document = copy.deepcopy(GOOD)
     change(document)
-    found = findings(document)
-    assert {name for name, item in found.items() if item.verdict == FAIL} == failing
-    for item in found.values():
-        if item.verdict != PASS:
-            assert item.hint, item.check
-            assert item.expected, item.check
-            assert item.found, item.check
+    results = findings(document)
+    assert {name for name, finding in results.items() if finding.verdict == FAIL} == failing
+    for finding in results.values():
+        if finding.verdict != PASS:
+            assert finding.hint, finding.check
+            assert finding.expected, finding.check
+            assert finding.found, finding.check
 
 
 def test_effective_values_are_compared_where_libcufile_names_them() -> None:
-    found = findings(GOOD)["cufile.effective"].found
+    text = findings(GOOD)["cufile.effective"].found
     assert (
-        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile logged any"
+        text == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile logged any"
     )
     document = copy.deepcopy(GOOD)
     logged("properties.use_compat_mode : true", "properties.max_direct_io_size_kb : 1024")(document)
-    item = findings(document)["cufile.effective"]
-    assert (item.verdict, item.found) == (PASS, "2 values as intended, of 2 that libcufile logs")
+    finding = findings(document)["cufile.effective"]
+    assert (finding.verdict, finding.found) == (PASS, "2 values as intended, of 2 that libcufile logs")
     FAULTS["a value without effect"][0](document)
-    item = findings(document)["cufile.effective"]
-    assert item.found == "properties.per_buffer_cache_size_kb: 64 (the file has 1024)"
+    finding = findings(document)["cufile.effective"]
+    assert finding.found == "properties.per_buffer_cache_size_kb: 64 (the file has 1024)"
 
 
 def test_a_gpu_and_no_values_cannot_be_judged() -> None:
     document = copy.deepcopy(GOOD)
     document["listings"]["/proc/driver/nvidia/gpus"] = ["0000:00:06.0"]
-    item = findings(document)["cufile.effective"]
-    assert item.verdict == UNKNOWN
-    assert item.found.startswith("cuFileDriverOpen returned 5011 before libcufile logged its values: cuInit Failed")
+    finding = findings(document)["cufile.effective"]
+    assert finding.verdict == UNKNOWN
+    assert finding.found.startswith("cuFileDriverOpen returned 5011 before libcufile logged its values: cuInit Failed")
 
 
 @pytest.mark.parametrize(("release", "logged_values"), [("1.15.1", 33), ("1.20.0", 63)])
@@ -85,13 +85,13 @@ def test_values_of_hosts_with_a_gpu_are_the_intended_ones(release: str, logged_v
     document = json.loads((HOSTS / f"h100-libcufile-{release}.json").read_text())
     config = {"properties": {"allow_compat_mode": True, "io_batchsize": 128, "posix_pool_slab_count": [128, 64, 64]}}
     document["files"]["/etc/cufile.json"] = json.dumps(config)
-    wanted = replace(WANTED, libcufile_version=release)
-    found = findings(document, wanted)["cufile.effective"].found
-    assert found == f"3 values as intended, of {logged_values} that libcufile logs"
+    expectation = replace(EXPECTATION, libcufile_version=release)
+    text = findings(document, expectation)["cufile.effective"].found
+    assert text == f"3 values as intended, of {logged_values} that libcufile logs"
 
 
 def test_what_runs_is_not_asked_of_a_host_without_a_kernel_of_its_own() -> None:
-    wanted = replace(WANTED, own_kernel=False)
+    expectation = replace(EXPECTATION, own_kernel=False)
     document = copy.deepcopy(GOOD)
     # As in a container: another kernel, nothing of the stack loaded, no modules of the kernel that runs.
     document["host"]["uname"]["release"] = "6.1.0-1-cloud-amd64"
@@ -102,39 +102,41 @@ def test_what_runs_is_not_asked_of_a_host_without_a_kernel_of_its_own() -> None:
     units("ActiveState=active", "ActiveState=failed")(document)
     document["modules"].clear()
     assert set(verdicts(document).values()) >= {FAIL, UNKNOWN}
-    found = findings(document, wanted)
-    assert {name: item.found for name, item in found.items() if item.verdict != PASS} == {}
-    asked = {name for name, item in found.items() if "not this host's to choose" not in item.found}
+    results = findings(document, expectation)
+    assert {name: finding.found for name, finding in results.items() if finding.verdict != PASS} == {}
+    names = {name for name, finding in results.items() if "not this host's to choose" not in finding.found}
     assert {
         "packages.locked-versions",
         "packages.drift",
         "modules.next-boot",
         "cufile.rendered",
         "boot.autoload",
-    } < asked
-    assert not asked & {"kernel.running", "kernel.boot-default", "driver.loaded-version", "nvidia-fs.devices"}
+    } < names
+    assert not names & {"kernel.running", "kernel.boot-default", "driver.loaded-version", "nvidia-fs.devices"}
 
     document["audits"]["next"]["results"] = []
-    assert verdicts(document, wanted)["modules.next-boot"] == FAIL, "the modules for the locked kernel are asked for"
+    assert verdicts(document, expectation)["modules.next-boot"] == FAIL, (
+        "the modules for the locked kernel are asked for"
+    )
 
 
 def test_every_check_is_seen_failing() -> None:
-    seen = {name.partition(":")[0] for _, failing in FAULTS.values() for name in failing}
-    seen |= {name.partition(":")[0] for name, verdict in verdicts(BARE).items() if verdict == FAIL}
+    names = {name.partition(":")[0] for _, failing in FAULTS.values() for name in failing}
+    names |= {name.partition(":")[0] for name, verdict in verdicts(BARE).items() if verdict == FAIL}
     # By tests of their own: they depend on what the fleet asks for, or need a host with a GPU.
     elsewhere = {"odirect.bypass", "odirect.conditions", "driver.services"}
     elsewhere |= {check.id for check in checks.listed() if check.id.startswith(("peermem.", "rdma.", "topology."))}
-    assert {check.id for check in checks.listed()} - seen == elsewhere
+    assert {check.id for check in checks.listed()} - names == elsewhere
 
 
 def test_a_differing_symbol_is_named_with_both_versions() -> None:
     document = copy.deepcopy(GOOD)
     crc("nvidia_p2p_get_pages")(document)
-    found = findings(document)["nvidia-fs.symbol-versions"]
+    finding = findings(document)["nvidia-fs.symbol-versions"]
     total = sum(name.startswith("nvidia_p2p_") for name in document["modules"][module("nvidia_fs")]["imports"])
-    assert found.found == f"1 of {total} differ: nvidia_p2p_get_pages"
+    assert finding.found == f"1 of {total} differ: nvidia_p2p_get_pages"
     theirs = GOOD["modules"][module("nvidia")]["exports"]["nvidia_p2p_get_pages"][0]
-    assert found.evidence == [
+    assert finding.evidence == [
         f"nvidia_p2p_get_pages: nvidia-fs needs 0x{theirs ^ 1:08x}, the driver exports 0x{theirs:08x}"
     ]
 
@@ -142,8 +144,11 @@ def test_a_differing_symbol_is_named_with_both_versions() -> None:
 def test_a_tree_on_the_host_is_compared_by_its_content() -> None:
     document = copy.deepcopy(GOOD)
     tree(document["modules"][module("nvidia_fs")]["provenance"]["tree"])(document)
-    found = findings(document)["nvidia-fs.driver-tree"]
-    assert (found.verdict, found.found) == (PASS, f"built against nvidia 550.163.01 (open) in {WANTED.driver_tree}")
+    finding = findings(document)["nvidia-fs.driver-tree"]
+    assert (finding.verdict, finding.found) == (
+        PASS,
+        f"built against nvidia 550.163.01 (open) in {EXPECTATION.driver_tree}",
+    )
     assert "is not on this host" in findings(GOOD)["nvidia-fs.driver-tree"].found
     document["trees"].clear()
     assert verdicts(document)["nvidia-fs.driver-tree"] == UNKNOWN, "it is there, but was not read"
@@ -160,8 +165,8 @@ def test_old_nvidia_fs_imports_nothing_and_that_is_said() -> None:
 def test_a_file_that_is_not_what_is_loaded_proves_nothing_about_it() -> None:
     document = copy.deepcopy(GOOD)
     rebuilt("nvidia_fs")(document)
-    found = verdicts(document)
-    assert (found["nvidia-fs.driver-tree"], found["nvidia-fs.symbol-versions"]) == (UNKNOWN, UNKNOWN)
+    results = verdicts(document)
+    assert (results["nvidia-fs.driver-tree"], results["nvidia-fs.symbol-versions"]) == (UNKNOWN, UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -171,58 +176,58 @@ def test_a_mode_without_nvidia_fs_does_not_ask_for_it(mode: str, nvidia_fs: str)
     document = copy.deepcopy(GOOD)
     unloaded("nvidia_fs")(document)
     file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\n")(document)
-    found = findings(document, replace(WANTED, mode=mode, nvidia_fs_version=nvidia_fs))
-    assert {name for name, item in found.items() if item.verdict != PASS} == set()
-    assert found["nvidia-fs.driver-tree"].found == f"not needed: the mode is {mode}"
+    results = findings(document, replace(EXPECTATION, mode=mode, nvidia_fs_version=nvidia_fs))
+    assert {name for name, finding in results.items() if finding.verdict != PASS} == set()
+    assert results["nvidia-fs.driver-tree"].found == f"not needed: the mode is {mode}"
 
 
 def test_peermem_where_the_fleet_asks_for_it() -> None:
-    wanted = replace(WANTED, rdma="peermem")
-    stub = findings(GOOD, wanted)["peermem.usable"]
+    expectation = replace(EXPECTATION, rdma="peermem")
+    stub = findings(GOOD, expectation)["peermem.usable"]
     assert stub.verdict == FAIL
     assert "is a stub" in stub.found
     assert "DMA-BUF" in stub.hint
     assert "a stub, built without OFED" in findings(GOOD)["peermem.usable"].found
     document = copy.deepcopy(GOOD)
     document["modules"][module("nvidia_peermem")]["imports"]["ib_register_peer_memory_client"] = 7
-    assert "not loaded" in findings(document, wanted)["peermem.usable"].found
+    assert "not loaded" in findings(document, expectation)["peermem.usable"].found
     appended("/proc/modules", "nvidia_peermem 1 0 - Live 0x0\n")(document)
-    assert "not registered" in findings(document, wanted)["peermem.usable"].found
+    assert "not registered" in findings(document, expectation)["peermem.usable"].found
     document["listings"]["/sys/kernel/mm/memory_peers"] = ["nv_mem"]
-    assert findings(document, wanted)["peermem.usable"].verdict == PASS
-    assert findings(document, wanted)["boot.autoload"].verdict == UNKNOWN
+    assert findings(document, expectation)["peermem.usable"].verdict == PASS
+    assert findings(document, expectation)["boot.autoload"].verdict == UNKNOWN
     shown = document["commands"]["systemctl-units"]
     shown["stdout"] += "\nId=gds-peermem.service\nUnitFileState=disabled\n"
-    assert findings(document, wanted)["boot.autoload"].found.startswith("nothing loads nvidia-peermem")
+    assert findings(document, expectation)["boot.autoload"].found.startswith("nothing loads nvidia-peermem")
     shown["stdout"] = shown["stdout"].replace("UnitFileState=disabled\n", "UnitFileState=enabled\n")
-    assert findings(document, wanted)["boot.autoload"].verdict == PASS
+    assert findings(document, expectation)["boot.autoload"].verdict == PASS
 
 
 def test_dma_buf_needs_the_open_driver_and_a_kernel_that_has_it() -> None:
-    wanted = replace(WANTED, rdma="dmabuf")
-    assert findings(GOOD, wanted)["peermem.usable"].verdict == PASS
+    expectation = replace(EXPECTATION, rdma="dmabuf")
+    assert findings(GOOD, expectation)["peermem.usable"].verdict == PASS
     document = copy.deepcopy(GOOD)
     document["host"]["uname"]["release"] = "5.10.0-1-amd64"
-    assert "older than 5.12" in findings(document, wanted)["peermem.usable"].found
+    assert "older than 5.12" in findings(document, expectation)["peermem.usable"].found
     document = copy.deepcopy(GOOD)
     FAULTS["proprietary driver"][0](document)
-    assert "proprietary" in findings(document, wanted)["peermem.usable"].found
+    assert "proprietary" in findings(document, expectation)["peermem.usable"].found
 
 
-@pytest.mark.parametrize("wanted", ["direct", "nvidia-fs", "p2pdma"])
-def test_a_direct_path_that_is_not_there_fails_with_all_steps(wanted: str) -> None:
-    storage = [{"mount": "/mnt/nvme", "path": wanted}]
-    found = findings(GOOD, replace(WANTED, storage=storage))["storage.path:/mnt/nvme"]
-    assert found.verdict == FAIL
-    assert found.found == "compat: the loaded nvme has no hooks for nvidia-fs"
-    assert found.hint.startswith("Install nvme from MLNX_OFED or DOCA for this kernel")
-    assert "set its path to compat" in found.hint
+@pytest.mark.parametrize("path", ["direct", "nvidia-fs", "p2pdma"])
+def test_a_direct_path_that_is_not_there_fails_with_all_steps(path: str) -> None:
+    storage = [{"mount": "/mnt/nvme", "path": path}]
+    finding = findings(GOOD, replace(EXPECTATION, storage=storage))["storage.path:/mnt/nvme"]
+    assert finding.verdict == FAIL
+    assert finding.found == "compat: the loaded nvme has no hooks for nvidia-fs"
+    assert finding.hint.startswith("Install nvme from MLNX_OFED or DOCA for this kernel")
+    assert "set its path to compat" in finding.hint
     document = complete(copy.deepcopy(GOOD))
     hook = "0000000000000000 T nvme_v1_register_nvfs_dma_ops\t[nvme]"
     document["excerpts"]["/proc/kallsyms"]["lines"].append(hook)
     document["files"]["/proc/driver/nvidia-fs/modules"] = "nvme: 1\n"
-    good = findings(document, replace(WANTED, storage=storage))["storage.path:/mnt/nvme"]
-    assert good.verdict == (FAIL if wanted == "p2pdma" else PASS)
+    good = findings(document, replace(EXPECTATION, storage=storage))["storage.path:/mnt/nvme"]
+    assert good.verdict == (FAIL if path == "p2pdma" else PASS)
     assert good.found.startswith("nvidia-fs")
 
 
@@ -245,8 +250,8 @@ def test_gdscheck_is_held_against_the_other_findings(recording: str, agrees: boo
     text, _, status = (GDSCHECK / f"gdscheck-p.libcufile-{recording}.txt").read_text().rstrip().rpartition("\nrc=")
     document = copy.deepcopy(GOOD)
     document["commands"]["gdscheck"].update(stdout=text, stderr="", status=int(status))
-    found = findings(document)["gdscheck.agrees"]
-    assert (found.verdict, words in found.found) == (PASS if agrees else FAIL, True), found
+    finding = findings(document)["gdscheck.agrees"]
+    assert (finding.verdict, words in finding.found) == (PASS if agrees else FAIL, True), finding
 
 
 def test_a_cut_gdscheck_cannot_be_told() -> None:
@@ -259,9 +264,9 @@ def test_a_cut_gdscheck_cannot_be_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "verdict"), [("oracle-9", PASS), ("oracle-9.4", PASS), ("oracle-8", FAIL), ("oracle", FAIL)]
+    ("system", "verdict"), [("oracle-9", PASS), ("oracle-9.4", PASS), ("oracle-8", FAIL), ("oracle", FAIL)]
 )
-def test_a_system_is_named_with_its_minor_release_or_without(wanted: str, verdict: str) -> None:
+def test_a_system_is_named_with_its_minor_release_or_without(system: str, verdict: str) -> None:
     document = copy.deepcopy(GOOD)
     document["files"]["/etc/os-release"] = 'ID="oracle"\nVERSION_ID="9.4"\n'
-    assert findings(document, replace(WANTED, os=wanted))["os.release"].verdict == verdict
+    assert findings(document, replace(EXPECTATION, os=system))["os.release"].verdict == verdict

@@ -21,17 +21,17 @@ def test_the_page_is_the_one_in_the_documentation() -> None:
 
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
-    ids = [item.id for item in listed()]
+    ids = [entry.id for entry in listed()]
     assert all(re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", ident) for ident in ids)
     assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(subjects())
 
 
 def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
-    names = {item.name for item in fields(Expectation)}
-    for item in listed():
-        assert all((item.title, item.expects, item.prevents, item.unknown_hint))
-        assert set(re.findall(r"\{(\w+)\}", item.expects)) <= names
-        assert not item.title.endswith(".")
+    names = {field.name for field in fields(Expectation)}
+    for entry in listed():
+        assert all((entry.title, entry.expects, entry.prevents, entry.unknown_hint))
+        assert set(re.findall(r"\{(\w+)\}", entry.expects)) <= names
+        assert not entry.title.endswith(".")
 
 
 def test_an_id_is_taken_once() -> None:

@@ -30,22 +30,22 @@ def _one_menu_is_read_once() -> Iterator[None]:
 
 
 def places(document: Document) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = [(section,) for section in document]
+    paths: list[tuple[str, ...]] = [(section,) for section in document]
     for section in SECTIONS:
-        found += [(section, key) for key in document[section]]
-        found += [
+        paths += [(section, key) for key in document[section]]
+        paths += [
             (section, key, inner)
             for key, value in document[section].items()
             if section in ("excerpts", "commands", "modules", "trees") and isinstance(value, dict)
             for inner in value
         ]
-    return found
+    return paths
 
 
-def without(document: Document, gone: list[tuple[str, ...]]) -> Document:
+def without(document: Document, removals: list[tuple[str, ...]]) -> Document:
     """A copy without some of its parts; what is not touched is shared."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
-    for path in sorted(gone, key=len):
+    for path in sorted(removals, key=len):
         inside: Any = result
         for key in path[:-1]:
             if not isinstance(inside, dict) or key not in inside:
@@ -98,14 +98,14 @@ def test_leaving_out_any_pieces_of_a_faulty_host_never_makes_a_pass(names: list[
         document = faulty(names)
     except (AssertionError, KeyError, TypeError, AttributeError, ValueError):
         return  # two faults that exclude each other
-    gone = data.draw(st.lists(st.sampled_from(places(document)), max_size=12))
-    not_better(verdicts(document), verdicts(without(document, gone)), gone)
+    removals = data.draw(st.lists(st.sampled_from(places(document)), max_size=12))
+    not_better(verdicts(document), verdicts(without(document, removals)), removals)
 
 
 def test_no_evidence_at_all_is_no_verdict() -> None:
-    found = verdicts({})
-    assert set(found.values()) == {UNKNOWN, PASS}
-    not_asked = {name for name, verdict in found.items() if verdict == PASS}
+    results = verdicts({})
+    assert set(results.values()) == {UNKNOWN, PASS}
+    not_asked = {name for name, verdict in results.items() if verdict == PASS}
     assert {name.partition(":")[0] for name in not_asked} <= {
         "odirect.bypass",
         "peermem.legacy",

@@ -31,5 +31,5 @@ def test_states_in_which_it_ends_well(recording: Path, status: int, verdict: str
     # The recordings are of nvidia-fs 2.28, the host runs 2.19.7.
     text = recording.read_text().replace("nvidia_fs version:  2.28 ", "nvidia_fs version:  2.19 ")
     document["commands"]["gdscheck"].update(stdout=text.rpartition("rc=")[0], stderr="", status=status)
-    found = findings(document)["gdscheck.agrees"]
-    assert (found.verdict, words in found.found) == (verdict, True), found
+    finding = findings(document)["gdscheck.agrees"]
+    assert (finding.verdict, words in finding.found) == (verdict, True), finding

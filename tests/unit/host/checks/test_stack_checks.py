@@ -10,9 +10,9 @@ import pytest
 
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
-from tests.unit.host.checks.changes import GOOD, HOSTS, WANTED, Change, Document, findings
+from tests.unit.host.checks.changes import EXPECTATION, GOOD, HOSTS, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
-from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, said
+from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, kernel_log, options
 from tests.unit.later_evidence import complete
 
 GPU = complete(json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text()))
@@ -40,7 +40,11 @@ def finding(ident: str, *changes: Change) -> Finding:
         ("the kernel had an oops", "kernel.taints", "the kernel had an oops"),
         ("a GPU fell off the bus", "driver.errors", "Xid 79 on 0000:3b:00"),
         ("a GPU has memory errors", "driver.errors", "Xid 48 on 0000:3b:00"),
-        ("DKMS did not build nvidia-fs", "packages.dkms", f"nvidia-fs is not installed for {WANTED.kernel_release}"),
+        (
+            "DKMS did not build nvidia-fs",
+            "packages.dkms",
+            f"nvidia-fs is not installed for {EXPECTATION.kernel_release}",
+        ),
     ],
 )
 def test_what_a_finding_says(fault: str, ident: str, words: str) -> None:
@@ -48,8 +52,8 @@ def test_what_a_finding_says(fault: str, ident: str, words: str) -> None:
 
 
 def test_errors_of_programs_are_no_fault_of_the_driver() -> None:
-    found = finding("driver.errors", said(XIDS[31]))
-    assert (found.verdict, found.found) == (PASS, "only errors that programs cause: Xid 31")
+    result = finding("driver.errors", kernel_log(XIDS[31]))
+    assert (result.verdict, result.found) == (PASS, "only errors that programs cause: Xid 31")
 
 
 def test_without_permission_nobody_can_tell() -> None:
@@ -75,10 +79,10 @@ def test_options_in_effect(line: str) -> None:
 
 
 def test_dkms_has_everything() -> None:
-    newer = INSTALLED.replace(WANTED.kernel_release, "6.12.117+deb13-amd64")
-    found = finding("packages.dkms", dkms(INSTALLED, newer, "zfs/2.3.1: added"))
-    assert found.verdict == PASS
-    assert found.found == f"nvidia-current-open for {WANTED.kernel_release}, and for 1 other kernel"
+    newer = INSTALLED.replace(EXPECTATION.kernel_release, "6.12.117+deb13-amd64")
+    result = finding("packages.dkms", dkms(INSTALLED, newer, "zfs/2.3.1: added"))
+    assert result.verdict == PASS
+    assert result.found == f"nvidia-current-open for {EXPECTATION.kernel_release}, and for 1 other kernel"
 
 
 def switched(**states: str) -> Document:
@@ -97,15 +101,15 @@ def switched(**states: str) -> Document:
 
 
 def locked(*names: str) -> Expectation:
-    return replace(WANTED, packages={**WANTED.packages, **dict.fromkeys(names, "1")})
+    return replace(EXPECTATION, packages={**EXPECTATION.packages, **dict.fromkeys(names, "1")})
 
 
 @pytest.mark.parametrize(
-    ("document", "wanted", "verdict", "words"),
+    ("document", "expectation", "verdict", "words"),
     [
         (GOOD, locked("nvidia-persistenced"), PASS, "not needed: this host has no GPU"),
-        (GPU, WANTED, PASS, "the lock holds none, and there is no NVSwitch"),
-        (switched(), WANTED, FAIL, "this host has 1 NVSwitches, and the lock holds no fabric manager"),
+        (GPU, EXPECTATION, PASS, "the lock holds none, and there is no NVSwitch"),
+        (switched(), EXPECTATION, FAIL, "this host has 1 NVSwitches, and the lock holds no fabric manager"),
         (switched(fabricmanager="failed"), locked("nvidia-fabricmanager-580"), FAIL, "fabricmanager.service: failed"),
         (switched(), locked("nvidia-fabric-manager"), FAIL, "fabricmanager.service: not known to systemd"),
         (
@@ -122,10 +126,10 @@ def locked(*names: str) -> Expectation:
         ),
     ],
 )
-def test_services(document: Document, wanted: Expectation, verdict: str, words: str) -> None:
-    found = findings(document, wanted)["driver.services"]
-    assert found.verdict == verdict
-    assert words in found.found
+def test_services(document: Document, expectation: Expectation, verdict: str, words: str) -> None:
+    result = findings(document, expectation)["driver.services"]
+    assert result.verdict == verdict
+    assert words in result.found
 
 
 def test_a_container_is_told_everything_it_lacks() -> None:
@@ -135,9 +139,9 @@ def test_a_container_is_told_everything_it_lacks() -> None:
 
     document = copy.deepcopy(GOOD)
     bare(document)
-    found = findings(document, replace(WANTED, rdma="dmabuf"))["container.view"]
-    assert found.verdict == FAIL
-    assert found.found == (
+    result = findings(document, replace(EXPECTATION, rdma="dmabuf"))["container.view"]
+    assert result.verdict == FAIL
+    assert result.found == (
         "Enroot: no /dev/nvidia0 or /dev/nvidiactl, no /dev/nvidia-uvm, no /dev/nvidia-fs*, no /run/udev/data, "
         "no /dev/infiniband/rdma_cm, no /dev/infiniband/uverbs*"
     )

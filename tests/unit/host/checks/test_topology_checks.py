@@ -15,7 +15,7 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import golden
-from tests.unit.host.checks.changes import WANTED, findings
+from tests.unit.host.checks.changes import EXPECTATION, findings
 from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
@@ -24,8 +24,8 @@ Document = dict[str, Any]
 PCI, GPU = "/sys/bus/pci/devices", "0000:00:06.0"
 
 
-def judged(document: Document, check: str, wanted: Expectation = WANTED) -> Finding:
-    return findings(document, wanted)[check]
+def judge(document: Document, check: str, expectation: Expectation = EXPECTATION) -> Finding:
+    return findings(document, expectation)[check]
 
 
 def changed(base: Document, **files: str) -> Document:
@@ -36,22 +36,22 @@ def changed(base: Document, **files: str) -> Document:
 
 
 def test_a_link_that_lost_lanes_is_named_with_what_it_could_be() -> None:
-    assert judged(H100, "topology.link").found == "1 link at what both ends can do"
-    found = judged(changed(H100, current_link_width="8\n"), "topology.link")
-    assert (found.verdict, found.found) == (FAIL, f"GPU0 ({GPU}) runs at 32 GT/s x8 of 32 GT/s x16")
-    assert found.evidence == [f"/sys/bus/pci/devices/{GPU}: current 32 GT/s x8, max 32 GT/s x16"]
+    assert judge(H100, "topology.link").found == "1 link at what both ends can do"
+    finding = judge(changed(H100, current_link_width="8\n"), "topology.link")
+    assert (finding.verdict, finding.found) == (FAIL, f"GPU0 ({GPU}) runs at 32 GT/s x8 of 32 GT/s x16")
+    assert finding.evidence == [f"/sys/bus/pci/devices/{GPU}: current 32 GT/s x8, max 32 GT/s x16"]
 
 
 def test_a_gpu_at_rest_is_no_fault_but_proves_no_speed() -> None:
-    found = judged(changed(H100, current_link_speed="2.5 GT/s PCIe\n"), "topology.link")
-    assert (found.verdict, found.found) == (
+    finding = judge(changed(H100, current_link_speed="2.5 GT/s PCIe\n"), "topology.link")
+    assert (finding.verdict, finding.found) == (
         PASS,
         "1 link at what both ends can do; at rest, so their speed is not proven: GPU0",
     )
-    slow = judged(changed(H100, current_link_speed="8.0 GT/s PCIe\n"), "topology.link")
+    slow = judge(changed(H100, current_link_speed="8.0 GT/s PCIe\n"), "topology.link")
     assert (slow.verdict, "8 GT/s x16 of 32 GT/s x16" in slow.found) == (FAIL, True)
     narrow = changed(H100, current_link_speed="2.5 GT/s PCIe\n", current_link_width="4\n")
-    assert judged(narrow, "topology.link").verdict == FAIL, "no GPU gives lanes away at rest"
+    assert judge(narrow, "topology.link").verdict == FAIL, "no GPU gives lanes away at rest"
 
 
 def in_group(document: Document, kind: str, words: str) -> Document:
@@ -72,55 +72,55 @@ def in_group(document: Document, kind: str, words: str) -> Document:
     ],
 )
 def test_the_iommu_is_judged_by_the_mode(kind: str, words: str, mode: str, verdict: str) -> None:
-    wanted = replace(WANTED, mode=mode)
+    expectation = replace(EXPECTATION, mode=mode)
     document = in_group(H100, kind, words)
-    found = judged(document, "topology.iommu", wanted)
-    assert found.verdict == verdict
+    finding = judge(document, "topology.iommu", expectation)
+    assert finding.verdict == verdict
     if mode != "compat":
-        assert any(words in line for line in found.evidence)
+        assert any(words in line for line in finding.evidence)
     document["host"]["uname"]["machine"] = "aarch64"
-    assert judged(document, "topology.iommu", wanted).verdict == PASS, "Grace needs it"
+    assert judge(document, "topology.iommu", expectation).verdict == PASS, "Grace needs it"
 
 
 def test_a_domain_that_was_not_read_is_not_taken_for_passthrough() -> None:
     document = in_group(H100, "identity", "iommu=pt")
     document["files"][f"{PCI}/{GPU}/iommu_group/type"] = {"error": "EACCES"}
-    assert judged(document, "topology.iommu").verdict == UNKNOWN
+    assert judge(document, "topology.iommu").verdict == UNKNOWN
 
 
 def test_bar1_has_to_hold_what_the_mode_maps() -> None:
-    assert judged(H100, "topology.bar1").found == "GPU0 131072 MiB"
+    assert judge(H100, "topology.bar1").found == "GPU0 131072 MiB"
     lines = [f"0x{0:016x} 0x{size - 1:016x} 0x000000000014220c" for size in (16 << 20, 256 << 20)]
     document = changed(H100, resource="\n".join(lines) + "\n")
-    assert judged(document, "topology.bar1").verdict == PASS
-    found = judged(document, "topology.bar1", replace(WANTED, mode="p2pdma"))
-    assert (found.verdict, found.found) == (FAIL, "GPU0 256 MiB")
+    assert judge(document, "topology.bar1").verdict == PASS
+    finding = judge(document, "topology.bar1", replace(EXPECTATION, mode="p2pdma"))
+    assert (finding.verdict, finding.found) == (FAIL, "GPU0 256 MiB")
     document = changed(H100, resource=lines[0] + "\n")
-    assert judged(document, "topology.bar1").found == "GPU0 has none"
+    assert judge(document, "topology.bar1").found == "GPU0 has none"
 
 
 def test_distances_are_judged_where_the_fleet_asks() -> None:
-    assert judged(H100, "topology.distance").found == "not asked: the fleet sets no distance"
-    near = replace(WANTED, topology={"nic": "PHB"})
-    assert judged(H100, "topology.distance", near).found == "GPU0: NIC0 PHB"
-    found = judged(H100, "topology.distance", replace(WANTED, topology={"nic": "PXB", "nvme": "SYS"}))
-    assert (found.verdict, found.found) == (FAIL, "GPU0: no nvme; GPU0: NIC0 at PHB")
+    assert judge(H100, "topology.distance").found == "not asked: the fleet sets no distance"
+    near = replace(EXPECTATION, topology={"nic": "PHB"})
+    assert judge(H100, "topology.distance", near).found == "GPU0: NIC0 PHB"
+    finding = judge(H100, "topology.distance", replace(EXPECTATION, topology={"nic": "PXB", "nvme": "SYS"}))
+    assert (finding.verdict, finding.found) == (FAIL, "GPU0: no nvme; GPU0: NIC0 at PHB")
 
 
 def test_the_golden_topology_names_what_moved() -> None:
     topology = facts_from(H100).topology
     assert isinstance(topology, Topology)
-    wanted = replace(WANTED, topology={"golden": golden.golden(topology, "one-h100")})
-    assert judged(H100, "topology.golden", wanted).found == "the same tree"
-    found = judged(changed(H100, device="0x2331\n", current_link_width="8\n"), "topology.golden", wanted)
-    assert found.verdict == FAIL
+    expectation = replace(EXPECTATION, topology={"golden": golden.golden(topology, "one-h100")})
+    assert judge(H100, "topology.golden", expectation).found == "the same tree"
+    finding = judge(changed(H100, device="0x2331\n", current_link_width="8\n"), "topology.golden", expectation)
+    assert finding.verdict == FAIL
     part = "10de:2330"
-    assert f"GPU0 at {GPU}: the part is 10de:2331, was {part}" in found.found
-    assert f"GPU0 at {GPU}: link 32 GT/s x8, was 32 GT/s x16" in found.found
-    assert judged(H100, "topology.golden", replace(WANTED, topology={"golden": {"version": 9}})).verdict == UNKNOWN
+    assert f"GPU0 at {GPU}: the part is 10de:2331, was {part}" in finding.found
+    assert f"GPU0 at {GPU}: link 32 GT/s x8, was 32 GT/s x16" in finding.found
+    assert judge(H100, "topology.golden", replace(EXPECTATION, topology={"golden": {"version": 9}})).verdict == UNKNOWN
 
 
-RDMA = replace(WANTED, rdma="peermem")
+RDMA = replace(EXPECTATION, rdma="peermem")
 
 
 def with_adapter(*symbols: str) -> Document:
@@ -138,15 +138,15 @@ CORE, ADAPTER = "ib_umem_dmabuf_get\t[ib_uverbs]", "mlx5_ib_reg_user_mr_dmabuf\t
 
 
 def test_dma_buf_needs_core_and_adapter() -> None:
-    wanted = replace(WANTED, rdma="dmabuf")
-    assert judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", wanted).found == "DMA-BUF is usable"
-    found = judged(with_adapter(CORE), "peermem.mechanism", wanted)
-    assert (found.verdict, found.found) == (FAIL, "DMA-BUF: no loaded adapter driver accepts DMA-BUF memory")
-    assert "no ib_umem_dmabuf_get" in judged(with_adapter(ADAPTER), "peermem.mechanism", wanted).found
-    assert judged(H100, "peermem.mechanism", wanted).found == "DMA-BUF: there is no RDMA adapter"
+    expectation = replace(EXPECTATION, rdma="dmabuf")
+    assert judge(with_adapter(CORE, ADAPTER), "peermem.mechanism", expectation).found == "DMA-BUF is usable"
+    finding = judge(with_adapter(CORE), "peermem.mechanism", expectation)
+    assert (finding.verdict, finding.found) == (FAIL, "DMA-BUF: no loaded adapter driver accepts DMA-BUF memory")
+    assert "no ib_umem_dmabuf_get" in judge(with_adapter(ADAPTER), "peermem.mechanism", expectation).found
+    assert judge(H100, "peermem.mechanism", expectation).found == "DMA-BUF: there is no RDMA adapter"
     unread = copy.deepcopy(H100)
     unread["listings"]["/sys/class/infiniband"] = ["mlx5_0"]
-    assert judged(unread, "peermem.mechanism", wanted).verdict == UNKNOWN, "an older recording kept no such symbols"
+    assert judge(unread, "peermem.mechanism", expectation).verdict == UNKNOWN, "an older recording kept no such symbols"
 
 
 def loaded(document: Document, name: str) -> Document:
@@ -157,48 +157,49 @@ def loaded(document: Document, name: str) -> Document:
 def test_loaded_is_not_registered() -> None:
     document = loaded(with_adapter(PEER_MEMORY), "nvidia_peermem")
     document["listings"]["/sys/kernel/mm/memory_peers"] = []
-    found = judged(document, "peermem.mechanism", RDMA)
-    assert found.verdict == FAIL
+    finding = judge(document, "peermem.mechanism", RDMA)
+    assert finding.verdict == FAIL
     assert (
-        "loaded, but not registered as a client of the RDMA core: /sys/kernel/mm/memory_peers shows none" in found.found
+        "loaded, but not registered as a client of the RDMA core: /sys/kernel/mm/memory_peers shows none"
+        in finding.found
     )
     document["listings"]["/sys/kernel/mm/memory_peers"] = ["nvidia-fs"]
-    assert judged(document, "peermem.usable", RDMA).verdict == FAIL, "another client is none of peermem's"
+    assert judge(document, "peermem.usable", RDMA).verdict == FAIL, "another client is none of peermem's"
     for client in ("nv_mem", "nv_mem_nc"):
         document["listings"]["/sys/kernel/mm/memory_peers"] = [client, "nvidia-fs"]
-        assert judged(document, "peermem.mechanism", RDMA).verdict == PASS
-        assert judged(document, "peermem.usable", RDMA).verdict == PASS
+        assert judge(document, "peermem.mechanism", RDMA).verdict == PASS
+        assert judge(document, "peermem.usable", RDMA).verdict == PASS
 
 
 def test_a_kernel_without_the_list_of_clients_leaves_it_open() -> None:
     document = loaded(with_adapter(PEER_MEMORY), "nvidia_peermem")
     document["listings"]["/sys/kernel/mm/memory_peers"] = {"error": "ENOENT"}
     document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib", "nvidia_peermem"]
-    found = judged(document, "peermem.usable", RDMA)
-    assert (found.verdict, "the module uses the RDMA core" in found.found) == (UNKNOWN, True)
+    finding = judge(document, "peermem.usable", RDMA)
+    assert (finding.verdict, "the module uses the RDMA core" in finding.found) == (UNKNOWN, True)
     document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib"]
-    assert judged(document, "peermem.usable", RDMA).verdict == FAIL
+    assert judge(document, "peermem.usable", RDMA).verdict == FAIL
 
 
 def test_a_host_that_offers_another_mechanism_is_told_so() -> None:
-    found = judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", RDMA)
-    assert found.verdict == FAIL
-    assert "it's the kernel's own, not OFED's" in found.found
-    assert found.hint.endswith("or set rdma: dmabuf in the profile, which this host offers")
+    finding = judge(with_adapter(CORE, ADAPTER), "peermem.mechanism", RDMA)
+    assert finding.verdict == FAIL
+    assert "it's the kernel's own, not OFED's" in finding.found
+    assert finding.hint.endswith("or set rdma: dmabuf in the profile, which this host offers")
 
 
 def test_the_module_before_peermem_may_not_be_loaded() -> None:
-    found = judged(loaded(with_adapter(PEER_MEMORY), "nv_peer_mem"), "peermem.legacy", RDMA)
-    assert (found.verdict, found.found) == (FAIL, "nv_peer_mem is loaded")
+    finding = judge(loaded(with_adapter(PEER_MEMORY), "nv_peer_mem"), "peermem.legacy", RDMA)
+    assert (finding.verdict, finding.found) == (FAIL, "nv_peer_mem is loaded")
     installed = with_adapter(PEER_MEMORY)
     installed["listings"]["/etc/init.d/nv_peer_mem*"] = ["nv_peer_mem"]
-    found = judged(installed, "peermem.legacy", RDMA)
-    assert (found.verdict, "/etc/init.d/nv_peer_mem" in found.found) == (PASS, True)
+    finding = judge(installed, "peermem.legacy", RDMA)
+    assert (finding.verdict, "/etc/init.d/nv_peer_mem" in finding.found) == (PASS, True)
 
 
 def test_hosts_without_a_gpu_prove_nothing() -> None:
     document = copy.deepcopy(H100)
     document["files"][f"{PCI}/{GPU}/vendor"] = "0x1234\n"
     for name in ("topology.acs", "topology.iommu", "topology.bar1"):
-        found = judged(document, name)
-        assert (found.verdict, found.found) == (PASS, "not proven: this host has no GPU")
+        finding = judge(document, name)
+        assert (finding.verdict, finding.found) == (PASS, "not proven: this host has no GPU")

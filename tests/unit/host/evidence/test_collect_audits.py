@@ -46,88 +46,88 @@ def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
     return section
 
 
-def judged(expectation: Expectation = EXPECTED) -> dict[str, Finding]:
-    found = checks.run(facts_from({"audits": collected(expectation)}), expectation)
-    return {item.check: item for item in found if item.check.startswith("modules.")}
+def judge(expectation: Expectation = EXPECTED) -> dict[str, Finding]:
+    results = checks.run(facts_from({"audits": collected(expectation)}), expectation)
+    return {finding.check: finding for finding in results if finding.check.startswith("modules.")}
 
 
 def test_good_modules_pass(root: Root) -> None:
-    found = judged()
-    assert [item.verdict for item in found.values()] == [PASS, PASS]
-    assert found["modules.running"].found == f"nvidia, nvidia_fs on kernel {root.release}"
+    results = judge()
+    assert [finding.verdict for finding in results.values()] == [PASS, PASS]
+    assert results["modules.running"].found == f"nvidia, nvidia_fs on kernel {root.release}"
     # What is no fault is shown all the same.
-    assert [line for line in found["modules.running"].evidence if "[vm-io]" in line]
+    assert [line for line in results["modules.running"].evidence if "[vm-io]" in line]
 
 
 def test_a_file_that_the_kernel_would_refuse(root: Root) -> None:
     root.nvidia_fs(imports={"nvidia_p2p_get_pages": 1})
-    item = judged()["modules.running"]
-    assert item.verdict == FAIL
-    assert item.found.startswith(f"nvidia_fs on kernel {RELEASE}: was built against other versions")
-    assert item.hint.startswith("rebuild it")
-    assert any("error [symbol-crc]" in line for line in item.evidence)
+    finding = judge()["modules.running"]
+    assert finding.verdict == FAIL
+    assert finding.found.startswith(f"nvidia_fs on kernel {RELEASE}: was built against other versions")
+    assert finding.hint.startswith("rebuild it")
+    assert any("error [symbol-crc]" in line for line in finding.evidence)
 
 
 def test_the_next_boots_kernel_without_its_modules(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Root(tmp_path, OTHER, VERMAGIC.replace(RELEASE, OTHER))
     other.nvidia(vermagic=other.vermagic)
     boots_next(monkeypatch, OTHER)
-    found = judged()
-    assert found["modules.running"].verdict == PASS
-    assert found["modules.next-boot"].verdict == FAIL
-    assert f"kernel {OTHER} has no module nvidia_fs" in found["modules.next-boot"].found
+    results = judge()
+    assert results["modules.running"].verdict == PASS
+    assert results["modules.next-boot"].verdict == FAIL
+    assert f"kernel {OTHER} has no module nvidia_fs" in results["modules.next-boot"].found
     other.nvidia_fs(vermagic=other.vermagic)
-    assert judged()["modules.next-boot"].verdict == PASS
+    assert judge()["modules.next-boot"].verdict == PASS
 
 
 def test_without_a_kernel_of_its_own_the_locks_is_audited(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     boots_next(monkeypatch, OTHER)
     expectation = replace(EXPECTED, own_kernel=False)
-    found = collected(expectation)
-    assert "error" in found["running"]
-    assert found["next"]["release"] == RELEASE
-    assert [item.verdict for item in judged(expectation).values()] == [PASS, PASS]
+    audits = collected(expectation)
+    assert "error" in audits["running"]
+    assert audits["next"]["release"] == RELEASE
+    assert [finding.verdict for finding in judge(expectation).values()] == [PASS, PASS]
     (root.modules / "updates/dkms/nvidia.ko").unlink()
-    assert judged(expectation)["modules.next-boot"].verdict == FAIL
+    assert judge(expectation)["modules.next-boot"].verdict == FAIL
 
 
 def test_a_peermem_that_has_to_work_and_is_a_stub(root: Root) -> None:
     root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", license="Dual BSD/GPL", info=[])
-    assert judged()["modules.running"].verdict == PASS
-    item = judged(replace(EXPECTED, rdma="peermem"))["modules.running"]
-    assert item.verdict == FAIL
-    assert "stub" in item.found
+    assert judge()["modules.running"].verdict == PASS
+    finding = judge(replace(EXPECTED, rdma="peermem"))["modules.running"]
+    assert finding.verdict == FAIL
+    assert "stub" in finding.found
 
 
 def test_another_nvidia_fs_than_the_locks(root: Root) -> None:
-    item = judged(replace(EXPECTED, nvidia_fs_version="2.28.4"))["modules.running"]
-    assert "nvidia_fs on kernel 6.12.94+deb13-amd64: is version 2.19.7, expected 2.28.4" in item.found
+    finding = judge(replace(EXPECTED, nvidia_fs_version="2.28.4"))["modules.running"]
+    assert "nvidia_fs on kernel 6.12.94+deb13-amd64: is version 2.19.7, expected 2.28.4" in finding.found
 
 
 def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.nvidia_fs(info=[("version", "2.19.7")])
-    item = judged()["modules.running"]
-    assert item.verdict == UNKNOWN
-    assert "doesn't record the driver source" in item.found
+    finding = judge()["modules.running"]
+    assert finding.verdict == UNKNOWN
+    assert "doesn't record the driver source" in finding.found
 
     def no_boot_loader() -> None:
         raise HostError("there is no /boot/grub/grub.cfg")
 
     monkeypatch.setattr(audits.grub, "default_kernel", no_boot_loader)
-    assert "there is no /boot/grub/grub.cfg" in judged()["modules.next-boot"].found
+    assert "there is no /boot/grub/grub.cfg" in judge()["modules.next-boot"].found
     boots_next(monkeypatch, "")
-    assert judged()["modules.next-boot"].verdict == UNKNOWN
+    assert judge()["modules.next-boot"].verdict == UNKNOWN
     boots_next(monkeypatch, "9.9")
-    assert "kernel 9.9 has no modules in" in judged()["modules.next-boot"].found
+    assert "kernel 9.9 has no modules in" in judge()["modules.next-boot"].found
 
 
 def test_without_an_expectation_what_is_there_is_audited(root: Root) -> None:
-    assert [item["module"] for item in collected(None)["running"]["results"]] == ["nvidia", "nvidia_fs"]
+    assert [result["module"] for result in collected(None)["running"]["results"]] == ["nvidia", "nvidia_fs"]
 
 
 def test_a_record_of_another_shape_is_no_pass() -> None:
     for results in ([{"module": "nvidia", "ok": True}], [1], None, [{"module": "nvidia", "ok": "yes", "findings": []}]):
         record = {"release": RELEASE, "results": results}
-        wanted = replace(EXPECTED, nvidia_fs_version="")
-        found = checks.run(facts_from({"audits": {"running": record, "next": record}}), wanted)
-        assert all(item.verdict != PASS for item in found if item.check.startswith("modules."))
+        expectation = replace(EXPECTED, nvidia_fs_version="")
+        findings = checks.run(facts_from({"audits": {"running": record, "next": record}}), expectation)
+        assert all(finding.verdict != PASS for finding in findings if finding.check.startswith("modules."))

@@ -123,8 +123,8 @@ def over(name: str, **files: str) -> Change:
 
 def both(*changes: Change) -> Change:
     def change(document: Document) -> None:
-        for item in changes:
-            item(document)
+        for step in changes:
+            step(document)
 
     return change
 

@@ -19,7 +19,7 @@ from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.unit.host.explain.capable_host import EVIDENCE, MOUNT, capable, with_gpu
 from tests.unit.rdma_host import CARDS, PCI, host, place
 
-WANTED = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+EXPECTATION = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
 Document = dict[str, Any]
 
 
@@ -28,7 +28,7 @@ def noted(document: Document, **changed: Any) -> dict[str, Cause]:
     facts = facts_from(document)
     assert not isinstance(facts.storage.mounts, Unknown)
     mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
-    return {item.id: item for item in advice.notes(facts, replace(mount, **changed))}
+    return {note.id: note for note in advice.notes(facts, replace(mount, **changed))}
 
 
 def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
@@ -61,27 +61,27 @@ def test_disks_near_to_different_gpus_are_told() -> None:
     document = host()
     facts = facts_from(document)
     assert not isinstance(facts.topology, Unknown)
-    disks = [replace(with_queue(1024).device, pci_address=item) for item in ("0000:15:00.0", "0000:25:00.0")]  # type: ignore[type-var]
-    for item, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
-        assert isinstance(item, Device)
-        place(document, f"{like}/{item.pci_address}", like="0000:00:03.0")
-        document["files"][f"{PCI}/{item.pci_address}/class"] = "0x010802\n"
+    disks = [replace(with_queue(1024).device, pci_address=address) for address in ("0000:15:00.0", "0000:25:00.0")]  # type: ignore[type-var]
+    for disk, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
+        assert isinstance(disk, Device)
+        place(document, f"{like}/{disk.pci_address}", like="0000:00:03.0")
+        document["files"][f"{PCI}/{disk.pci_address}/class"] = "0x010802\n"
     top = replace(disks[0], pci_address="", name="md0", kind="md", below=tuple(disks))  # type: ignore[type-var]
-    found = noted(document, device=top)
-    assert "near different GPUs" in found["storage.spread"].what
-    assert found["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")
+    notes = noted(document, device=top)
+    assert "near different GPUs" in notes["storage.spread"].what
+    assert notes["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")
 
 
 def test_a_gpu_far_from_every_adapter_wants_routing() -> None:
     document = host(CARDS[:2])
-    found = noted(document, filesystem="gpfs", device=None)
-    assert "dynamic routing is off" in found["rdma.no-routing"].what
+    notes = noted(document, filesystem="gpfs", device=None)
+    assert "dynamic routing is off" in notes["rdma.no-routing"].what
 
 
 def test_several_adapters_want_a_policy_that_spreads() -> None:
     document = host()
-    found = noted(document, filesystem="wekafs", device=None)
-    assert found["rdma.policy"].what.startswith(
+    notes = noted(document, filesystem="wekafs", device=None)
+    assert notes["rdma.policy"].what.startswith(
         "properties.rdma_load_balancing_policy is RoundRobin on a host with 2 GPUs"
     )
     document["files"]["/etc/cufile.json"] = json.dumps(
@@ -97,11 +97,11 @@ def test_an_adapter_without_a_link_is_named() -> None:
     assert noted(document, filesystem="gpfs", device=None)["rdma.link-down"].what == "no port of mlx5_1 is active"
 
 
-def finding(ident: str, document: Document, wanted: Expectation) -> Finding:
-    return next(item for item in checks.run(facts_from(document), wanted) if item.check == ident)
+def finding(ident: str, document: Document, expectation: Expectation) -> Finding:
+    return next(entry for entry in checks.run(facts_from(document), expectation) if entry.check == ident)
 
 
-RDMA = replace(WANTED, rdma="dmabuf")
+RDMA = replace(EXPECTATION, rdma="dmabuf")
 
 
 def configured(document: Document, **keys: Any) -> Document:
@@ -112,12 +112,12 @@ def configured(document: Document, **keys: Any) -> Document:
 
 def test_links_of_rdma_adapters() -> None:
     document = host()
-    assert finding("rdma.link", document, WANTED).found == "not needed: the fleet asks for no RDMA"
+    assert finding("rdma.link", document, EXPECTATION).found == "not needed: the fleet asks for no RDMA"
     assert finding("rdma.link", document, RDMA).verdict == PASS
     document["files"]["/sys/class/infiniband/mlx5_2/ports/1/state"] = "2: INIT\n"
-    found = finding("rdma.link", document, RDMA)
-    assert (found.verdict, found.found) == (FAIL, "no port of mlx5_2 is active")
-    assert "mlx5_0 (ens1): active" in found.evidence
+    result = finding("rdma.link", document, RDMA)
+    assert (result.verdict, result.found) == (FAIL, "no port of mlx5_2 is active")
+    assert "mlx5_0 (ens1): active" in result.evidence
     assert finding("rdma.link", host([]), RDMA).found == "this host has no RDMA device"
 
 
@@ -130,14 +130,14 @@ def test_links_of_rdma_adapters() -> None:
     ],
 )
 def test_addresses_of_another_node(listed: list[str], verdict: str, words: str) -> None:
-    found = finding("rdma.addresses", configured(host(), rdma_dev_addr_list=listed), RDMA)
-    assert found.verdict == verdict
-    assert words in found.found
+    result = finding("rdma.addresses", configured(host(), rdma_dev_addr_list=listed), RDMA)
+    assert result.verdict == verdict
+    assert words in result.found
 
 
 def test_addresses_of_mount_tables_count_too() -> None:
     document = copy.deepcopy(host())
     table = {"/mnt/a": {"rdma_dev_addr_list": ["192.0.2.1"]}, "/mnt/b": {"rdma_dev_addr_list": ["198.51.100.9"]}}
     document["files"]["/etc/cufile.json"] = json.dumps({"fs": {"weka": {"mount_table": table}}})
-    found = finding("rdma.addresses", document, RDMA)
-    assert (found.verdict, "mount_table./mnt/b: 198.51.100.9" in found.found) == (FAIL, True)
+    result = finding("rdma.addresses", document, RDMA)
+    assert (result.verdict, "mount_table./mnt/b: 198.51.100.9" in result.found) == (FAIL, True)

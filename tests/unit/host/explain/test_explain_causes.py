@@ -154,7 +154,7 @@ class Fault:
     words: str = ""
     base: Callable[[], Document] = capable
     #: what the evidence of the cause has to name
-    seen: str = ""
+    evidence: str = ""
     also: tuple[str, ...] = field(default=())
 
 
@@ -171,39 +171,39 @@ def p2p() -> Document:
 
 #: What a fault's mount is broken by when compat mode is not allowed, or refused for other reasons.
 FAULTS = {
-    "stock nvme": Fault("nvme.no-hooks", COMPAT, hooks_gone, "the loaded nvme has no hooks", seen="kallsyms"),
+    "stock nvme": Fault("nvme.no-hooks", COMPAT, hooks_gone, "the loaded nvme has no hooks", evidence="kallsyms"),
     "hooks of version 2 only": Fault(
         "nvme.other-hooks",
         COMPAT,
         both(hooks_gone, symbol("nvme_v2_register_nvfs_dma_ops")),
         "another version than 1",
-        seen="nvme_v2_register",
+        evidence="nvme_v2_register",
     ),
     "hooks that were not taken": Fault(
-        "nvme.not-registered", COMPAT, file("/proc/driver/nvidia-fs/modules", "wekafsio: 1\n"), seen="wekafsio: 1"
+        "nvme.not-registered", COMPAT, file("/proc/driver/nvidia-fs/modules", "wekafsio: 1\n"), evidence="wekafsio: 1"
     ),
     # --- why nvidia-fs is not loaded
-    "not installed": Fault("nvidia-fs.not-installed", COMPAT, UNLOADED, "it is not installed", seen="modprobe"),
+    "not installed": Fault("nvidia-fs.not-installed", COMPAT, UNLOADED, "it is not installed", evidence="modprobe"),
     "no modules for this kernel": Fault(
         "nvidia-fs.not-installed",
         COMPAT,
         both(UNLOADED, lambda document: document["listings"].__setitem__("/lib/modules", ["6.1.0-50-amd64"])),
         f"there are no module files for the running kernel {RELEASE}",
-        seen="/lib/modules: 6.1.0-50-amd64",
+        evidence="/lib/modules: 6.1.0-50-amd64",
     ),
     "built for another kernel by DKMS": Fault(
         "nvidia-fs.not-built",
         COMPAT,
         both(UNLOADED, dkms("nvidia-fs/2.19.7, 6.1.0-50-amd64, x86_64: installed\n")),
         f"DKMS built it for other kernels, not for {RELEASE}",
-        seen="6.1.0-50-amd64",
+        evidence="6.1.0-50-amd64",
     ),
     "known to DKMS, not built": Fault(
         "nvidia-fs.not-built",
         COMPAT,
         both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")),
         "hasn't built it for",
-        seen="added",
+        evidence="added",
     ),
     "package without module": Fault(
         "nvidia-fs.not-built", COMPAT, both(UNLOADED, package("nvidia-fs-dkms")), "nvidia-fs-dkms is installed"
@@ -213,7 +213,7 @@ FAULTS = {
         COMPAT,
         both(UNLOADED, module_file("nvidia-fs", vermagic="6.1.0-50-amd64 SMP ")),
         "its file was built for 6.1.0-50-amd64",
-        seen="vermagic 6.1.0-50-amd64",
+        evidence="vermagic 6.1.0-50-amd64",
     ),
     # The lines are those of real kernels (see tests/evidence/kmod and the driver's issue tracker).
     "refused for its symbols": Fault(
@@ -224,7 +224,7 @@ FAULTS = {
             module_file("nvidia-fs"),
             dmesg("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
         ),
-        seen="dmesg: [   99.000000] nvidia_fs: disagrees",
+        evidence="dmesg: [   99.000000] nvidia_fs: disagrees",
     ),
     "no symbol versions": Fault(
         "nvidia-fs.symbol-mismatch",
@@ -239,7 +239,7 @@ FAULTS = {
         "nvidia-fs.symbol-mismatch",
         COMPAT,
         both(UNLOADED, module_file("nvidia", exports={}), module_file("nvidia-fs")),
-        seen="does not export",
+        evidence="does not export",
     ),
     "proprietary driver, in the log": Fault(
         "nvidia-fs.proprietary-driver",
@@ -249,13 +249,13 @@ FAULTS = {
             module_file("nvidia-fs"),
             dmesg("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
         ),
-        seen="GPL-only",
+        evidence="GPL-only",
     ),
     "proprietary driver, before it is tried": Fault(
         "nvidia-fs.proprietary-driver",
         COMPAT,
         both(UNLOADED, module_file("nvidia-fs"), driver("x86_64 Kernel Module  580.159.04  Release Build")),
-        seen="x86_64 Kernel Module",
+        evidence="x86_64 Kernel Module",
     ),
     "unsigned under Secure Boot": Fault(
         "nvidia-fs.refused-signature",
@@ -266,7 +266,7 @@ FAULTS = {
             module_file("nvidia-fs", signature=None),
             file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
         ),
-        seen="no signature",
+        evidence="no signature",
     ),
     "refused for its signature": Fault(
         "nvidia-fs.refused-signature",
@@ -277,14 +277,14 @@ FAULTS = {
             file("/sys/module/module/parameters/sig_enforce", "Y\n"),
             dmesg("Loading of module with unavailable key is rejected"),
         ),
-        seen="unavailable key",
+        evidence="unavailable key",
     ),
     "forbidden": Fault(
         "nvidia-fs.forbidden",
         COMPAT,
         both(UNLOADED, appended("/etc/modprobe.d/gdsdeploy.conf", "install nvidia-fs /bin/false\n")),
         "/etc/modprobe.d/gdsdeploy.conf:",
-        seen="install nvidia-fs /bin/false",
+        evidence="install nvidia-fs /bin/false",
     ),
     "no driver for it": Fault(
         "nvidia.not-installed",
@@ -296,7 +296,7 @@ FAULTS = {
         "nvidia-fs.not-autoloaded",
         COMPAT,
         both(UNLOADED, module_file("nvidia-fs"), file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\n")),
-        seen="modules-load.d",
+        evidence="modules-load.d",
     ),
     "not loaded for no known reason": Fault(
         "nvidia-fs.not-loaded",
@@ -304,7 +304,7 @@ FAULTS = {
         both(UNLOADED, module_file("nvidia-fs")),
     ),
     "in a container": Fault(
-        "nvidia-fs.not-on-container-host", COMPAT, both(UNLOADED, container), "this is podman", seen="/proc/modules"
+        "nvidia-fs.not-on-container-host", COMPAT, both(UNLOADED, container), "this is podman", evidence="/proc/modules"
     ),
     # --- the driver
     "no driver": Fault("nvidia.not-installed", COMPAT, NO_DRIVER),
@@ -315,7 +315,7 @@ FAULTS = {
         "nvidia.nouveau",
         COMPAT,
         both(NO_DRIVER, module_file("nvidia"), appended("/proc/modules", "nouveau 1 0 - Live 0x0\n")),
-        seen="nouveau 1 0",
+        evidence="nouveau 1 0",
     ),
     # --- nvidia-fs that is loaded
     "no devices": Fault(
@@ -331,7 +331,7 @@ FAULTS = {
         "nvidia-fs.device-denied",
         COMPAT,
         lambda document: document["opens"].__setitem__("/dev/nvidia-fs0", {"error": "EPERM"}),
-        seen="EPERM",
+        evidence="EPERM",
     ),
     "another page table, in the log": Fault(
         "nvidia-fs.other-page-table",
@@ -345,7 +345,7 @@ FAULTS = {
         "nvidia-fs.no-mapping",
         COMPAT,
         file("/proc/driver/nvidia-fs/stats", "Bar1-map\t\t\t: n=7 ok=0 err=7 free=0 callbacks=0\n"),
-        seen="err=7",
+        evidence="err=7",
     ),
     "below the minimum": Fault(
         "nvidia-fs.below-minimum", NOT_PROVEN, file("/sys/module/nvidia_fs/version", "2.3.18\n")
@@ -353,19 +353,19 @@ FAULTS = {
     "another major version": Fault("nvidia-fs.other-major", BROKEN, file("/sys/module/nvidia_fs/version", "3.1.0\n")),
     # --- configuration
     "forced": Fault(
-        "cufile.force-compat", COMPAT, config(properties={"force_compat_mode": True}), seen="/etc/cufile.json:3:"
+        "cufile.force-compat", COMPAT, config(properties={"force_compat_mode": True}), evidence="/etc/cufile.json:3:"
     ),
     "forced by a variable": Fault(
         "cufile.variable-forces-compat",
         COMPAT,
         lambda document: document["excerpts"]["/etc/environment"]["lines"].append("CUFILE_FORCE_COMPAT_MODE=true"),
-        seen="/etc/environment: CUFILE_FORCE_COMPAT_MODE=true",
+        evidence="/etc/environment: CUFILE_FORCE_COMPAT_MODE=true",
     ),
     "another configuration": Fault(
         "cufile.variable-overlays",
         NOT_PROVEN,
         lambda document: document["environment"].__setitem__("CUFILE_ENV_PATH_JSON", "/home/u/cufile.json"),
-        seen="/home/u/cufile.json",
+        evidence="/home/u/cufile.json",
     ),
     "plain I/O": Fault("cufile.posix-io", NOT_PROVEN, config(properties={"posix_io_mode": True})),
     "denied driver": Fault("cufile.denied", COMPAT, config(denylist={"drivers": ["nvme"]}), "denylist.drivers"),
@@ -401,7 +401,7 @@ FAULTS = {
         COMPAT,
         both(mountinfo(",data=ordered", ""), file("/proc/fs/ext4/nvme0n1/options", "rw\ndata=writeback\n")),
         "data=writeback",
-        seen="/proc/fs/ext4/nvme0n1/options",
+        evidence="/proc/fs/ext4/nvme0n1/options",
     ),
     "btrfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " btrfs "), "btrfs: it writes copy-on-write"),
     "overlay": Fault(
@@ -409,7 +409,7 @@ FAULTS = {
     ),
     "squashfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " squashfs "), "compressed"),
     "fuse": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " fuse.sshfs "), "a program provides"),
-    "encrypted folder": Fault("filesystem.encrypted", COMPAT, flag(0x800), "is encrypted", seen="inode flags"),
+    "encrypted folder": Fault("filesystem.encrypted", COMPAT, flag(0x800), "is encrypted", evidence="inode flags"),
     "compressed folder": Fault("filesystem.compressed", COMPAT, flag(0x4), "is compressed"),
     "journalled folder": Fault("filesystem.journalled-data", COMPAT, flag(0x4000)),
     "verity": Fault("filesystem.verity", COMPAT, flag(0x100000)),
@@ -417,7 +417,7 @@ FAULTS = {
         "filesystem.inline-data",
         "nvidia-fs",
         lambda document: document["features"].__setitem__("nvme0n1", {"incompat": 0x8000, "compat": 0, "ro_compat": 0}),
-        seen="superblock of /dev/nvme0n1",
+        evidence="superblock of /dev/nvme0n1",
     ),
     "encryption that some folder may use": Fault(
         "filesystem.encrypted",
@@ -471,7 +471,7 @@ FAULTS = {
         COMPAT,
         file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: \t\t NVIDIA GeForce RTX 4090\n"),
         base=gpu,
-        seen="GeForce",
+        evidence="GeForce",
     ),
     "GPU that libcufile refuses": Fault(
         "gpu.class",
@@ -483,7 +483,7 @@ FAULTS = {
     "no BAR1": Fault("gpu.no-bar1", COMPAT, bars(bar(1 << 24, 0, 0)), base=gpu),
     "small BAR1": Fault("gpu.small-bar1", NOT_PROVEN, bars(bar(1 << 24, 1 << 26)), "64 MiB", base=gpu),
     "IOMMU that translates": Fault(
-        "platform.iommu", NOT_PROVEN, iommu(GPU, "DMA-FQ"), "DMA-FQ", base=gpu, seen="iommu_group/type: DMA-FQ"
+        "platform.iommu", NOT_PROVEN, iommu(GPU, "DMA-FQ"), "DMA-FQ", base=gpu, evidence="iommu_group/type: DMA-FQ"
     ),
     "IOMMU that passes through": Fault("platform.iommu", "nvidia-fs", iommu(GPU, "identity"), base=gpu),
     "ACS": Fault(
@@ -491,7 +491,7 @@ FAULTS = {
         "nvidia-fs",
         both(below_bridges, file("/proc/driver/nvidia-fs/bridges", "0000:00:01.1\n")),
         base=gpu,
-        seen="0000:00:01.1",
+        evidence="0000:00:01.1",
     ),
     # --- P2PDMA
     "P2PDMA with all of it": Fault("", "p2pdma", lambda document: None, base=p2p),
@@ -519,7 +519,7 @@ FAULTS = {
         COMPAT,
         file("/proc/driver/nvidia/params", H100["files"]["/proc/driver/nvidia/params"]),
         base=p2p,
-        seen="RegistryDwords",
+        evidence="RegistryDwords",
     ),
     "GPU that the guide does not name": Fault(
         "gpu.no-p2pdma",
@@ -535,7 +535,7 @@ FAULTS = {
         in_folder("virtual/nvme-subsystem/nvme-subsys0/nvme0n1"),
         "nvme-multipath",
         base=p2p,
-        seen="nvme_core/parameters/multipath",
+        evidence="nvme_core/parameters/multipath",
     ),
     "host bridge that is not in the list": Fault(
         "platform.host-bridge",
@@ -544,7 +544,7 @@ FAULTS = {
             lines=["vendor_id\t: GenuineIntel", "cpu family\t: 6"]
         ),
         base=p2p,
-        seen="8086",
+        evidence="8086",
     ),
 }
 
@@ -552,14 +552,16 @@ FAULTS = {
 def refusal() -> Document:
     from tests.unit.host.explain.capable_host import EVIDENCE, json
 
-    found: Document = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 wrong-type"]
-    return found
+    answer: Document = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())[
+        "1.9.1 wrong-type"
+    ]
+    return answer
 
 
 def explained(document: Document) -> Taken:
-    found = explain(facts_from(document), (), MOUNT).mounts
-    assert [item.mount.mount_point for item in found] == [MOUNT]
-    return found[0].path
+    mounts = explain(facts_from(document), (), MOUNT).mounts
+    assert [mount.mount.mount_point for mount in mounts] == [MOUNT]
+    return mounts[0].path
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -570,18 +572,18 @@ def test_a_fault_has_its_cause_first(name: str) -> None:
     assert before.path in DIRECT, before
     assert (*before.causes, *before.suspects, *before.notes) == ()
     fault.change(document)
-    found = explained(document)
-    assert (NOT_PROVEN if isinstance(found.path, Unknown) else found.path) == fault.path, found
-    causes = (found.suspects, found.causes) if isinstance(found.path, Unknown) else (found.causes, found.suspects)
-    seen = (*causes[0], *causes[1], *found.notes)
+    result = explained(document)
+    assert (NOT_PROVEN if isinstance(result.path, Unknown) else result.path) == fault.path, result
+    causes = (result.suspects, result.causes) if isinstance(result.path, Unknown) else (result.causes, result.suspects)
+    every = (*causes[0], *causes[1], *result.notes)
     if not fault.id:
-        assert seen == ()
+        assert every == ()
         return
-    assert seen[0].id == fault.id, seen
-    assert fault.words in seen[0].what
-    assert fault.seen in "\n".join(seen[0].evidence)
-    assert set(fault.also) <= {cause.id for cause in seen}
-    for cause in seen:
+    assert every[0].id == fault.id, every
+    assert fault.words in every[0].what
+    assert fault.evidence in "\n".join(every[0].evidence)
+    assert set(fault.also) <= {cause.id for cause in every}
+    for cause in every:
         worded(cause)
 
 
@@ -616,7 +618,7 @@ ADVICE = ("link-down", "policy", "no-routing")
 
 def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
-    seen = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
+    ids = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
     elsewhere = {"MODULE.stub", "rdma.no-adapter"}  # of the kinds of storage: see test_explain_document.py
     advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
-    assert documented == seen | elsewhere | advice
+    assert documented == ids | elsewhere | advice

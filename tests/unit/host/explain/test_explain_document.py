@@ -30,7 +30,7 @@ from tests.unit.host.explain.test_explain_causes import NVME, on_amd
 
 
 def kinds(document: Document) -> dict[str, Kind]:
-    return {item.label: item for item in explain(facts_from(document), ()).kinds}
+    return {kind.label: kind for kind in explain(facts_from(document), ()).kinds}
 
 
 def ids(kind: Kind) -> list[str]:
@@ -38,29 +38,29 @@ def ids(kind: Kind) -> list[str]:
 
 
 def test_the_kinds_of_a_provisioned_host() -> None:
-    found = kinds(PROVISIONED)
-    assert {label for label, item in found.items() if item.present is True} == {"NVMe", "Userspace RDMA"}
-    assert (found["NVMe"].path.path, ids(found["NVMe"])) == ("compat", ["nvme.no-hooks"])
-    assert ids(found["NVMeOF"]) == ["nvme_rdma.no-hooks"]
-    assert ids(found["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
+    by_label = kinds(PROVISIONED)
+    assert {label for label, kind in by_label.items() if kind.present is True} == {"NVMe", "Userspace RDMA"}
+    assert (by_label["NVMe"].path.path, ids(by_label["NVMe"])) == ("compat", ["nvme.no-hooks"])
+    assert ids(by_label["NVMeOF"]) == ["nvme_rdma.no-hooks"]
+    assert ids(by_label["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
     # The lab's nvidia-peermem is the archive's, which was built without OFED.
-    assert ids(found["Userspace RDMA"]) == ["nvidia-peermem.stub"]
+    assert ids(by_label["Userspace RDMA"]) == ["nvidia-peermem.stub"]
 
 
 def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
-    found = kinds(H100)
-    assert {item.row for item in found.values()} == {"compat", "Unsupported"}
-    assert {item.path.path for item in found.values()} == {"compat"}
-    assert found["NVMe"].present is False
-    assert ids(found["NVMe"])[0] == "nvidia-fs.not-installed"
-    assert ids(found["Userspace RDMA"])[0] == "rdma.no-adapter"
+    by_label = kinds(H100)
+    assert {kind.row for kind in by_label.values()} == {"compat", "Unsupported"}
+    assert {kind.path.path for kind in by_label.values()} == {"compat"}
+    assert by_label["NVMe"].present is False
+    assert ids(by_label["NVMe"])[0] == "nvidia-fs.not-installed"
+    assert ids(by_label["Userspace RDMA"])[0] == "rdma.no-adapter"
 
 
 def test_the_kinds_of_a_host_with_everything() -> None:
     document = with_gpu(capable())
-    found = kinds(document)
-    assert (found["NVMe"].present, found["NVMe"].path.path) == (True, "nvidia-fs")
-    assert found["NVMeOF"].path.path == "compat"
+    by_label = kinds(document)
+    assert (by_label["NVMe"].present, by_label["NVMe"].path.path) == (True, "nvidia-fs")
+    assert by_label["NVMeOF"].path.path == "compat"
     p2pdma(document)
     on_amd(document)
     assert kinds(document)["NVMe"].path.path == "p2pdma"
@@ -78,14 +78,14 @@ def test_rdma_by_dma_buf() -> None:
 
 def test_as_data() -> None:
     facts = facts_from(PROVISIONED)
-    found = as_document(explain(facts, stack(facts)))
-    assert json.loads(json.dumps(found)) == found
-    assert set(found) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "unseen"}
-    assert [name for name, _ in found["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
-    mount = next(item for item in found["mounts"] if item["mount"] == "/mnt/nvme")
+    report = as_document(explain(facts, stack(facts)))
+    assert json.loads(json.dumps(report)) == report
+    assert set(report) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "unseen"}
+    assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
+    mount = next(entry for entry in report["mounts"] if entry["mount"] == "/mnt/nvme")
     assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])
     assert set(mount["causes"][0]) == {"id", "what", "fix", "evidence", "reference"}
-    assert "not proven" not in {item["path"] for item in found["mounts"]}
+    assert "not proven" not in {entry["path"] for entry in report["mounts"]}
 
 
 def test_as_text() -> None:
@@ -117,28 +117,30 @@ def test_what_was_not_proven_says_why() -> None:
     document = with_gpu(capable())
     document["links"][f"/sys/bus/pci/devices/{NVME}/iommu_group"] = "../../../kernel/iommu_groups/1"
     document["files"][f"/sys/bus/pci/devices/{NVME}/iommu_group/type"] = "DMA\n"
-    found = explain(facts_from(document), (), "/mnt/nvme")
-    assert isinstance(found.mounts[0].path.path, Unknown)
-    text = render(found)
+    explanation = explain(facts_from(document), (), "/mnt/nvme")
+    assert isinstance(explanation.mounts[0].path.path, Unknown)
+    text = render(explanation)
     assert f"/mnt/nvme  NOT PROVEN: an IOMMU is between {NVME}" in text
     assert "Not proven because of this:\n  1. an IOMMU" in text
     assert "Kinds of storage" not in text
 
 
 def test_validate_has_its_words_from_here() -> None:
-    wanted = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
-    wanted = replace(wanted, storage=[{"mount": "/mnt/nvme", "path": "direct"}])
+    expectation = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+    expectation = replace(expectation, storage=[{"mount": "/mnt/nvme", "path": "direct"}])
 
     def finding(document: Document) -> Finding:
-        return next(item for item in checks.run(facts_from(document), wanted) if item.check.startswith("storage.path"))
+        return next(
+            entry for entry in checks.run(facts_from(document), expectation) if entry.check.startswith("storage.path")
+        )
 
-    found = finding(with_libcufile(BARE))
-    assert found.found == "compat: the nvidia module is not loaded: it is not installed (and 2 more, see the evidence)"
-    assert any(line.startswith("modprobe nvidia-current-open: ") for line in found.evidence)
+    result = finding(with_libcufile(BARE))
+    assert result.found == "compat: the nvidia module is not loaded: it is not installed (and 2 more, see the evidence)"
+    assert any(line.startswith("modprobe nvidia-current-open: ") for line in result.evidence)
     document = with_gpu(capable())
     assert (finding(document).verdict, finding(document).found) == ("pass", "nvidia-fs (not proven: no I/O was tried)")
     document["links"][f"/sys/bus/pci/devices/{NVME}/iommu_group"] = "../../../kernel/iommu_groups/1"
     document["files"][f"/sys/bus/pci/devices/{NVME}/iommu_group/type"] = "DMA\n"
-    found = finding(document)
-    assert found.verdict == "unknown"
-    assert found.hint.startswith("Turn the IOMMU off on the kernel's command line: intel_iommu=off")
+    result = finding(document)
+    assert result.verdict == "unknown"
+    assert result.hint.startswith("Turn the IOMMU off on the kernel's command line: intel_iommu=off")

@@ -30,8 +30,8 @@ def predicted(host: str, *, configuration: str | None = None) -> Taken:
 
 
 def answers(host: str, kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RECORDED / host / f"io-{kind}.json").read_text())
-    return found
+    record: dict[str, Any] = json.loads((RECORDED / host / f"io-{kind}.json").read_text())
+    return record
 
 
 def log(host: str, kind: str) -> str:
@@ -44,19 +44,19 @@ def test_both_releases_are_there_with_and_without_udev() -> None:
 
 @pytest.mark.parametrize("host", [host for host in HOSTS if host.endswith("-no-udev")])
 def test_without_udev_s_database_the_predicted_error_is_the_one_that_came(host: str) -> None:
-    taken = predicted(host)
-    assert (taken.path, taken.causes[0].id) == (BROKEN, "udev.no-database")
+    path = predicted(host)
+    assert (path.path, path.causes[0].id) == (BROKEN, "udev.no-database")
     code, _ = answers(host, "rendered")["cuFileHandleRegister"]
-    assert str(code) in taken.causes[0].what
+    assert str(code) in path.causes[0].what
     assert lookup(str(code))[0].code == code
     assert "udev property not found: ID_FS_USAGE" in log(host, "rendered")
 
 
 @pytest.mark.parametrize("host", [host for host in HOSTS if not host.endswith("-no-udev")])
 def test_with_it_the_bytes_went_through_compat_mode_as_predicted(host: str) -> None:
-    taken = predicted(host)
-    assert taken.path == COMPAT
-    assert {"storage.no-nvme", "ext4.not-ordered"} < {cause.id for cause in taken.causes}
+    path = predicted(host)
+    assert path.path == COMPAT
+    assert {"storage.no-nvme", "ext4.not-ordered"} < {cause.id for cause in path.causes}
     assert DONE.items() <= answers(host, "rendered").items()
     assert re.search(r"Compatibility Mode: (1|true) Compat Read Mode: \1 Compat Write Mode: \1", log(host, "rendered"))
 
@@ -65,8 +65,8 @@ def test_with_it_the_bytes_went_through_compat_mode_as_predicted(host: str) -> N
 def test_with_the_fallback_forbidden_nothing_opens_as_predicted(host: str) -> None:
     strict = json.loads(re.sub(r"(?m)^\s*//.*", "", (RECORDED / host / "cufile.json").read_text()))
     strict["properties"]["allow_compat_mode"] = False
-    taken = predicted(host, configuration=json.dumps(strict))
-    assert taken.path == BROKEN
+    path = predicted(host, configuration=json.dumps(strict))
+    assert path.path == BROKEN
     assert answers(host, "strict") == {"cuFileDriverOpen": [5001, 0]}
     assert "nvidia-fs.ko driver not loaded" in log(host, "strict")
 

@@ -30,27 +30,27 @@ def _one_menu_is_read_once() -> Iterator[None]:
 
 
 def paths(document: Any) -> dict[str, str]:
-    found = explain(facts_from(document), ())
+    explanation = explain(facts_from(document), ())
     return {
-        item.mount.mount_point: "not proven" if isinstance(item.path.path, Unknown) else item.path.path
-        for item in found.mounts
+        entry.mount.mount_point: "not proven" if isinstance(entry.path.path, Unknown) else entry.path.path
+        for entry in explanation.mounts
     }
 
 
 def places(document: Document) -> list[tuple[str, ...]]:
     """Every section, every entry of one, and every part of an entry."""
-    found: list[tuple[str, ...]] = []
+    keys: list[tuple[str, ...]] = []
     for section, entries in document.items():
-        found.append((section,))
+        keys.append((section,))
         for key, value in entries.items() if isinstance(entries, dict) else ():
-            found.append((section, key))
-            found += [(section, key, inner) for inner in value] if isinstance(value, dict) else []
-    return found
+            keys.append((section, key))
+            keys += [(section, key, inner) for inner in value] if isinstance(value, dict) else []
+    return keys
 
 
-def without(document: Document, gone: list[tuple[str, ...]]) -> Document:
+def without(document: Document, removals: list[tuple[str, ...]]) -> Document:
     result = copy.deepcopy(document)
-    for path in sorted(gone, key=len, reverse=True):
+    for path in sorted(removals, key=len, reverse=True):
         inside: Any = result
         for key in path[:-1]:
             inside = inside[key]
@@ -64,7 +64,7 @@ def no_closer(before: dict[str, str], after: dict[str, str], what: object) -> No
             assert before.get(mount) in DIRECT, (mount, what)
 
 
-def made(name: str) -> Document:
+def faulty_document(name: str) -> Document:
     fault = FAULTS[name]
     document = fault.base()
     fault.change(document)
@@ -73,21 +73,21 @@ def made(name: str) -> Document:
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.path == COMPAT])
 def test_a_fault_that_is_not_seen_leaves_no_direct_path(name: str) -> None:
-    document = made(name)
+    document = faulty_document(name)
     before = paths(document)
     every = places(document)
     # All that the fault itself is seen by, and a share of the rest.
-    seen = [place for place in every if "kallsyms" in place[-1] or place[0] in ("environment", "inodes", "opens")]
-    for place in [*seen, *random.Random(name).sample(every, 12)]:
+    own_places = [place for place in every if "kallsyms" in place[-1] or place[0] in ("environment", "inodes", "opens")]
+    for place in [*own_places, *random.Random(name).sample(every, 12)]:
         no_closer(before, paths(without(document, [place])), place)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(FAULTS)), st.data())
 def test_leaving_out_any_pieces_brings_no_mount_closer(name: str, data: st.DataObject) -> None:
-    document = made(name)
-    gone = data.draw(st.lists(st.sampled_from(places(document)), max_size=12, unique=True))
-    no_closer(paths(document), paths(without(document, gone)), gone)
+    document = faulty_document(name)
+    removals = data.draw(st.lists(st.sampled_from(places(document)), max_size=12, unique=True))
+    no_closer(paths(document), paths(without(document, removals)), removals)
 
 
 def test_what_a_direct_path_rests_on_is_missed() -> None:
@@ -102,10 +102,10 @@ def test_what_a_direct_path_rests_on_is_missed() -> None:
     "document", [{}, [], None, {"files": 1}, {"files": {"/proc/self/mountinfo": "x\n- -\n"}}, {"files": {}}]
 )
 def test_evidence_of_any_shape_is_explained(document: Any) -> None:
-    found = explain(facts_from(document), ())
-    json.dumps(as_document(found))
-    assert found.mounts == ()
-    assert "no mount that may hold data" in render(found)
+    explanation = explain(facts_from(document), ())
+    json.dumps(as_document(explanation))
+    assert explanation.mounts == ()
+    assert "no mount that may hold data" in render(explanation)
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,9 +120,9 @@ def test_evidence_with_anything_in_it_is_explained(data: st.DataObject) -> None:
             inside = inside[key] if isinstance(inside, dict) and key in inside else {}
         if isinstance(inside, dict):
             inside[path[-1]] = data.draw(anything)
-    found = explain(facts_from(document), ())
-    json.dumps(as_document(found))
-    render(found)
+    explanation = explain(facts_from(document), ())
+    json.dumps(as_document(explanation))
+    render(explanation)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_the_text_is_narrow_and_obeyed_by_no_terminal(document: Document) -> Non
 def test_a_file_is_explained_with_its_mount_and_its_own_flags() -> None:
     document = capable()
     document["inodes"]["/mnt/nvme/deep/file"] = 0x80000 | 0x10000000
-    found = explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts
-    assert [(item.mount.mount_point, item.requested) for item in found] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
-    assert [cause.id for cause in found[0].path.causes] == ["filesystem.inline-data"]
+    mounts = explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts
+    assert [(entry.mount.mount_point, entry.requested) for entry in mounts] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
+    assert [cause.id for cause in mounts[0].path.causes] == ["filesystem.inline-data"]
     document["inodes"]["/mnt/nvme/deep/file"] = 0x80000
     assert explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path == "nvidia-fs"
     document["inodes"]["/mnt/nvme/deep/file"] = {"error": "EACCES"}

@@ -31,26 +31,26 @@ from tests.unit.host.explain.capable_host import (
 )
 
 
-def taken(document: Document, mount: str = MOUNT) -> Taken:
+def path_at(document: Document, mount: str = MOUNT) -> Taken:
     facts = facts_from(document)
     assert not isinstance(facts.storage.mounts, Unknown)
     return path_of(facts, facts.storage.mounts[mount])
 
 
 def test_with_everything_in_place_it_is_nvidia_fs_but_not_proven() -> None:
-    found = taken(capable())
-    assert (found.path, found.causes, found.gpu, found.notes) == (NVIDIA_FS, (), False, ())
+    result = path_at(capable())
+    assert (result.path, result.causes, result.gpu, result.notes) == (NVIDIA_FS, (), False, ())
 
 
 def test_with_a_real_gpu_it_stays_so() -> None:
-    found = taken(with_gpu(capable()))
-    assert (found.path, found.causes, found.gpu, found.unseen) == (NVIDIA_FS, (), True, ())
+    result = path_at(with_gpu(capable()))
+    assert (result.path, result.causes, result.gpu, result.unseen) == (NVIDIA_FS, (), True, ())
 
 
 def test_the_bare_host_falls_back_for_all_reasons_in_order() -> None:
-    found = taken(with_libcufile(BARE))
-    assert found.path == COMPAT
-    assert [(cause.id, cause.what) for cause in found.causes] == [
+    result = path_at(with_libcufile(BARE))
+    assert result.path == COMPAT
+    assert [(cause.id, cause.what) for cause in result.causes] == [
         ("nvidia.not-installed", "the nvidia module is not loaded: it is not installed"),
         ("nvidia-fs.not-installed", "nvidia-fs is not loaded: it is not installed"),
         ("nvme.no-hooks", "the loaded nvme has no hooks for nvidia-fs"),
@@ -58,69 +58,69 @@ def test_the_bare_host_falls_back_for_all_reasons_in_order() -> None:
 
 
 def test_the_provisioned_host_lacks_the_hooks_alone() -> None:
-    found = taken(PROVISIONED)
-    assert (found.path, [cause.id for cause in found.causes]) == (COMPAT, ["nvme.no-hooks"])
-    assert found.causes[0].evidence == (
+    result = path_at(PROVISIONED)
+    assert (result.path, [cause.id for cause in result.causes]) == (COMPAT, ["nvme.no-hooks"])
+    assert result.causes[0].evidence == (
         "/proc/kallsyms: no nvme_v1_register_nvfs_dma_ops, no nvme_v2_register_nvfs_dma_ops",
     )
 
 
 def test_a_real_machine_without_udev() -> None:
-    found = taken(H100, "/")
+    result = path_at(H100, "/")
     later = ["ext4.not-ordered", "storage.no-nvme", "nvidia-fs.not-installed"]
-    assert (found.path, [cause.id for cause in found.causes]) == ("broken", ["udev.no-database", *later])
+    assert (result.path, [cause.id for cause in result.causes]) == ("broken", ["udev.no-database", *later])
     document = copy.deepcopy(H100)
     file("/run/udev/data/b254:0", "E:ID_FS_USAGE=filesystem\n")(document)
-    found = taken(document, "/")
-    assert found.path == COMPAT
-    assert [cause.id for cause in found.causes] == later
-    assert "has no journal" in found.causes[0].what
-    assert found.causes[2].evidence == ("/lib/modules: there is no such folder",)
+    result = path_at(document, "/")
+    assert result.path == COMPAT
+    assert [cause.id for cause in result.causes] == later
+    assert "has no journal" in result.causes[0].what
+    assert result.causes[2].evidence == ("/lib/modules: there is no such folder",)
 
 
 def test_raid0_of_nvme_and_partitions_are_as_good_as_the_disk() -> None:
     document = capable()
     over("md0", md_level="raid0")(document)
     file("/proc/fs/ext4/md0/options", "data=ordered\n")(document)
-    assert taken(document).path == NVIDIA_FS
+    assert path_at(document).path == NVIDIA_FS
 
 
 def test_a_partition_is_judged_by_its_disk() -> None:
-    assert [cause.what for cause in taken(capable(), "/").causes][-1] == "vda1 isn't an NVMe disk (virtio)"
+    assert [cause.what for cause in path_at(capable(), "/").causes][-1] == "vda1 isn't an NVMe disk (virtio)"
 
 
 @pytest.mark.parametrize(("filesystem", "stack"), [("lustre", "lnet"), ("beegfs", "beegfs"), ("nfs", "rpcrdma")])
 def test_network_filesystems_need_hooks_of_their_own_stack(filesystem: str, stack: str) -> None:
     document = capable()
     both(mountinfo(" ext4 ", f" {filesystem} "), mountinfo("data=ordered", "proto=rdma"))(document)
-    assert taken(document).causes[0].what == f"the loaded {stack} has no hooks for nvidia-fs"
+    assert path_at(document).causes[0].what == f"the loaded {stack} has no hooks for nvidia-fs"
     document["excerpts"]["/proc/kallsyms"]["lines"].append(f"0000000000000000 T {HOOKS[stack][0]}\t[{stack}]")
     document["files"]["/proc/driver/nvidia-fs/modules"] += f"{stack}: 1\n"
-    assert taken(document).path == NVIDIA_FS
+    assert path_at(document).path == NVIDIA_FS
 
 
 def test_a_filesystem_with_a_path_of_its_own_is_not_judged() -> None:
     document = capable()
     mountinfo(" ext4 ", " wekafs ")(document)
-    found = taken(document)
-    assert isinstance(found.path, Unknown)
-    assert "wekafs has its own direct path" in found.path.reason
+    result = path_at(document)
+    assert isinstance(result.path, Unknown)
+    assert "wekafs has its own direct path" in result.path.reason
 
 
 def test_p2pdma_comes_before_nvidia_fs_where_it_is_asked_for() -> None:
     document = capable()
     p2pdma(document)
-    assert taken(document).path == P2PDMA
+    assert path_at(document).path == P2PDMA
     absent("files", "/sys/module/nvidia_fs/version")(document)
-    assert taken(document).path == P2PDMA
+    assert path_at(document).path == P2PDMA
 
 
 def test_p2pdma_that_may_be_taken_leaves_the_path_open() -> None:
     document = with_gpu(capable())
     p2pdma(document)
-    assert taken(document).path == NVIDIA_FS, "QEMU's host bridge is in no list"
+    assert path_at(document).path == NVIDIA_FS, "QEMU's host bridge is in no list"
     del document["excerpts"]["/proc/cpuinfo"]
-    assert isinstance(taken(document).path, Unknown)
+    assert isinstance(path_at(document).path, Unknown)
 
 
 def behind_a_switch(acs: int | None) -> Document:
@@ -140,11 +140,11 @@ def behind_a_switch(acs: int | None) -> Document:
 
 
 def test_below_a_switch_no_host_bridge_is_in_the_way() -> None:
-    assert taken(behind_a_switch(acs=0)).path == P2PDMA
-    assert taken(behind_a_switch(acs=-1)).path == P2PDMA, "the switch has no access control at all"
-    redirected = taken(behind_a_switch(acs=0x1D))
+    assert path_at(behind_a_switch(acs=0)).path == P2PDMA
+    assert path_at(behind_a_switch(acs=-1)).path == P2PDMA, "the switch has no access control at all"
+    redirected = path_at(behind_a_switch(acs=0x1D))
     assert (redirected.path, redirected.causes[0].id) == (COMPAT, "platform.host-bridge")
-    assert isinstance(taken(behind_a_switch(acs=None)).path, Unknown)
+    assert isinstance(path_at(behind_a_switch(acs=None)).path, Unknown)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_host_bridges_of_the_kernels_list(vendor: str, device: int, family: int,
     file("/sys/bus/pci/devices/0000:00:00.0/device", f"0x{device:04x}\n")(document)
     document["excerpts"][f"/boot/config-{kernel}"] = document["excerpts"][f"/boot/config-{RELEASE}"]
     document["host"]["uname"]["release"] = kernel
-    found = taken(document).path
-    assert isinstance(found, Unknown) if path is None else found == path
+    outcome = path_at(document).path
+    assert isinstance(outcome, Unknown) if path is None else outcome == path
 
 
 @pytest.mark.parametrize(
@@ -186,23 +186,23 @@ def test_hooks_of_nvme_come_in_two_versions(kernel: str, nvidia_fs: str, version
     document["excerpts"]["/proc/kallsyms"]["lines"].append(hook)
     document["host"]["uname"]["release"] = kernel
     file("/sys/module/nvidia_fs/version", nvidia_fs + "\n")(document)
-    found = taken(document)
-    assert (found.path, [cause.id for cause in found.causes]) == (
+    result = path_at(document)
+    assert (result.path, [cause.id for cause in result.causes]) == (
         path,
         [] if path == NVIDIA_FS else ["nvme.other-hooks"],
     )
     document["excerpts"]["/proc/kallsyms"]["lines"].append(hook.replace(f"v{version}", f"v{3 - version}"))
-    assert taken(document).path == NVIDIA_FS, "with both, either nvidia-fs is served"
+    assert path_at(document).path == NVIDIA_FS, "with both, either nvidia-fs is served"
 
 
 def test_p2pdma_that_is_asked_for_in_vain_leaves_nvidia_fs() -> None:
     document = capable()
     config(properties={"use_pci_p2pdma": True})(document)
-    assert taken(document).path == NVIDIA_FS
+    assert path_at(document).path == NVIDIA_FS
     hooks_gone(document)
-    found = taken(document)
-    assert found.path == COMPAT
-    assert [cause.id for cause in found.causes] == [
+    result = path_at(document)
+    assert result.path == COMPAT
+    assert [cause.id for cause in result.causes] == [
         "kernel.no-p2pdma",
         "kernel.no-p2pdma-symbol",
         "cufile.no-p2pdma",
@@ -212,29 +212,29 @@ def test_p2pdma_that_is_asked_for_in_vain_leaves_nvidia_fs() -> None:
 
 
 def test_without_libcufile_no_path_is_known() -> None:
-    found = taken(BARE)
-    assert isinstance(found.path, Unknown)
-    assert "libcufile was not loaded" in found.path.reason
+    result = path_at(BARE)
+    assert isinstance(result.path, Unknown)
+    assert "libcufile was not loaded" in result.path.reason
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
     document = capable()
     del document["excerpts"]["/proc/kallsyms"]
-    found = taken(document)
-    assert isinstance(found.path, Unknown)
-    assert "/proc/kallsyms" in found.path.reason
+    result = path_at(document)
+    assert isinstance(result.path, Unknown)
+    assert "/proc/kallsyms" in result.path.reason
     # One known obstacle decides, whatever else is unknown.
     absent("files", "/sys/module/nvidia_fs/version")(document)
-    assert taken(document).path == COMPAT
+    assert path_at(document).path == COMPAT
 
 
 def test_evidence_of_before_proves_no_direct_path_and_no_other_cause() -> None:
     document = capable()
     for section in ("inodes", "features", "opens", "acs", "environment"):
         del document[section]
-    found = taken(document)
-    assert isinstance(found.path, Unknown)
-    assert found.causes == ()
+    result = path_at(document)
+    assert isinstance(result.path, Unknown)
+    assert result.causes == ()
     hooks_gone(document)
-    found = taken(document)
-    assert (found.path, [cause.id for cause in found.causes]) == (COMPAT, ["nvme.no-hooks"])
+    result = path_at(document)
+    assert (result.path, [cause.id for cause in result.causes]) == (COMPAT, ["nvme.no-hooks"])

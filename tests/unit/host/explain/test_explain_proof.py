@@ -27,7 +27,7 @@ GPUS = EVIDENCE / "gpu"
 STATS = json.loads((EVIDENCE / "hosts" / "lab-vm-provisioned.json").read_text())["files"][
     "/proc/driver/nvidia-fs/stats"
 ]
-WANTED = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+EXPECTATION = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
 #: The line of the real 1.15.1, with what it says of a direct read.
 DONE = "TRACE  cufio_core:3005 read : Updating stats devPtr: 0x7f p2p mode: {} compat: {} size: 1048576"
 
@@ -54,7 +54,7 @@ def run(pair: dict[str, Any] | None, opened: int = 0, status: int = 0) -> dict[s
     where = {"mount": "/mnt", "gpu": "0000:1a:00.0"}
     if pair is not None:
         events += [{"event": "begin", **where}, {"event": "pair", **where, **pair}]
-    lines = [json.dumps(item) for item in events] + (['{"event": "end"}'] if status == 0 else [])
+    lines = [json.dumps(event) for event in events] + (['{"event": "end"}'] if status == 0 else [])
     return {"argv": [], "status": status, "stdout": "\n".join(lines), "stderr": "", "seconds": 1.0}
 
 
@@ -65,8 +65,8 @@ def done(idle: str = "", before: str = "", after: str = "", log: tuple[str, ...]
 
 def proof(strict: dict[str, Any], allowed: dict[str, Any] | None = None) -> Proof:
     commands = {"cufile-proof": strict, **({"cufile-proof-compat": allowed} if allowed else {})}
-    ((found,),) = proofs(Document({"commands": commands})).values()
-    return found
+    ((entry,),) = proofs(Document({"commands": commands})).values()
+    return entry
 
 
 def test_the_counters_of_a_real_nvidia_fs_are_read() -> None:
@@ -75,32 +75,32 @@ def test_the_counters_of_a_real_nvidia_fs_are_read() -> None:
 
 
 def test_memory_was_mapped_and_the_read_succeeded_without_compat_mode() -> None:
-    found = proof(run(done(mapped(7), mapped(7), mapped(8))))
-    assert found.path == NVIDIA_FS
-    assert found.evidence[0] == "/proc/driver/nvidia-fs/stats: Bar1-map ok: 7 → 8"
+    result = proof(run(done(mapped(7), mapped(7), mapped(8))))
+    assert result.path == NVIDIA_FS
+    assert result.evidence[0] == "/proc/driver/nvidia-fs/stats: Bar1-map ok: 7 → 8"
 
 
 def test_reads_are_counted_where_the_host_has_that_on() -> None:
     assert proof(run(done(counted(1, 1), counted(1, 1), counted(2, 2)))).path == NVIDIA_FS
     # Memory was mapped, but no read went through nvidia-fs.
-    found = proof(run(done(counted(1, 1), counted(1, 1), counted(1, 2))))
-    assert isinstance(found.path, Unknown)
-    assert "did not move" in found.path.reason
+    result = proof(run(done(counted(1, 1), counted(1, 1), counted(1, 2))))
+    assert isinstance(result.path, Unknown)
+    assert "did not move" in result.path.reason
 
 
 def test_counters_that_did_not_move_prove_nothing() -> None:
-    found = proof(run(done(mapped(7), mapped(7), mapped(7))))
-    assert isinstance(found.path, Unknown)
-    assert "its I/O counters are off: rw_stats_enabled=0" in found.path.reason
+    result = proof(run(done(mapped(7), mapped(7), mapped(7))))
+    assert isinstance(result.path, Unknown)
+    assert "its I/O counters are off: rw_stats_enabled=0" in result.path.reason
 
 
 @pytest.mark.parametrize(
     ("idle", "before", "after"), [(mapped(5), mapped(7), mapped(8)), (mapped(7), mapped(7), mapped(40))]
 )
 def test_counters_that_others_move_prove_nothing_by_themselves(idle: str, before: str, after: str) -> None:
-    found = proof(run(done(idle, before, after)))
-    assert isinstance(found.path, Unknown)
-    assert "other programs move the counters" in found.path.reason
+    result = proof(run(done(idle, before, after)))
+    assert isinstance(result.path, Unknown)
+    assert "other programs move the counters" in result.path.reason
     logged = proof(run(done(idle, before, after, (DONE.format(0, 0),))))
     assert logged.path == NVIDIA_FS
     assert "other programs move them, too" in logged.how
@@ -131,8 +131,8 @@ def test_compat_or_broken_is_told_by_the_second_try() -> None:
 def test_anything_else_is_no_proof(stdout: str, status: int) -> None:
     record = {"argv": [], "status": status, "stdout": stdout, "stderr": "", "seconds": 1.0}
     commands = {"cufile-proof": record, "cufile-proof-compat": record}
-    for found in proofs(Document({"commands": commands})).values():
-        assert {item.path for item in found} <= {BROKEN}
+    for entries in proofs(Document({"commands": commands})).values():
+        assert {entry.path for entry in entries} <= {BROKEN}
 
 
 def gpu_host(name: str) -> Any:
@@ -140,22 +140,22 @@ def gpu_host(name: str) -> Any:
 
 
 def finding(document: Any, path: str) -> Finding:
-    wanted = replace(WANTED, storage=[{"mount": "/", "path": path}])
-    (found,) = [item for item in checks.run(facts_from(document), wanted) if item.check == "storage.path:/"]
-    return found
+    expectation = replace(EXPECTATION, storage=[{"mount": "/", "path": path}])
+    (match,) = [entry for entry in checks.run(facts_from(document), expectation) if entry.check == "storage.path:/"]
+    return match
 
 
 @pytest.mark.parametrize("release", ["1.15.1", "1.20.0"])
 def test_on_a_real_gpu_the_read_went_through_cpu_memory_as_was_expected(release: str) -> None:
     document = gpu_host(f"h200-{release}-udev")
     facts = facts_from(document)
-    (found,) = facts.storage.proofs["/"]
-    assert (found.gpu, found.path) == ("0000:00:06.0", COMPAT)
-    assert "5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in found.how
-    assert any("compat: 1" in line for line in found.evidence)
+    (result,) = facts.storage.proofs["/"]
+    assert (result.gpu, result.path) == ("0000:00:06.0", COMPAT)
+    assert "5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in result.how
+    assert any("compat: 1" in line for line in result.evidence)
     assert not isinstance(facts.storage.mounts, Unknown)
-    taken = path_of(facts, facts.storage.mounts["/"])
-    assert (taken.path, taken.proven, taken.surprise) == (COMPAT, COMPAT, "")
+    path = path_of(facts, facts.storage.mounts["/"])
+    assert (path.path, path.proven, path.surprise) == (COMPAT, COMPAT, "")
     direct, compat = finding(document, "direct"), finding(document, "compat")
     assert (direct.verdict, compat.verdict) == (FAIL, PASS)
     assert direct.found.endswith("(proven by a read through cuFile)")
@@ -166,9 +166,9 @@ def test_on_a_real_gpu_the_read_went_through_cpu_memory_as_was_expected(release:
 def test_without_udev_s_database_it_was_broken_as_was_expected(release: str) -> None:
     document = gpu_host(f"h200-{release}-no-udev")
     facts = facts_from(document)
-    (found,) = facts.storage.proofs["/"]
-    assert found.path == BROKEN
-    assert "cuFileHandleRegister returned 5027" in found.how
+    (result,) = facts.storage.proofs["/"]
+    assert result.path == BROKEN
+    assert "cuFileHandleRegister returned 5027" in result.how
     assert not isinstance(facts.storage.mounts, Unknown)
     assert path_of(facts, facts.storage.mounts["/"]).surprise == ""
     assert finding(document, "compat").verdict == FAIL
@@ -181,10 +181,10 @@ def test_what_io_shows_outweighs_what_was_expected_and_the_difference_is_said() 
         if event["event"] == "pair":
             event["register"] = [5008, 0]
             event.pop("same"), event.pop("read")
-    document["commands"]["cufile-proof-compat"]["stdout"] = "\n".join(json.dumps(item) for item in child)
-    found = finding(document, "compat")
-    assert found.verdict == FAIL
-    assert "all other evidence on this host says compat, but I/O shows broken" in found.found
+    document["commands"]["cufile-proof-compat"]["stdout"] = "\n".join(json.dumps(event) for event in child)
+    result = finding(document, "compat")
+    assert result.verdict == FAIL
+    assert "all other evidence on this host says compat, but I/O shows broken" in result.found
     facts = facts_from(document)
     assert as_document(explain(facts, (), "/"))["mounts"][0]["surprise"].endswith("I/O shows broken")
 
@@ -192,25 +192,27 @@ def test_what_io_shows_outweighs_what_was_expected_and_the_difference_is_said() 
 def test_compat_mode_that_the_configuration_forbids_is_broken_for_programs() -> None:
     document = gpu_host("h200-1.20.0-udev")
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
-    found = finding(document, "compat")
-    assert found.verdict == FAIL
-    assert any("this host's configuration disallows it" in line for line in found.evidence)
+    result = finding(document, "compat")
+    assert result.verdict == FAIL
+    assert any("this host's configuration disallows it" in line for line in result.evidence)
 
 
 def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> None:
     document = with_gpu(capable())
-    wanted = replace(WANTED, storage=[{"mount": MOUNT, "path": "direct"}])
+    expectation = replace(EXPECTATION, storage=[{"mount": MOUNT, "path": "direct"}])
 
-    def judged() -> Finding:
-        return next(item for item in checks.run(facts_from(document), wanted) if item.check.startswith("storage.path"))
+    def judge() -> Finding:
+        return next(
+            entry for entry in checks.run(facts_from(document), expectation) if entry.check.startswith("storage.path")
+        )
 
-    assert judged().verdict == PASS
+    assert judge().verdict == PASS
     document["commands"]["cufile-proof"] = json.loads(
         json.dumps(run(done(mapped(7), mapped(7), mapped(7)))).replace("/mnt", MOUNT)
     )
-    assert judged().verdict == UNKNOWN
-    assert judged().found.startswith("nvidia-fs is expected, and not proven: ")
+    assert judge().verdict == UNKNOWN
+    assert judge().found.startswith("nvidia-fs is expected, and not proven: ")
     document["commands"]["cufile-proof"] = json.loads(
         json.dumps(run(done(mapped(7), mapped(7), mapped(8)))).replace("/mnt", MOUNT)
     )
-    assert (judged().verdict, judged().found) == (PASS, "nvidia-fs (proven by a read through cuFile)")
+    assert (judge().verdict, judge().found) == (PASS, "nvidia-fs (proven by a read through cuFile)")

@@ -8,7 +8,7 @@ from gdsdeploy.host.explain.cause import numbers
 
 
 @pytest.mark.parametrize(
-    ("version", "found"),
+    ("version", "pair"),
     [
         ("6.12.94+deb13-amd64", (6, 12)),
         ("6", (6,)),
@@ -20,5 +20,5 @@ from gdsdeploy.host.explain.cause import numbers
     ],
     ids=lambda value: str(value)[:12],
 )
-def test_the_first_two_numbers(version: str, found: tuple[int, ...]) -> None:
-    assert numbers(version) == found
+def test_the_first_two_numbers(version: str, pair: tuple[int, ...]) -> None:
+    assert numbers(version) == pair

@@ -30,9 +30,9 @@ def evidence(root: Path) -> dict[str, Any]:
 
 
 def topology(document: dict[str, Any]) -> Topology:
-    found = facts_from(document).topology
-    assert not isinstance(found, Unknown), found
-    return found
+    result = facts_from(document).topology
+    assert not isinstance(result, Unknown), result
+    return result
 
 
 def unpacked(recording: Path, root: Path) -> Path:
@@ -47,8 +47,8 @@ def unpacked(recording: Path, root: Path) -> Path:
         elif value.startswith("dir:"):
             path.mkdir(exist_ok=True)
             if name == "/sys/devices/system/node":
-                for item in value.removeprefix("dir:").split():
-                    (path / item).mkdir(exist_ok=True)
+                for entry in value.removeprefix("dir:").split():
+                    (path / entry).mkdir(exist_ok=True)
         elif value.startswith("base64:"):
             path.write_bytes(base64.b64decode(value.removeprefix("base64:")))
         elif not path.is_dir():

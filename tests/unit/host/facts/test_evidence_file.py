@@ -104,12 +104,12 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_validate_reads_bundles_packed_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = packed(tmp_path / "a.tar.gz", "gpu1"), unpacked(tmp_path / "b", "gpu1")
-    codes, found = set(), []
+    codes, outputs = set(), []
     for flag, path in (("--evidence", file), ("--from", file), ("--evidence", folder)):
         codes.add(run("validate", flag, path, "--json"))
-        found.append({**json.loads(capsys.readouterr().out), "fleet": ""})
+        outputs.append({**json.loads(capsys.readouterr().out), "fleet": ""})
     assert codes == {30}
-    assert found[0] == found[1] == found[2]
+    assert outputs[0] == outputs[1] == outputs[2]
     assert run("validate", "--evidence", H100) == 1
     err = plain(capsys.readouterr().err)
     assert f"{H100}: isn't a support bundle" in err

@@ -20,12 +20,12 @@ from gdsdeploy.host.facts.storage import storage_facts
 from gdsdeploy.host.facts.unknown import Unknown
 
 
-def seen(line: str, **sections: Any) -> dict[str, Condition]:
+def conditions_of(line: str, **sections: Any) -> dict[str, Condition]:
     files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
     document = Document({"files": files, **sections})
     facts = storage_facts(document)
     assert not isinstance(facts.mounts, Unknown)
-    return {item.name: item for item in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
+    return {condition.name: condition for condition in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
 
 
 def line(kind: str, options: str, number: str = "0:99", source: str = "server:/export") -> str:
@@ -40,29 +40,31 @@ def line(kind: str, options: str, number: str = "0:99", source: str = "server:/e
     ],
 )
 def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, transport: str) -> None:
-    found = seen(line("nfs4", options), files={"/proc/modules": "rpcrdma 1 0 - Live 0x0\nnfsv4 1 0 - Live 0x0\n"})
-    assert found[TRANSPORT].state == transport
-    assert found[TRANSPORT].evidence[1] == "/proc/modules: nfsv4, rpcrdma"
+    results = conditions_of(
+        line("nfs4", options), files={"/proc/modules": "rpcrdma 1 0 - Live 0x0\nnfsv4 1 0 - Live 0x0\n"}
+    )
+    assert results[TRANSPORT].state == transport
+    assert results[TRANSPORT].evidence[1] == "/proc/modules: nfsv4, rpcrdma"
     for name in (*FILESYSTEM, RAID):
-        state = found[name].state
+        state = results[name].state
         assert isinstance(state, Unknown)
         assert state.reason == "the servers of nfs4 decide it, and do not say"
 
 
 @pytest.mark.parametrize("kind", sorted(SERVED))
 def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
-    found = seen(line(kind, "rw"))
-    assert isinstance(found[RAID].state, Unknown)
-    assert found[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
+    results = conditions_of(line(kind, "rw"))
+    assert isinstance(results[RAID].state, Unknown)
+    assert results[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
     if kind not in ("nfs", "nfs4"):
-        assert isinstance(found[TRANSPORT].state, Unknown)
+        assert isinstance(results[TRANSPORT].state, Unknown)
 
 
 def stacked(uuid: Any, name: str = "dm-0") -> dict[str, Condition]:
     link = "/sys/dev/block/253:0"
     texts: dict[str, Any] = {f"{link}/dm/uuid": uuid, "/proc/fs/ext4/dm-0/options": "rw\ndata=ordered\n"}
     absent: dict[str, Any] = {f"{link}/partition": {"error": "ENOENT"}}
-    return seen(
+    return conditions_of(
         line("ext4", "rw", "253:0", "/dev/mapper/data"),
         files={**texts, **absent},
         links={link: f"../../devices/virtual/block/{name}"},
@@ -77,17 +79,17 @@ def stacked(uuid: Any, name: str = "dm-0") -> dict[str, Condition]:
     [("mpath-3600", MULTI), ("LVM-abc", LVM), ("CRYPT-LUKS2-ab", "encryption"), ("VDO-1", "deduplication")],
 )
 def test_device_mapper_says_what_it_is(uuid: str, name: str) -> None:
-    found = stacked(uuid)
-    assert (found[name].state, found[name].evidence) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
+    result = stacked(uuid)
+    assert (result[name].state, result[name].evidence) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
     others = {LVM, MULTI, RAID, "encryption", "deduplication"} - {name}
-    assert {found[other].state for other in others} == {"off"}
+    assert {result[other].state for other in others} == {"off"}
 
 
 def test_a_layer_that_does_not_say_is_not_taken_for_none() -> None:
-    found = stacked({"error": "EACCES"})
+    result = stacked({"error": "EACCES"})
     for name in (LVM, MULTI, RAID, "encryption", "checksums"):
-        assert isinstance(found[name].state, Unknown), name
-    assert found["data journalling"].state == "off"
+        assert isinstance(result[name].state, Unknown), name
+    assert result["data journalling"].state == "off"
 
 
 RECORDS = st.recursive(
@@ -112,5 +114,5 @@ def test_lines_of_any_shape_are_read(events: list[str], value: Any, status: int)
     where = {"mount": "/mnt", "gpu": "x", "mounts": value if status % 2 else ["/mnt"], "gpus": value or ["x"]}
     lines = "\n".join(json.dumps({"result": value, "read": value, "log": value, **where, "event": e}) for e in events)
     record = {"argv": [], "status": status, "stdout": lines, "stderr": "", "seconds": 1}
-    for found in proofs(Document({"commands": {"cufile-proof": record, "cufile-proof-compat": record}})).values():
-        assert all(item.path == "broken" or isinstance(item.path, Unknown) for item in found)
+    for entries in proofs(Document({"commands": {"cufile-proof": record, "cufile-proof-compat": record}})).values():
+        assert all(entry.path == "broken" or isinstance(entry.path, Unknown) for entry in entries)

@@ -56,10 +56,10 @@ def test_the_error_after_an_accepted_configuration_is_kept() -> None:
 
 
 def test_a_library_that_never_returns_has_still_accepted() -> None:
-    found = facts(RUNS["1.20.0 shipped"])
-    assert not isinstance(found.opened, Unknown)
-    assert (found.opened.error, found.opened.hung) == (None, True)
-    assert found.acceptance == ACCEPTED
+    result = facts(RUNS["1.20.0 shipped"])
+    assert not isinstance(result.opened, Unknown)
+    assert (result.opened.error, result.opened.hung) == (None, True)
+    assert result.acceptance == ACCEPTED
 
 
 def test_without_a_control_nothing_is_accepted() -> None:
@@ -96,17 +96,17 @@ def test_the_version_of_the_library_is_in_its_file_name() -> None:
 
 def test_the_digest_is_of_the_bytes() -> None:
     text = '{"properties": {"use_pci_p2pdma": true}} // é\n'
-    found = facts({}, text)
-    assert found.digests["/etc/cufile.json"] == hashlib.sha256(text.encode()).hexdigest()
+    result = facts({}, text)
+    assert result.digests["/etc/cufile.json"] == hashlib.sha256(text.encode()).hexdigest()
     assert facts({}).digests["/etc/cufile.json"] is None
     assert isinstance(facts({}, "\ufffd").digests["/etc/cufile.json"], Unknown)
 
 
 def test_a_setting_and_its_default() -> None:
-    found = facts({}, '// a\n{"properties": /* b */ {"allow_compat_mode": false, "x": "// no comment"}} rest')
-    assert found.setting("properties", "allow_compat_mode", True) is False
-    assert found.setting("properties", "x", "") == "// no comment"
-    assert found.setting("denylist", "drivers", []) == []
+    result = facts({}, '// a\n{"properties": /* b */ {"allow_compat_mode": false, "x": "// no comment"}} rest')
+    assert result.setting("properties", "allow_compat_mode", True) is False
+    assert result.setting("properties", "x", "") == "// no comment"
+    assert result.setting("denylist", "drivers", []) == []
     assert facts({}).setting("properties", "allow_compat_mode", True) is True
     assert isinstance(facts({}, "{").setting("properties", "allow_compat_mode", True), Unknown)
 

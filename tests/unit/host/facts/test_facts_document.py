@@ -47,9 +47,9 @@ def test_a_program_that_hung_or_is_not_there_says_nothing() -> None:
         **{f"without {part}": {key: run[key] for key in run if key != part} for part in ("status", "stdout", "stderr")},
     }
     document = Document({"commands": commands})
-    found = document.ran("good")
-    assert not isinstance(found, Unknown)
-    assert found.stdout == "a"
+    output = document.ran("good")
+    assert not isinstance(output, Unknown)
+    assert output.stdout == "a"
     for name in ("other", *set(commands) - {"good"}):
         assert isinstance(document.ran(name), Unknown), name
     assert not isinstance(document.attempted("hung"), Unknown)

@@ -28,8 +28,8 @@ def facts(change: dict[str, Any] | None = None, **sections: Any) -> EnvironmentF
 
 
 def test_a_host_is_no_container() -> None:
-    found = facts()
-    assert (found.container, found.root, found.variables, found.complete) == (None, True, {}, True)
+    result = facts()
+    assert (result.container, result.root, result.variables, result.complete) == (None, True, {}, True)
 
 
 @pytest.mark.parametrize(
@@ -83,21 +83,21 @@ def test_what_was_not_looked_at_is_not_known() -> None:
     ],
 )
 def test_variables_where_hosts_give_them(place: str, line: str, value: str | None) -> None:
-    found = facts(excerpts={place: {"pattern": "", "lines": [line]}}).variable("CUFILE_X")
+    result = facts(excerpts={place: {"pattern": "", "lines": [line]}}).variable("CUFILE_X")
     if value is None:
-        assert found is None
+        assert result is None
     else:
-        assert found is not None
-        assert not isinstance(found, Unknown)
-        assert (found.value, found.place, found.line) == (value, place, line)
+        assert result is not None
+        assert not isinstance(result, Unknown)
+        assert (result.value, result.place, result.line) == (value, place, line)
 
 
 def test_variables_in_folders_and_in_the_environment_itself() -> None:
     listings = {"/etc/profile.d": ["gds.sh", "README"]}
     excerpts = {"/etc/profile.d/gds.sh": {"pattern": "", "lines": ["export CUFILE_X=1"]}}
-    found = facts(listings=listings, excerpts=excerpts)
-    assert found.variables["CUFILE_X"].place == "/etc/profile.d/gds.sh"
-    assert found.complete is True, "a README sets nothing"
+    result = facts(listings=listings, excerpts=excerpts)
+    assert result.variables["CUFILE_X"].place == "/etc/profile.d/gds.sh"
+    assert result.complete is True, "a README sets nothing"
     own = facts(listings=listings, excerpts=excerpts, environment={"CUFILE_X": "2"}).variables["CUFILE_X"]
     assert (own.value, own.place) == ("2", "the environment of this program")
     assert isinstance(facts(listings=listings).complete, Unknown), "the fragment was listed and not read"

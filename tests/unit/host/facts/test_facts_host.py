@@ -54,7 +54,7 @@ def test_a_file_system_on_an_nvme_disk() -> None:
     assert device.integrity is False
     functions = facts.pci.functions
     assert not isinstance(functions, Unknown)
-    disk = next(item for item in functions if item.address == device.pci_address)
+    disk = next(function for function in functions if function.address == device.pci_address)
     assert (disk.kind, disk.driver) == (0x010802, "nvme")
     assert facts.pci.gpus == ()
 
@@ -71,8 +71,8 @@ def test_a_file_system_on_an_nvme_disk() -> None:
     ],
 )
 def test_names_of_operating_systems(text: str, name: str | None) -> None:
-    found = os_facts(Document({"files": {"/etc/os-release": text}})).name
-    assert found == name if name else isinstance(found, Unknown)
+    os_name = os_facts(Document({"files": {"/etc/os-release": text}})).name
+    assert os_name == name if name else isinstance(os_name, Unknown)
 
 
 REAL_OPEN = (
@@ -237,7 +237,7 @@ def test_packages_of_every_status() -> None:
     run = {"argv": [], "status": 0, "stdout": text, "stderr": "", "seconds": 0}
     installed = package_facts(Document({"commands": {"dpkg-query": run}})).installed
     assert not isinstance(installed, Unknown)
-    assert [(item.architecture, item.status) for item in installed["a"]] == [("amd64", "ii"), ("i386", "ii")]
+    assert [(package.architecture, package.status) for package in installed["a"]] == [("amd64", "ii"), ("i386", "ii")]
     assert installed["b"][0].status == "iF"
     assert isinstance(package_facts(Document({"commands": {"dpkg-query": {**run, "status": 2}}})).installed, Unknown)
     assert not isinstance(package_facts(Document({"commands": {"rpm": run}})).installed, Unknown)
@@ -312,6 +312,6 @@ def test_a_real_gpu(name: str, library: str) -> None:
 def test_a_real_gpu_without_a_udev_database() -> None:
     facts = facts_from(json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text()))
     assert not isinstance(facts.storage.mounts, Unknown)
-    found = path_of(facts, facts.storage.mounts["/"])
-    assert (found.path, found.gpu) == ("broken", True)
-    assert "5027" in found.causes[0].what
+    path = path_of(facts, facts.storage.mounts["/"])
+    assert (path.path, path.gpu) == ("broken", True)
+    assert "5027" in path.causes[0].what

@@ -46,32 +46,32 @@ NVME3  PHB  PHB  PHB   PHB   PHB   X
 
 
 def test_the_distances_are_those_of_the_command_line() -> None:
-    found = recorded("switches")
+    topology = recorded("switches")
     labels, *rows = (line.split() for line in MATRIX.strip().splitlines())
     for row in rows:
         for other, distance in zip(labels, row[1:], strict=True):
-            pair = found.pair(row[0], other)
+            pair = topology.pair(row[0], other)
             assert (pair.distance if pair else "X") == distance, (row[0], other)
-    below = found.pair("GPU1", "NVME4")
+    below = topology.pair("GPU1", "NVME4")
     assert below is not None
     assert below.distance == "PHB", "two ports of the second host bridge"
 
 
 def test_the_first_host_bridge_names_no_numa_node_and_that_is_said() -> None:
-    found = recorded("switches")
-    assert found.numa_nodes == 2
-    pair = found.pair("GPU0", "NVME4")
+    topology = recorded("switches")
+    assert topology.numa_nodes == 2
+    pair = topology.pair("GPU0", "NVME4")
     assert pair is not None
     assert pair.distance == Unknown("the firmware names no NUMA node of 0000:03:00.0")
-    assert [(item.label, item.numa_node) for item in found.devices if item.numa_node >= 0] == [
+    assert [(device.label, device.numa_node) for device in topology.devices if device.numa_node >= 0] == [
         ("GPU1", 1),
         ("NVME4", 1),
     ]
 
 
 def test_interfaces_and_controllers_have_the_kernels_names() -> None:
-    found = recorded("switches")
-    assert {item.label: item.names for item in found.devices if item.names} == {
+    topology = recorded("switches")
+    assert {device.label: device.names for device in topology.devices if device.names} == {
         "NIC0": ("eth0",), "NVME0": ("nvme0",), "NVME1": ("nvme1",), "NVME2": ("nvme3",), "NVME3": ("nvme2",),
         "NVME4": ("nvme4",),
     }  # fmt: skip
@@ -85,26 +85,26 @@ def test_the_iommu_is_what_the_kernel_made_of_its_command_line(name: str, mode: 
 
 
 def test_a_swap_of_parts_is_named() -> None:
-    kept = golden.golden(recorded("switches"), "lab")
-    assert golden.differences(kept, recorded("switches")) == []
+    reference = golden.golden(recorded("switches"), "lab")
+    assert golden.differences(reference, recorded("switches")) == []
     disk = "1b36:0010 (1af4:1100 rev 02)"
-    assert golden.differences(kept, recorded("switches-swapped")) == [
+    assert golden.differences(reference, recorded("switches-swapped")) == [
         f"NVME2 at 0000:08:00.0 is gone ({disk})",
         f"NIC0 at 0000:05:00.0: the part is {disk}, was 8086:10d3 (8086:0000 rev 00)",
     ]
 
 
 def test_the_text_names_what_stands_between() -> None:
-    said = shown.text(recorded("switches-iommu"))
-    assert "IOMMU: on (intel_iommu=on" in said
+    text = shown.text(recorded("switches-iommu"))
+    assert "IOMMU: on (intel_iommu=on" in text
 
 
 def test_root_ports_redirect_where_the_kernel_isolates_and_switches_without_acs_do_not() -> None:
     """The kernel switches Access Control Services on with the IOMMU (0x1d in the control register)."""
     assert [node.address for node in recorded("switches").nodes() if node.redirects is True] == []
-    found = recorded("switches-iommu")
-    redirecting = [node.address for node in found.nodes() if node.redirects is True]
+    topology = recorded("switches-iommu")
+    redirecting = [node.address for node in topology.nodes() if node.redirects is True]
     assert redirecting == ["0000:00:02.0", "0000:00:03.0", "0000:80:00.0", "0000:80:01.0"]
-    inside = found.pair("GPU0", "NVME1")
+    inside = topology.pair("GPU0", "NVME1")
     assert inside is not None
     assert inside.redirecting == (), "they do not come to the root port"

@@ -131,8 +131,8 @@ def module_bytes(
     if build_id:
         elf.section(".note.gnu.build-id", struct.pack("<III4s", 4, len(build_id), 3, b"GNU\0") + build_id)
     imports = imports or {}
-    known = {"module_layout": 0x11111111, **imports} if "modversions" in vermagic else {}
-    entries = [(crc, symbol) for symbol, crc in known.items() if crc is not None]
+    versions = {"module_layout": 0x11111111, **imports} if "modversions" in vermagic else {}
+    entries = [(crc, symbol) for symbol, crc in versions.items() if crc is not None]
     elf.section("__versions", b"".join(struct.pack("<Q56s", crc, symbol.encode()) for crc, symbol in entries))
     if extended:
         elf.section("__version_ext_crcs", struct.pack(f"<{len(extended)}I", *extended.values()))

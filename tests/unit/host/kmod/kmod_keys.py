@@ -33,11 +33,11 @@ class Pair:
 
 def pair(folder: Path, name: str, kind: str = "rsa") -> Pair:
     folder.mkdir(parents=True, exist_ok=True)
-    made = Pair(folder / f"{name}.key", folder / f"{name}.pem", folder / f"{name}.der")
+    key_pair = Pair(folder / f"{name}.key", folder / f"{name}.pem", folder / f"{name}.der")
     argv = ["openssl", "req", "-new", "-x509", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-newkey", *KINDS[kind]]
-    subprocess.run([*argv, "-keyout", made.key, "-out", made.pem], check=True, capture_output=True)
-    subprocess.run(["openssl", "x509", "-in", made.pem, "-outform", "DER", "-out", made.der], check=True)
-    return made
+    subprocess.run([*argv, "-keyout", key_pair.key, "-out", key_pair.pem], check=True, capture_output=True)
+    subprocess.run(["openssl", "x509", "-in", key_pair.pem, "-outform", "DER", "-out", key_pair.der], check=True)
+    return key_pair
 
 
 def signature_list(*certificates: bytes) -> bytes:

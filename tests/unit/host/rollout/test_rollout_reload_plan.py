@@ -17,7 +17,7 @@ from gdsdeploy.host.rollout import gpu, reload, stack
 from tests.unit.host.kmod.kmod_elf import write_module
 
 NAMES = ("nvidia_fs", "nvidia")
-GONE = "11111111-1111-1111-1111-111111111111"
+OTHER_ID = "11111111-1111-1111-1111-111111111111"
 
 
 class Host:
@@ -33,16 +33,16 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    made = Host(tmp_path / "modules")
+    machine = Host(tmp_path / "modules")
     rows = [{"name": name, "references": 0, "users": []} for name in NAMES]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
-    monkeypatch.setattr(stack, "use", lambda of, root="/": made.uses)
-    monkeypatch.setattr(needed, "file_of", made.files.__getitem__)
-    monkeypatch.setattr(reload, "_is_other", lambda name, file: not made.same)
+    monkeypatch.setattr(stack, "use", lambda of, root="/": machine.uses)
+    monkeypatch.setattr(needed, "file_of", machine.files.__getitem__)
+    monkeypatch.setattr(reload, "_is_other", lambda name, file: not machine.same)
     monkeypatch.setattr(reload, "FOLDER", str(tmp_path / "run"))
     monkeypatch.setattr(reload, "MARKER", str(tmp_path / "run/reload.json"))
     monkeypatch.setattr(keep, "PLACE", str(tmp_path / "kept"))
-    return made
+    return machine
 
 
 def plan(kernel: str = "") -> reload.Plan:
@@ -50,24 +50,24 @@ def plan(kernel: str = "") -> reload.Plan:
 
 
 def test_what_is_installed_already_needs_nothing(host: Host) -> None:
-    found = plan()
-    assert (found.needed, found.safe, found.modules) == (False, True, list(NAMES))
+    result = plan()
+    assert (result.needed, result.safe, result.modules) == (False, True, list(NAMES))
     assert reload.exchange(boot_id(), "plan-1")["did"] == "nothing to do"
 
 
 def test_another_boot_is_left_alone(host: Host) -> None:
     host.same = False
     with pytest.raises(RolloutError) as caught:
-        reload.exchange(GONE, "plan-1")
+        reload.exchange(OTHER_ID, "plan-1")
     assert caught.value.kind == "boot"
 
 
 def test_what_was_not_kept_is_not_unloaded(host: Host) -> None:
     host.same = False
-    found = plan()
-    assert (found.needed, found.safe) == (True, False)
-    assert "could not be put back" in found.reasons[0]
-    assert "rollout keep --id plan-1" in found.reasons[0]
+    result = plan()
+    assert (result.needed, result.safe) == (True, False)
+    assert "could not be put back" in result.reasons[0]
+    assert "rollout keep --id plan-1" in result.reasons[0]
     with pytest.raises(RolloutError) as caught:
         reload.exchange(boot_id(), "plan-1")
     assert caught.value.kind == "unsafe"
@@ -93,8 +93,8 @@ def test_the_unit_of_peermem_unloads_its_module_itself(host: Host, monkeypatch: 
     host.files["nvidia_peermem"] = host.files["nvidia"]
     assert plan().modules == ["nvidia_peermem", *NAMES]
     host.uses = stack.Use([], [stack.PEERMEM_UNIT])
-    found = plan()
-    assert (found.modules, found.services) == (list(NAMES), [stack.PEERMEM_UNIT])
+    result = plan()
+    assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
 
 
 def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: Host) -> None:
@@ -102,7 +102,7 @@ def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: Host) ->
     Path(reload.FOLDER).mkdir()
     Path(reload.MARKER).write_text(json.dumps(value))
     assert plan().services == ["nvidia-persistenced.service"], "it stopped that, and has to start it"
-    Path(reload.MARKER).write_text(json.dumps({**value, "boot_id": GONE}))
+    Path(reload.MARKER).write_text(json.dumps({**value, "boot_id": OTHER_ID}))
     assert plan().services == []
 
 
@@ -112,6 +112,6 @@ def test_a_check_that_finds_a_reason_ends_with_30(host: Host, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["safe"] is True
     host.same = False
     assert program.main(words) == 30
-    said = json.loads(capsys.readouterr().out)
-    assert (said["safe"], said["needed"], said["error"]["kind"]) == (False, True, "unsafe")
-    assert said["modules"] == list(NAMES)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["safe"], report["needed"], report["error"]["kind"]) == (False, True, "unsafe")
+    assert report["modules"] == list(NAMES)

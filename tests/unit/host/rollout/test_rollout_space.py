@@ -33,12 +33,12 @@ def left(
 
 
 def test_what_is_free_is_what_the_kernel_says(root: Path) -> None:
-    found = space.free(str(root))
-    assert set(found) == set(space.FOLDERS)
+    filesystems = space.free(str(root))
+    assert set(filesystems) == set(space.FOLDERS)
     real = os.statvfs(root)
-    assert abs(found["/boot"]["bytes"] - real.f_bfree * real.f_frsize) < 100 * MB, "others write meanwhile"
-    assert len({item["mount"] for item in found.values()}) == 1
-    assert root.is_relative_to(found["/"]["mount"])
+    assert abs(filesystems["/boot"]["bytes"] - real.f_bfree * real.f_frsize) < 100 * MB, "others write meanwhile"
+    assert len({entry["mount"] for entry in filesystems.values()}) == 1
+    assert root.is_relative_to(filesystems["/"]["mount"])
     (root / "boot").rmdir()
     assert "/boot" not in space.free(str(root))
 
@@ -70,17 +70,17 @@ def test_folders_of_one_filesystem_are_added_up(monkeypatch: pytest.MonkeyPatch)
     left(monkeypatch, boot="/boot")
     assert space.fits(need)["fits"]
     left(monkeypatch)
-    found = space.fits(need)
-    assert not found["fits"]
-    assert [row["folders"] for row in found["filesystems"]] == [["/boot", "/var"]]
-    assert found["filesystems"][0]["bytes"] == 0
+    result = space.fits(need)
+    assert not result["fits"]
+    assert [row["folders"] for row in result["filesystems"]] == [["/boot", "/var"]]
+    assert result["filesystems"][0]["bytes"] == 0
 
 
 def test_a_filesystem_without_a_limit_of_inodes(monkeypatch: pytest.MonkeyPatch) -> None:
     left(monkeypatch, inodes=-1)
-    found = space.fits({"/var": {"bytes": MB, "inodes": 10**9}})
-    assert found["fits"]
-    assert "any number of inodes" in found["filesystems"][0]["says"]
+    result = space.fits({"/var": {"bytes": MB, "inodes": 10**9}})
+    assert result["fits"]
+    assert "any number of inodes" in result["filesystems"][0]["says"]
 
 
 @pytest.mark.parametrize(
