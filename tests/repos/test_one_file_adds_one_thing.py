@@ -226,16 +226,16 @@ def test_a_cause(copy: Copy, host: Host, tmp_path: Path) -> None:
 APPLY = """
 import json
 from gdsdeploy.host.apply import engine, removal
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply import written
 root = sys.argv[1]
-items = engine.items(json.loads(sys.argv[2]))
+items = engine.read_resources(json.loads(sys.argv[2]))
 found = {}
 for step, check in (("check", True), ("apply", False), ("again", True)):
-    (result,) = engine.run(Host(check, root=root), items)
+    (result,) = engine.run(ManagedHost(check, root=root), items)
     found[step] = [(change.kind, change.subject) for change in result.changes]
 for step, check in (("would remove", True), ("remove", False)):
-    found[step] = [(change.kind, change.subject) for change in removal.remove(Host(check, root=root), ["greeting"])]
+    found[step] = [(change.kind, change.subject) for change in removal.remove(ManagedHost(check, root=root), ["greeting"])]
 found["rollback"] = items[0].resource.reverts[0] in written.paths(root)
 print(json.dumps(found))
 """
@@ -245,7 +245,7 @@ from gdsdeploy.host.apply import registry
 from gdsdeploy.converge.diff import change
 from gdsdeploy.converge import change_words
 made = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
-print(json.dumps([change_words.what(made), change_words.found(made), registry.removal_order()]))
+print(json.dumps([change_words.action_words(made), change_words.before_words(made), registry.removal_order()]))
 """
 
 
@@ -278,7 +278,7 @@ fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
-hosts = inventory(fleet, lock, plan_fleet.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
+hosts = inventory(fleet, lock, plan_fleet.write_run_files(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
 systems = supported_systems()
 print(json.dumps([systems, {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """
@@ -299,10 +299,10 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
 MANAGERS = """
 import json
 from gdsdeploy.host.apply import guard, repositories
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 hooks = [file.path for file in guard.Guard().desired_files(guard.Desired("opkg"))]
-paths = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
+paths = [change.subject for change in repositories.take_back(ManagedHost(True, root=sys.argv[1]))]
 print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], paths]))
 """
 
