@@ -30,7 +30,7 @@ LINE = 16 * 1024 * 1024
 #: or a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
 _STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_", "OPENSSL_", "GCONV_PATH")
 #: The exceptions, and why.
-KEPT = {
+ALLOWED_VARIABLES = {
     "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",  # nosec B105 # a name
     "ANSIBLE_DEBUG": "what is printed",
     "ANSIBLE_FORKS": "how many hosts at once",
@@ -74,7 +74,7 @@ def as_root(argv: Sequence[str]) -> list[str]:
 
 def cleared(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Each variable that a program which reaches a host must not inherit → None: ``env`` of :func:`run`."""
-    return dict.fromkeys(name for name in inherited if _is_stray(name) and name not in KEPT)
+    return dict.fromkeys(name for name in inherited if _is_stray(name) and name not in ALLOWED_VARIABLES)
 
 
 def _is_stray(name: str) -> bool:

@@ -19,7 +19,7 @@ from tests.naming import RUN
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests into the order of their groups."""
-    items.sort(key=lambda item: groups.of(item.nodeid)[0])
+    items.sort(key=lambda test: groups.of(test.nodeid)[0])
 
 
 def worker(config: pytest.Config) -> str | None:

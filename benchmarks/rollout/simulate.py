@@ -127,8 +127,8 @@ class Simulation:
             Step.DRAIN: {"drained": True},
             Step.BOOT: {"boot_id": boot, "kernel": "6.12.94"},
             Step.UNDO_BOOT: {"boot_id": boot, "kernel": "6.12.93"},
-            Step.VALIDATE: {"validated_boot": task.known.get("boot_id"), "verdict": "passed"},
-            Step.UNDO_VALIDATE: {"validated_boot": task.known.get("boot_id"), "verdict": "passed"},
+            Step.VALIDATE: {"validated_boot": task.data.get("boot_id"), "verdict": "passed"},
+            Step.UNDO_VALIDATE: {"validated_boot": task.data.get("boot_id"), "verdict": "passed"},
             Step.RETURN: {"returned": True},
         }
         self.say(Kind.END, task.host, {"step": task.step.value, "data": steps.get(task.step, {})})

@@ -32,12 +32,12 @@ or the fleet file.
 
 def page() -> str:
     """Markdown: one table row per check, in the order of a report."""
-    return HEAD + "".join(_row(item) for item in listed())
+    return HEAD + "".join(_row(check) for check in listed())
 
 
-def _row(item: Check) -> str:
-    expects = re.sub(r"\{(\w+)\}", lambda found: "*" + found.group(1).replace("_", " ") + "*", item.expects)
-    return table_row(f"`{item.id}`", item.title, expects, item.prevents)
+def _row(check: Check) -> str:
+    expects = re.sub(r"\{(\w+)\}", lambda match: "*" + match.group(1).replace("_", " ") + "*", check.expects)
+    return table_row(f"`{check.id}`", check.title, expects, check.prevents)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def page() -> str:
 
 def _section(entry: ErrorCode) -> str:
     lines = [f"\n### {number(entry)} `{entry.name}`\n", f"\n{_sentence(entry.meaning)}.\n"]
-    known = f"libcufile {entry.releases}."
-    lines.append("\n{}{}\n".format(known, f" *Seen:* {_escaped(entry.seen)}." if entry.seen else ""))
+    releases = f"libcufile {entry.releases}."
+    lines.append("\n{}{}\n".format(releases, f" *Seen:* {_escaped(entry.seen)}." if entry.seen else ""))
     lines.append("\n| cause | evidence | fix |\n| --- | --- | --- |\n")
     lines += [
         "| {} |\n".format(" | ".join(_escaped(cell) for cell in (cause.what, cause.evidence, cause.fix)))

@@ -124,8 +124,8 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
         builders = [peer for peer in allowed[name] if peer in building]
         chosen[name] = _supply(fleet, name, wants, facts[name], builders, cached(wants[name], allowed[name]))
     # A kept build serves every run: its builder doesn't pack another one, which its hosts would then have to receive.
-    kept = {wants[name] for name in facts if cached(wants[name], allowed[name]) is not None}
-    delivering = _delivering(chosen, allowed, kept)
+    cached_wants = {wants[name] for name in facts if cached(wants[name], allowed[name]) is not None}
+    delivering = _delivering(chosen, allowed, cached_wants)
     return {name: replace(chosen[name], delivers=name in delivering) for name in facts}
 
 
@@ -135,14 +135,14 @@ def _supply(
     wants: Mapping[str, str],
     facts: BuildFacts,
     builders: Sequence[str],
-    kept: CachedBuild | None,
+    cached_build: CachedBuild | None,
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
     want, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
     pinned = profile.builder
-    if kept is not None:
+    if cached_build is not None:
         why = "the controller has kept a build of its key"
-        return Supply("receive", why, want, cached=True, origin=kept.builder)
+        return Supply("receive", why, want, cached=True, origin=cached_build.builder)
     if facts.received:
         return Supply("receive", "what it has received is in place", want, origin=facts.builder)
     if builders:
@@ -166,10 +166,12 @@ def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
     return f"{supplier}, which would supply it, builds for another key"
 
 
-def _delivering(chosen: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], kept: AbstractSet[str]) -> set[str]:
+def _delivering(
+    chosen: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], cached_wants: AbstractSet[str]
+) -> set[str]:
     """Those whose builds others receive, and of each other want without a kept build one supplier, for the cache."""
     delivering = {supply.builder for supply in chosen.values() if supply.builder}
-    delivered = {supply.want for supply in chosen.values() if supply.builder} | kept
+    delivered = {supply.want for supply in chosen.values() if supply.builder} | cached_wants
     for name, supply in chosen.items():
         if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
             delivered.add(supply.want)
@@ -206,8 +208,8 @@ def _want(fleet: Fleet, lock: Lock, name: str, facts: BuildFacts, *, kernel: str
     return want(lock.targets[profile], facts, signing=signer, kernel=kernel)
 
 
-def _build_of(kept: CachedBuild | None) -> tuple[str, str]:
-    build = kept.manifest.get("kernel_build") if kept is not None else None
+def _build_of(cached_build: CachedBuild | None) -> tuple[str, str]:
+    build = cached_build.manifest.get("kernel_build") if cached_build is not None else None
     return (str(build.get("file", "")), str(build.get("sha256", ""))) if isinstance(build, Mapping) else ("", "")
 
 

@@ -15,7 +15,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.lockfile import Difference
-from gdsdeploy.lock.resolve.explain import Explanation, known
+from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve_fleet import Upgrade
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
@@ -126,7 +126,7 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
     if old is None:
         moving = ", ".join(sorted(upgrade.what))
         raise click.UsageError(f"there is no usable lock at {path} in which to move {moving}; lock first")
-    names = {name for target in old.targets.values() for name in known(target)}
+    names = {name for target in old.targets.values() for name in explainable_names(target)}
     for name in sorted(upgrade.what - names):
         raise click.UsageError(f"{name} is neither driver, kernel, nvidia-fs, libcufile, doca nor a package of {path}")
 

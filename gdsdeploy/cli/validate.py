@@ -143,7 +143,7 @@ def _validate_hosts(
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {', '.join(names)}"):
         return validate(
-            intent, lock, fleet, names, timeout=timeout, asked=request, since_boot=since_boot, progress=console.say
+            intent, lock, fleet, names, timeout=timeout, options=request, since_boot=since_boot, progress=console.say
         )
 
 

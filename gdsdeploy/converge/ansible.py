@@ -139,8 +139,8 @@ def refused_flags(extra: Sequence[str]) -> str:
     parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:
-        meant = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
-        return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{meant}"
+        suggestion = did_you_mean(unknown[0].partition("=")[0], parsed["flags"])
+        return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{suggestion}"
     if parsed["error"]:
         return f"ansible-playbook: {parsed['error']}"
     return "" if parsed["books"] == ["playbook.yml"] else f"{parsed['books'][0]}: not a flag; --limit selects hosts"

@@ -216,5 +216,5 @@ def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
             # What they have to say depends on what else the host has configured.
             files |= set(managers.manager(desired.manager).configured)
         elif name != "program" and isinstance(resource, FileResource):
-            files |= {file.path for file in resource.wanted(desired)}
+            files |= {file.path for file in resource.desired_files(desired)}
     return files

@@ -42,7 +42,7 @@ class FleetPlan:
     hosts: Mapping[str, HostPlan | GdsError]
     seconds: Mapping[str, float]
     #: what the hosts are to which a cufile.json is fitted
-    known: Mapping[str, FitTarget] = field(default_factory=dict)
+    fit_targets: Mapping[str, FitTarget] = field(default_factory=dict)
     #: where the modules of each machine that answered come from
     supplies: Mapping[str, Supply] = field(default_factory=dict)
 
@@ -145,15 +145,15 @@ def write_run_files(
     fleet: Fleet,
     lock: Lock,
     fleet_dir: Path,
-    known: Mapping[str, FitTarget] | None = None,
+    fit_targets: Mapping[str, FitTarget] | None = None,
     shelf: RunArchives | None = None,
 ) -> RunFiles:
     """Write the run's files to the controller's cache, and render the texts that it hands over.
 
-    known: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
+    fit_targets: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
     shelf: the run's archives of modules, and the keys of the machines that build them.
     """
-    known = known or {}
+    fit_targets = fit_targets or {}
     cache = paths.cache()
     return RunFiles(
         fleet_dir=fleet_dir,
@@ -161,8 +161,8 @@ def write_run_files(
         modules=shelf.folder if shelf is not None else cache / "modules",
         certificates=cache / "certificates",
         builders=shelf.keys.folder if shelf is not None else cache / "builders",
-        expectations={name: expectation(fleet, lock, name, known.get(name)).to_json() for name in fleet.hosts},
-        cufile={name: _cufile(fleet, lock, name, known.get(name)) for name in fleet.hosts},
+        expectations={name: expectation(fleet, lock, name, fit_targets.get(name)).to_json() for name in fleet.hosts},
+        cufile={name: _cufile(fleet, lock, name, fit_targets.get(name)) for name in fleet.hosts},
     )
 
 

@@ -163,7 +163,9 @@ def _play(
     if not reachable:
         return ProvisionRun(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    run_files = write_run_files(play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.known, play.shelf)
+    run_files = write_run_files(
+        play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.fit_targets, play.shelf
+    )
     run_files = replace(run_files, supplies=play.planned.supplies, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)

@@ -105,9 +105,9 @@ def _new_root(root: Path) -> None:
         elif entry.is_dir():
             (root / entry.name).mkdir()
             _mount(entry, root / entry.name, None, _MS_BIND | _MS_REC)
-    here = Path.cwd()
+    working_directory = Path.cwd()
     os.chroot(root)
-    os.chdir(here)
+    os.chdir(working_directory)
 
 
 def _overlay(folder: Path, original: Path, added: dict[str, str]) -> None:

@@ -17,7 +17,16 @@ from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.cufile import model
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, Place, read
-from gdsdeploy.cufile.model import ASKED, BUFFER, FORCE_COMPAT, GPU_SIZES, LARGEST, Release, known_keys, release_text
+from gdsdeploy.cufile.model import (
+    BUFFER,
+    EXAMINED_RELEASES,
+    FORCE_COMPAT,
+    GPU_SIZES,
+    LARGEST,
+    Release,
+    known_keys,
+    release_text,
+)
 from gdsdeploy.cufile.verdict import Look, everything_is_there, judge
 
 Severity = Literal["error", "warning"]
@@ -96,11 +105,11 @@ def judged_release(version: str) -> tuple[Release, str | None]:
     Raises ValueError if ``version`` isn't a version, or is older than every known release.
     """
     release = model.release_of(version)
-    if release in ASKED:
+    if release in EXAMINED_RELEASES:
         return release, None
     if release < model.OLDEST:
         raise ValueError(f"libcufile {version} is older than 1.4, the oldest release whose keys are known")
-    nearest = max(known for known in ASKED if known < release)
+    nearest = max(candidate for candidate in EXAMINED_RELEASES if candidate < release)
     why = "is newer than any examined release" if release > model.NEWEST else "was not examined"
     return nearest, f"libcufile {release_text(release)} {why}; it is judged as {release_text(nearest)}"
 
@@ -228,7 +237,7 @@ def _plain(node: Node, depth: int) -> Any:
     if node.kind == "object":
         values = {member.name: _plain(member.value, depth + 1) for member in node.members}
         return {name: value for name, value in values.items() if value is not None}
-    return [_plain(item, depth + 1) for item in node.items] if node.kind == "array" else node.value
+    return [_plain(element, depth + 1) for element in node.items] if node.kind == "array" else node.value
 
 
 class _Places:
@@ -248,11 +257,11 @@ class _Places:
 
     def of(self, key: str, *, value: bool = False) -> Place:
         """The place of a key, or of its value; for a key that the file doesn't have, the place of its section."""
-        here = key
-        while here and here not in self.offsets:
-            here = here.rpartition(".")[0]
-        name, content = self.offsets.get(here, (self.document.root.start,) * 2)
-        return self.document.place(content if value and here == key else name)
+        section = key
+        while section and section not in self.offsets:
+            section = section.rpartition(".")[0]
+        name, content = self.offsets.get(section, (self.document.root.start,) * 2)
+        return self.document.place(content if value and section == key else name)
 
 
 def _finding(kind: str, key: str, place: Place, message: str, hint: str | None = None) -> Finding:

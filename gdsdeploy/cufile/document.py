@@ -105,30 +105,30 @@ class Document:
 
     def next_token(self, offset: int) -> int:
         """Offset of the next text that is neither blank nor a comment; the end if there is none."""
-        here: int = offset
+        position: int = offset
         after: int | None = offset
-        while here < len(self.text) and after is not None:
-            here = _blank_end(self.text, after)
-            after = _comment(self.text, here)
-        return here
+        while position < len(self.text) and after is not None:
+            position = _blank_end(self.text, after)
+            after = _comment(self.text, position)
+        return position
 
     def ignored(self) -> int | None:
         """Offset of the first text after the end that is neither blank nor a comment."""
-        here = self.next_token(self.end)
-        return here if here < len(self.text) else None
+        start = self.next_token(self.end)
+        return start if start < len(self.text) else None
 
 
 def read(data: bytes) -> Document:
     """Parse the content of a file; raises DocumentInvalid with the first error and its place."""
     text = data.split(END_OF_TEXT, 1)[0].decode("utf-8", "surrogateescape")
-    lines = [0, *(found.end() for found in re.finditer("\n", text))]
+    lines = [0, *(newline.end() for newline in re.finditer("\n", text))]
     reader = _Reader(text)
     try:
         root = reader.read()
     except _Refused as refused:
         message, offset, aborts = refused.args
         raise DocumentInvalid(message, _place(lines, offset), aborts=aborts) from None
-    return Document(text, root, reader.here, lines)
+    return Document(text, root, reader.offset, lines)
 
 
 def _place(lines: list[int], offset: int) -> Place:
@@ -136,21 +136,21 @@ def _place(lines: list[int], offset: int) -> Place:
     return Place(line, offset - lines[line - 1] + 1)
 
 
-def _blank_end(text: str, here: int) -> int:
-    return _BLANK.match(text, here).end()  # type: ignore[union-attr]  # it also matches nothing
+def _blank_end(text: str, offset: int) -> int:
+    return _BLANK.match(text, offset).end()  # type: ignore[union-attr]  # it also matches nothing
 
 
-def _comment(text: str, here: int) -> int | None:
+def _comment(text: str, offset: int) -> int | None:
     """The end of the comment that begins here, or None: no comment, or an open one."""
-    if text.startswith("//", here):
-        return _LINE_COMMENT.match(text, here).end()  # type: ignore[union-attr]  # the condition above
-    if not text.startswith("/*", here):
+    if text.startswith("//", offset):
+        return _LINE_COMMENT.match(text, offset).end()  # type: ignore[union-attr]  # the condition above
+    if not text.startswith("/*", offset):
         return None
-    end = text.find("*/", here + 2)
+    end = text.find("*/", offset + 2)
     if end >= 0:
         return end + 2
     # The parser looks no further than the last character, and takes a lone slash there.
-    return len(text) if len(text) > here + 2 and text.endswith("/") else None
+    return len(text) if len(text) > offset + 2 and text.endswith("/") else None
 
 
 class _Refused(Exception):
@@ -170,7 +170,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.here = 0
+        self.offset = 0
         self.open: list[Node] = []
 
     def read(self) -> Node:
@@ -180,37 +180,37 @@ class _Reader:
             if container.kind == "object":
                 self._member(container)
             else:
-                self._item(container)
+                self._element(container)
         return root
 
     def _token(self) -> _Token:
         """The next token; a bad one is consumed as far as the library's parser does."""
         text = self.text
-        start = _BLANK.match(text, self.here).end()  # type: ignore[union-attr]  # it matches nothing, too
-        self.here = start
+        start = _BLANK.match(text, self.offset).end()  # type: ignore[union-attr]  # it matches nothing, too
+        self.offset = start
         # Its end of text is the character NUL, wherever that stands.
         letter = text[start] if start < len(text) else "\0"
         kind, message = letter, ""
         if letter in "{}[],:":
-            self.here = start + 1
+            self.offset = start + 1
         elif letter == '"':
-            found = _STRING.match(text, start)
-            kind = "text" if found else "error"
-            self.here = found.end() if found else len(text)
+            match = _STRING.match(text, start)
+            kind = "text" if match else "error"
+            self.offset = match.end() if match else len(text)
             message = "this text has no closing quote"
         elif letter == "/":
             after = _comment(text, start)
             kind = "error" if after is None else "comment"
-            self.here = after if after is not None else self._past_bad_comment(start)
+            self.offset = after if after is not None else self._past_bad_comment(start)
             message = "this comment does not end" if text.startswith("/*", start) else "expected a value"
         elif letter in "-0123456789":
-            kind, self.here = "number", _NUMBER.match(text, start).end()  # type: ignore[union-attr]  # by its first letter
+            kind, self.offset = "number", _NUMBER.match(text, start).end()  # type: ignore[union-attr]  # by its first letter
         elif letter in "tfn":
             word = next((word for word in _WORDS if text.startswith(word, start)), None)
-            kind, self.here = ("word", start + len(word)) if word else ("error", start + 1)
+            kind, self.offset = ("word", start + len(word)) if word else ("error", start + 1)
         else:
-            kind, self.here = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
-        return _Token(kind, start, self.here, message)
+            kind, self.offset = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
+        return _Token(kind, start, self.offset, message)
 
     def _past_bad_comment(self, start: int) -> int:
         return len(self.text) if self.text.startswith("/*", start) else min(start + 2, len(self.text))
@@ -224,7 +224,7 @@ class _Reader:
     def _value(self) -> Node:
         """Read a scalar, or open an object or array."""
         if len(self.open) >= DEEPEST:
-            raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.here, True)
+            raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.offset, True)
         token = self._past_comments()
         node = Node("null", token.start, token.end)
         if token.kind in {"{", "["}:
@@ -241,7 +241,7 @@ class _Reader:
         return node
 
     def _close(self) -> None:
-        self.open.pop().end = self.here
+        self.open.pop().end = self.offset
 
     def _member(self, node: Node) -> None:
         """Read the next member of the object, or its end."""
@@ -261,16 +261,16 @@ class _Reader:
             self._close()
             return
         if token.kind != "text":
-            wanted = "a name in double quotes" + ("" if node.members else " or '}'")
-            raise _Refused(self._unexpected(token, wanted), token.start, False)
+            expected = "a name in double quotes" + ("" if node.members else " or '}'")
+            raise _Refused(self._unexpected(token, expected), token.start, False)
         name = self._unescaped(token)
         colon = self._token()
         if colon.kind != ":":
-            wanted = f"':' after {_shortened(name)}"
-            raise _Refused(self._unexpected(colon, wanted), colon.start, False)
+            expected = f"':' after {_shortened(name)}"
+            raise _Refused(self._unexpected(colon, expected), colon.start, False)
         node.members.append(Member(name, token.start, self._value()))
 
-    def _item(self, node: Node) -> None:
+    def _element(self, node: Node) -> None:
         """Read the next item of the array, or its end."""
         if node.items:
             token = self._past_comments()
@@ -280,31 +280,31 @@ class _Reader:
                 self._close()
                 return
         else:
-            self.here = _blank_end(self.text, self.here)
-            if self.text.startswith("]", self.here):
-                self.here += 1
+            self.offset = _blank_end(self.text, self.offset)
+            if self.text.startswith("]", self.offset):
+                self.offset += 1
                 self._close()
                 return
         node.items.append(self._value())
 
-    def _unexpected(self, token: _Token, wanted: str) -> str:
+    def _unexpected(self, token: _Token, expected: str) -> str:
         """The problem with a token, and its usual cause."""
         if token.message and token.kind == "error":
             return token.message
         if token.kind == "end":
             at_end = token.start >= len(self.text)
             opened = f": {'{' if self.open[-1].kind == 'object' else '['} is not closed" if self.open else ""
-            return ("the text ends here" if at_end else "NUL ends the text here") + f"; expected {wanted}{opened}"
+            return ("the text ends here" if at_end else "NUL ends the text here") + f"; expected {expected}{opened}"
         before = self.text[: token.start].rstrip()
         if token.kind in {"}", "]"} and before.endswith(","):
-            return f"expected {wanted}: the comma before {token.kind!r} is one too many"
+            return f"expected {expected}: the comma before {token.kind!r} is one too many"
         if token.kind == "comment":
-            return f"expected {wanted}; no comment is allowed here"
+            return f"expected {expected}; no comment is allowed here"
         if self.text.startswith("\ufeff", token.start):
             return "this is a byte-order mark; save the file as UTF-8 without one"
-        found = self.text[token.start : max(token.end, token.start + 1)]
-        found = re.match(r"\w*", self.text[token.start : token.start + 20])[0] or found  # type: ignore[index]  # see above
-        return f"expected {wanted} (found {_shortened(found)})"
+        actual = self.text[token.start : max(token.end, token.start + 1)]
+        actual = re.match(r"\w*", self.text[token.start : token.start + 20])[0] or actual  # type: ignore[index]  # see above
+        return f"expected {expected} (found {_shortened(actual)})"
 
     def _number(self, token: _Token) -> tuple[Kind, int | float]:
         text = self.text[token.start : token.end]
@@ -330,35 +330,35 @@ class _Reader:
         return "".join(self._pieces(text, token.start + 1))
 
     def _pieces(self, text: str, offset: int) -> Iterator[str]:
-        here = 0
-        while found := _ESCAPE.search(text, here):
-            yield text[here : found.start()]
-            here = found.end()
-            if found[1] == "u":
-                code, here = self._code(text, here, offset)
+        position = 0
+        while escape := _ESCAPE.search(text, position):
+            yield text[position : escape.start()]
+            position = escape.end()
+            if escape[1] == "u":
+                code, position = self._code(text, position, offset)
                 yield chr(code)
-            elif found[1] in _ESCAPED:
-                yield _ESCAPED[found[1]]
+            elif escape[1] in _ESCAPED:
+                yield _ESCAPED[escape[1]]
             else:
-                raise _Refused(f"\\{found[1]} isn't an escape sequence", offset + found.start(), False)
-        yield text[here:]
+                raise _Refused(f"\\{escape[1]} isn't an escape sequence", offset + escape.start(), False)
+        yield text[position:]
 
-    def _code(self, text: str, here: int, offset: int) -> tuple[int, int]:
+    def _code(self, text: str, position: int, offset: int) -> tuple[int, int]:
         """The code point after ``\\u``, and its end; the second half of a pair isn't validated."""
         halves = []
         for _ in range(2):
-            if not _HEX.match(text, here):
-                raise _Refused("\\u takes four hexadecimal digits", offset + here - 2, False)
-            halves.append(int(text[here : here + 4], 16))
-            here += 4
+            if not _HEX.match(text, position):
+                raise _Refused("\\u takes four hexadecimal digits", offset + position - 2, False)
+            halves.append(int(text[position : position + 4], 16))
+            position += 4
             if len(halves) == 2 or not 0xD800 <= halves[0] <= 0xDBFF:
                 break
-            if not text.startswith("\\u", here):
-                raise _Refused("the second half of a surrogate pair is missing", offset + here - 6, False)
-            here += 2
+            if not text.startswith("\\u", position):
+                raise _Refused("the second half of a surrogate pair is missing", offset + position - 6, False)
+            position += 2
         if len(halves) == 1:
-            return halves[0], here
-        return 0x10000 + ((halves[0] & 0x3FF) << 10) + (halves[1] & 0x3FF), here
+            return halves[0], position
+        return 0x10000 + ((halves[0] & 0x3FF) << 10) + (halves[1] & 0x3FF), position
 
 
 def _shortened(text: str) -> str:

@@ -54,7 +54,7 @@ class Effective:
             return f"refused by libcufile {self.libcufile}: {key}{answer.reason}"
         if answer.accepted is None or not answer.effective:
             end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
-            why = [*_ERROR.findall(answer.log)[-1:], *answer.said[-1:]]
+            why = [*_ERROR.findall(answer.log)[-1:], *answer.output[-1:]]
             return f"libcufile {self.libcufile} {end} without logging its values" + (f": {why[0]}" if why else "")
         lost = [f"{v.key} ({v.state})" for v in self.values if v.state in {"differs", "ignored"}]
         return f"without the intended effect: {', '.join(lost)}" if lost else None
@@ -83,20 +83,20 @@ def effective(
 
 
 def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version: str) -> Iterator[Value]:
-    known = keys(min(release_of(version), NEWEST))
-    seen: set[str] = set()
+    release_keys = keys(min(release_of(version), NEWEST))
+    file_keys: set[str] = set()
     for key, value in _keys_of(content):
         used = logged(key, answer.effective)
-        seen.add(SHOWN.get(key, key))
+        file_keys.add(SHOWN.get(key, key))
         state: State = "set"
         if used is None:
-            state = "not logged" if key in known else "ignored"
+            state = "not logged" if key in release_keys else "ignored"
         elif not same(value, used):
             state = "differs"
         yield Value(key, as_logged(value), used, logged(key, defaults), state)
     names = {shown: key for key, shown in SHOWN.items()}
     for shown, used in answer.effective.items():
-        if shown not in seen:
+        if shown not in file_keys:
             default = defaults.get(shown)
             yield Value(names.get(shown, shown), None, used, default, "default" if used == default else "follows")
 
@@ -116,7 +116,7 @@ def _keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
 def _plain(node: document.Node) -> Any:
     if node.kind == "object":
         return {member.name: _plain(member.value) for member in node.members}
-    return [_plain(item) for item in node.items] if node.kind == "array" else node.value
+    return [_plain(element) for element in node.items] if node.kind == "array" else node.value
 
 
 def text(result: Effective, *, every: bool) -> str:

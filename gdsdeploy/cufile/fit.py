@@ -160,22 +160,22 @@ def _host_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     """Halve the counts of the largest slabs until the pools of one process for each GPU fit into memory."""
     if isinstance(facts.memory, Unknown) or get(profile.cufile, SLAB_SIZES) or get(profile.cufile, SLAB_COUNTS):
         return
-    known = keys(release)
-    sizes, counts = (list(known[name].default_for(release)) for name in (SLAB_SIZES, SLAB_COUNTS))
+    release_keys = keys(release)
+    sizes, counts = (list(release_keys[name].default_for(release)) for name in (SLAB_SIZES, SLAB_COUNTS))
     gpus = facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ()
     room = facts.memory // 1024 // _POOL_SHARE // max(1, len(gpus))
     before = list(counts)
-    while _taken(sizes, counts) > room and max(counts) > 1:
+    while _pool_size(sizes, counts) > room and max(counts) > 1:
         largest = max((i for i, count in enumerate(counts) if count > 1), key=lambda i: sizes[i] * counts[i])
         counts[largest] //= 2
     if counts != before:
-        each = _taken(sizes, counts) >> 10
+        each = _pool_size(sizes, counts) >> 10
         why = f"{facts.memory >> 30} GiB of memory for {max(1, len(gpus))} processes: {each} MiB each"
         yield SLAB_SIZES, sizes, why
         yield SLAB_COUNTS, counts, why
 
 
-def _taken(sizes: Sequence[int], counts: Sequence[int]) -> int:
+def _pool_size(sizes: Sequence[int], counts: Sequence[int]) -> int:
     return sum(size * count for size, count in zip(sizes, counts, strict=True))
 
 
@@ -188,10 +188,10 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
         return
     smallest = min(windows)
     source = f"BAR1 of {smallest >> 10} MiB"
-    known = keys(release)
+    release_keys = keys(release)
     if get(profile.cufile, _PINNED) is None:
         yield _PINNED, smallest, source
-    cache, buffer = (get(profile.cufile, name) or known[name].default_for(release) for name in (CACHE, BUFFER))
+    cache, buffer = (get(profile.cufile, name) or release_keys[name].default_for(release) for name in (CACHE, BUFFER))
     share = smallest // _CACHE_SHARE // 64 * 64
     if isinstance(cache, int) and cache > share >= 64 and get(profile.cufile, CACHE) is None:
         yield CACHE, share, f"a quarter of the {source}"

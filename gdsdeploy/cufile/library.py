@@ -52,7 +52,7 @@ _GENERAL = re.compile(
 class Answer:
     """The library's answer to one document."""
 
-    #: whether it accepted the document; None: it ended without an answer (see ``said`` and ``hung``)
+    #: whether it accepted the document; None: it ended without an answer (see ``output`` and ``hung``)
     accepted: bool | None
     #: its own words about the refusal, without the lines that don't name the problem
     reason: str | None
@@ -64,7 +64,7 @@ class Answer:
     #: CUfileOpError of cuFileDriverOpen; None: it didn't return
     error: int | None
     #: the lines of stdout and stderr
-    said: tuple[str, ...]
+    output: tuple[str, ...]
     log: str
     #: killed at its time limit
     hung: bool
@@ -92,7 +92,7 @@ class Library:
         """The same from an answer to a document that it accepted; raises LibraryUnusable."""
         match = re.search(r"GDS release version: (\d+(?:\.\d+)+)", answer.log)
         if not match:
-            why = "; ".join(answer.said[-2:]) or ("it did not return" if answer.hung else "it logged nothing")
+            why = "; ".join(answer.output[-2:]) or ("it did not return" if answer.hung else "it logged nothing")
             raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is: {why}")
         return match[1]
 
@@ -204,19 +204,19 @@ def _hint(path: Path) -> str:
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
-    said = tuple(line.strip() for line in row["said"].splitlines() if line.strip())
+    output = tuple(line.strip() for line in row["said"].splitlines() if line.strip())
     error = row["result"][0] if row["result"] else None
     effective = effective_values(row["log"])
     # Some values end the process: a size of 0, by which 1.4 to 1.18 divide, or a number in place of an object.
     died = error is None and not row["hung"] and row["status"] != FAILED
-    refused = died or error in INVALID or any(REFUSAL.search(line) for line in said)
+    refused = died or error in INVALID or any(REFUSAL.search(line) for line in output)
     return Answer(
         accepted=False if refused else True if effective or error is not None else None,
-        reason=_reason(said, row["status"] if died else None) if refused else None,
-        key=_key(said) if refused else None,
+        reason=_reason(output, row["status"] if died else None) if refused else None,
+        key=_key(output) if refused else None,
         effective={} if refused else effective,
         error=error,
-        said=said,
+        output=output,
         log=row["log"],
         hung=row["hung"],
         seconds=row["seconds"],
@@ -224,14 +224,14 @@ def _answer(row: Mapping[str, Any]) -> Answer:
     )
 
 
-def _reason(said: tuple[str, ...], status: int | None) -> str:
+def _reason(output: tuple[str, ...], status: int | None) -> str:
     """``status``: of a process that the document ended."""
-    lines = [line for line in said if not _GENERAL.search(line)] or list(said)
+    lines = [line for line in output if not _GENERAL.search(line)] or list(output)
     if status is not None:
         lines.append(f"it ends the process ({signal.Signals(-status).name if status < 0 else f'status {status}'})")
     return "; ".join(lines)
 
 
-def _key(said: tuple[str, ...]) -> str | None:
-    matches = (pattern.search(line) for pattern in (_KEY, _FIELD) for line in said)
+def _key(output: tuple[str, ...]) -> str | None:
+    matches = (pattern.search(line) for pattern in (_KEY, _FIELD) for line in output)
     return next((match[1] for match in matches if match), None)

@@ -56,7 +56,7 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
         raise DocumentInvalid("expected an object", document.place(document.root.start), aborts=True)
     edits: list[_Edit] = []
     changes: list[Change] = []
-    gone: list[tuple[Node, Member]] = []
+    removals: list[tuple[Node, Member]] = []
     for parent, member, name in _members(document.root, ""):
         change, edit = _change_of(document, member, name, source, target)
         if change is not None:
@@ -64,13 +64,13 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
         if edit is not None:
             edits.append(edit)
         elif change is not None:
-            gone.append((parent, member))
+            removals.append((parent, member))
     for change, edit in _sizes(document, source):
         changes.append(change)
         edits.append(edit)
     changes += _defaults(document, source, target)
     text = document.text
-    for start, end, replacement in sorted([*edits, *_without(document, gone)], reverse=True):
+    for start, end, replacement in sorted([*edits, *_without(document, removals)], reverse=True):
         text = text[:start] + replacement + text[end:]
     report = check(text.encode("utf-8", "surrogateescape"), target)
     problems = tuple(finding for finding in report.findings if finding.severity == "error")
@@ -179,17 +179,17 @@ def _defaults(document: Document, source: Release, target: Release) -> Iterator[
         yield Change("default", name, 0, json.dumps(before), json.dumps(after), message)
 
 
-def _without(document: Document, gone: list[tuple[Node, Member]]) -> Iterator[_Edit]:
+def _without(document: Document, removals: list[tuple[Node, Member]]) -> Iterator[_Edit]:
     """Edits that remove members, with their commas and the lines that would be empty."""
-    removed = {id(member) for _, member in gone}
+    removed = {id(member) for _, member in removals}
     last_kept: dict[int, Member] = {}
-    for parent, member in gone:
+    for parent, member in removals:
         comma = _comma(document, member)
         yield _whole_lines(document.text, member.start, member.value.end if comma is None else comma + 1)
         if comma is None:
-            kept = [other for other in parent.members if id(other) not in removed]
-            if kept:
-                last_kept[id(parent)] = kept[-1]
+            remaining = [other for other in parent.members if id(other) not in removed]
+            if remaining:
+                last_kept[id(parent)] = remaining[-1]
     for member in last_kept.values():
         comma = _comma(document, member)
         if comma is not None:

@@ -28,7 +28,7 @@ OLDEST: Release = (1, 4)
 #: A newer library is judged as this one until its keys are known.
 NEWEST: Release = (1, 20)
 #: The releases that were examined; a release between two of them is judged as the older one.
-ASKED: tuple[Release, ...] = (OLDEST, (1, 9), (1, 11), *((1, minor) for minor in range(13, NEWEST[1] + 1)))
+EXAMINED_RELEASES: tuple[Release, ...] = (OLDEST, (1, 9), (1, 11), *((1, minor) for minor in range(13, NEWEST[1] + 1)))
 
 #: Most problems with a guess of the intended key: each guess compares all keys.
 GUESSES = 100
@@ -156,19 +156,19 @@ def release_text(release: Release) -> str:
 def known_keys() -> Mapping[str, Key]:
     """Every key of every release by its dotted name, in the order of the rendered file."""
     text = resources.files(__package__).joinpath("keys.yml").read_text(encoding="utf-8")
-    known: dict[str, Key] = {}
+    by_name: dict[str, Key] = {}
     for row in yaml.safe_load(text):
         for key in _expand(Key.model_validate(row)):
-            if key.key in known or not key.since:
-                raise ValueError(f"keys.yml: {key.key}: {'given twice' if key.key in known else 'has no since'}")
-            known[key.key] = key
-    return known
+            if key.key in by_name or not key.since:
+                raise ValueError(f"keys.yml: {key.key}: {'given twice' if key.key in by_name else 'has no since'}")
+            by_name[key.key] = key
+    return by_name
 
 
 def keys(release: Release) -> dict[str, Key]:
     """The keys that ``release`` reads."""
-    judged = min(release, NEWEST)
-    return {name: key for name, key in known_keys().items() if key.read_by(judged)}
+    examined_release = min(release, NEWEST)
+    return {name: key for name, key in known_keys().items() if key.read_by(examined_release)}
 
 
 def check(document: Document, release: Release) -> list[Problem]:
@@ -192,12 +192,12 @@ def check(document: Document, release: Release) -> list[Problem]:
 
 def get(document: Document, name: str) -> Any:
     """The value under a dotted name, or None."""
-    here: Any = document
+    node: Any = document
     for part in name.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+        if not isinstance(node, Mapping) or part not in node:
             return None
-        here = here[part]
-    return here
+        node = node[part]
+    return node
 
 
 def _expand(key: Key) -> Iterator[Key]:
@@ -215,18 +215,18 @@ def _latest(values: Mapping[str, Any], release: Release) -> Any:
 def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     """Dotted name and value of everything except objects on the way to a known key."""
     name = ".".join(path)
-    known = not path or any(key.startswith(name + ".") for key in known_keys())
+    is_section = not path or any(key.startswith(name + ".") for key in known_keys())
     # An unknown section is entered too: its keys show better than its name which section was intended.
-    if isinstance(value, Mapping) and (known or (len(path) == 1 and value)):
-        for part, item in value.items():
-            yield from _leaves(item, (*path, str(part)))
+    if isinstance(value, Mapping) and (is_section or (len(path) == 1 and value)):
+        for part, member in value.items():
+            yield from _leaves(member, (*path, str(part)))
     else:
         yield name, value
 
 
 def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
     every = known_keys()
-    if any(known.startswith(name + ".") for known in every):
+    if any(candidate.startswith(name + ".") for candidate in every):
         return Problem(name, f"expected an object (found {_shown(value)})", "wrong-type")
     key = every.get(name)
     if key is not None and release < release_of(key.since):
@@ -235,23 +235,25 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
     if key is not None:
         message = f"libcufile reads this key up to {key.until}; this is {release_text(release)}"
         return Problem(name, message, "dropped-key")
-    for known in every.values():
-        if known.shown == name:
-            message = f"unknown key (gdscheck prints {known.key} under this name; did you mean that?)"
-            return Problem(name, message, "unknown-key", known.key)
-        if known.formerly == name:
-            return Problem(name, f"libcufile no longer reads this key; it is {known.key} now", "renamed-key", known.key)
+    for candidate in every.values():
+        if candidate.shown == name:
+            message = f"unknown key (gdscheck prints {candidate.key} under this name; did you mean that?)"
+            return Problem(name, message, "unknown-key", candidate.key)
+        if candidate.formerly == name:
+            return Problem(
+                name, f"libcufile no longer reads this key; it is {candidate.key} now", "renamed-key", candidate.key
+            )
     near = _nearest(name, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)
 
 
-def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
+def _nearest(name: str, candidates: Mapping[str, Key]) -> str | None:
     """By the whole name first; then by the last part, for a key in the wrong section."""
-    near = nearest(name, known, cutoff=0.75)
+    near = nearest(name, candidates, cutoff=0.75)
     if near:
         return near
-    last = {key.rsplit(".", 1)[-1]: key for key in reversed(list(known))}
+    last = {key.rsplit(".", 1)[-1]: key for key in reversed(list(candidates))}
     near = nearest(name.rsplit(".", 1)[-1], last, cutoff=0.8)
     return last[near] if near else None
 

@@ -125,9 +125,9 @@ def log_dir(profile: Profile) -> str:
 
 def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, tuple[Any, str]]:
     """The values for keys that the fleet file doesn't set, and their origins."""
-    known = keys(release)
-    largest = get(profile.cufile, model.LARGEST) or known[model.LARGEST].default_for(release)
-    buffer = known[model.BUFFER].default_for(release)
+    release_keys = keys(release)
+    largest = get(profile.cufile, model.LARGEST) or release_keys[model.LARGEST].default_for(release)
+    buffer = release_keys[model.BUFFER].default_for(release)
     if isinstance(largest, int) and largest >= 64:
         # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
         buffer = min(buffer, largest)
@@ -140,7 +140,7 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, t
         model.LARGEST: (largest, own),
         model.BUFFER: (buffer, own),
     }
-    if model.P2PDMA in known:
+    if model.P2PDMA in release_keys:
         values[model.P2PDMA] = (profile.mode == "p2pdma", mode)
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
@@ -161,10 +161,10 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
-        here = result
+        section_values = result
         for section in sections:
-            here = here.setdefault(section, {})
-        here[last] = value
+            section_values = section_values.setdefault(section, {})
+        section_values[last] = value
     return result
 
 
@@ -198,19 +198,19 @@ def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 
 
 def _entries(
-    content: Mapping[str, Any], path: str, known: Mapping[str, Key], sources: Mapping[str, str]
+    content: Mapping[str, Any], path: str, release_keys: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One object for the template, in the order of keys.yml: values as JSON, sections as entries."""
 
     def place(name: str) -> int:
-        places = (at for at, key in enumerate(known) if f"{key}.".startswith(f"{path}{name}."))
-        return next(places, len(known))
+        places = (at for at, key in enumerate(release_keys) if f"{key}.".startswith(f"{path}{name}."))
+        return next(places, len(release_keys))
 
     result: list[dict[str, Any]] = []
     for name in sorted(content, key=place):
-        value, key = content[name], known.get(path + name)
+        value, key = content[name], release_keys.get(path + name)
         section = key is None and isinstance(value, Mapping)
-        inner = _entries(value, f"{path}{name}.", known, sources) if section else None
+        inner = _entries(value, f"{path}{name}.", release_keys, sources) if section else None
         if inner == []:
             continue
         unit = f"[{key.unit}] " if key and key.unit else ""

@@ -72,12 +72,12 @@ def judge(text: bytes | Document, release: Release, look: Look = everything_is_t
 
 
 def _judge_object(root: Node, release: Release, look: Look) -> Verdict:
-    known = keys(release)
-    effective: dict[str, Any] = {name: key.default_for(release) for name, key in known.items()}
-    slabs = _gpu_slabs(root, known)
+    release_keys = keys(release)
+    effective: dict[str, Any] = {name: key.default_for(release) for name, key in release_keys.items()}
+    slabs = _gpu_slabs(root, release_keys)
     for name in reading_order(release):
         try:
-            value = _read(root, known[name], release, effective, look)
+            value = _read(root, release_keys[name], release, effective, look)
             if value is not None:
                 effective[name] = value
             if name == model.BUFFER and release >= (1, 13) and not slabs:
@@ -118,19 +118,19 @@ def reading_order(release: Release) -> tuple[str, ...]:
 
 def _find(root: Node, name: str) -> Node | None:
     """The value that counts under a dotted name; a parent that isn't an object ends the process."""
-    here = root
+    node = root
     parts = name.split(".")
     for number, part in enumerate(parts):
-        member = here.last(part)
+        member = node.last(part)
         if member is None:
             return None
-        here = member.value
+        node = member.value
         if number + 1 < len(parts):
-            if here.kind == "null":
+            if node.kind == "null":
                 return None
-            if here.kind != "object":
+            if node.kind != "object":
                 raise _Stop(f"{'.'.join(parts[: number + 1])} is not an object", aborts=True)
-    return here
+    return node
 
 
 def _bool(node: Node, _key: Key) -> bool:
@@ -172,7 +172,7 @@ def _text(node: Node, _key: Key) -> str:
 def _list(node: Node, key: Key) -> list[Any]:
     if node.kind != "array":
         raise _Stop
-    return [(_text if key.type == "texts" else _int)(item, key) for item in node.items]
+    return [(_text if key.type == "texts" else _int)(element, key) for element in node.items]
 
 
 def _table(node: Node, key: Key) -> dict[str, list[str]]:
@@ -243,13 +243,13 @@ def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> No
             raise _Stop(f"{value!r} isn't a folder" if what else f"{value!r} doesn't exist")
 
 
-def _gpu_slabs(root: Node, known: Mapping[str, Key]) -> dict[str, Any]:
+def _gpu_slabs(root: Node, release_keys: Mapping[str, Key]) -> dict[str, Any]:
     """Effective values that follow from slabs of GPU bounce buffers; wrong slabs are dropped without a refusal."""
     lists: list[list[int]] = []
     for name in (model.GPU_SIZES, model.GPU_COUNTS):
         try:
-            node = _find(root, name) if name in known else None
-            lists.append(_list(node, known[name]) if node is not None else [])
+            node = _find(root, name) if name in release_keys else None
+            lists.append(_list(node, release_keys[name]) if node is not None else [])
         except _Stop:
             return {}
     sizes, counts = lists

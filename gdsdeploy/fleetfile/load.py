@@ -23,7 +23,7 @@ from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.text import WORDS
-from gdsdeploy.platform import known
+from gdsdeploy.platform import supported_systems
 
 M = TypeVar("M", bound=BaseModel)
 #: (path of keys, what is wrong there)
@@ -73,7 +73,7 @@ def _read_golden(fleet: Fleet, folder: Path) -> None:
 
 
 def _problems(fleet: Fleet) -> list[Problem]:
-    systems = known()
+    systems = supported_systems()
     unknown = [
         (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
         for name, profile in fleet.profiles.items()

@@ -9,21 +9,21 @@ from pathlib import Path
 from gdsdeploy.errors import FleetInvalid, did_you_mean
 
 
-def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
-    """The names of ``known`` that ``limit`` (comma separated, shell patterns) selects, in the fleet's order.
+def select(limit: str | None, names: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
+    """Those of ``names`` that ``limit`` (comma separated, shell patterns) selects, in the fleet's order.
 
     option: what a user calls it.
     Raises FleetInvalid for a pattern that selects nothing: a typing error must not mean "none", nor "all".
     """
     if limit is None:
-        return list(known)
+        return list(names)
     selected: set[str] = set()
     for pattern in (part.strip() for part in limit.split(",")):
-        matches = fnmatch.filter(known, pattern) if pattern else []
+        matches = fnmatch.filter(names, pattern) if pattern else []
         if not matches:
-            raise _no_host(f"{option}: ", pattern, known, fleet)
+            raise _no_host(f"{option}: ", pattern, names, fleet)
         selected |= set(matches)
-    return [name for name in known if name in selected]
+    return [name for name in names if name in selected]
 
 
 def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:

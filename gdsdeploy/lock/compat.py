@@ -28,7 +28,7 @@ def _alternatives(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
-def _known(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _require_subjects(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     for subject, expressions in conditions.items():
         if subject not in SUBJECTS:
             raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
@@ -38,7 +38,8 @@ def _known(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
 
 
 Conditions = Annotated[
-    dict[str, Annotated[tuple[str, ...], BeforeValidator(_alternatives), Field(min_length=1)]], AfterValidator(_known)
+    dict[str, Annotated[tuple[str, ...], BeforeValidator(_alternatives), Field(min_length=1)]],
+    AfterValidator(_require_subjects),
 ]
 
 
@@ -113,8 +114,8 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
         if rule.warns and not holds:
             continue
         allowed = holds if rule.needs else not (rule.refuses and holds)
-        here = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
-        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {here}.", warning=bool(rule.warns)))
+        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
+        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
     return verdicts
 
 

@@ -68,18 +68,18 @@ def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
     value = _mapping(document)
     if "profiles" in value and "lock_version" not in value:
         raise LockInvalid(f"{path}: this is a fleet file", hint=f"Its lock is {beside(path)}")
-    own, found = _numbers(LOCK_VERSION), _numbers(value.get("lock_version"))
-    if found and found[0] != own[0]:
+    own, file_version = _numbers(LOCK_VERSION), _numbers(value.get("lock_version"))
+    if file_version and file_version[0] != own[0]:
         raise LockInvalid(
             f"{path}: lock version {value['lock_version']}, but this gdsdeploy reads {own[0]}.x",
-            hint="Use the gdsdeploy that wrote it" if found > own else "Run `gdsdeploy lock` on the fleet file",
+            hint="Use the gdsdeploy that wrote it" if file_version > own else "Run `gdsdeploy lock` on the fleet file",
         )
-    if found > own:
+    if file_version > own:
         warn(
             f"{path}: written by a newer gdsdeploy (lock version {value['lock_version']}, this one writes "
             f"{LOCK_VERSION}); unknown keys are ignored"
         )
-    lock = parse_document(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
+    lock = parse_document(document, Lock, error=LockInvalid, extra="ignore" if file_version > own else None)
     if _digest(value) != lock.digest:
         raise LockInvalid(
             f"{path}: the lock was edited by hand: its content does not match its digest",
@@ -169,9 +169,9 @@ class Reason:
 
 def status(fleet: Fleet, lock: Lock) -> list[Reason]:
     """Every reason why ``lock`` does not fit ``fleet``; empty: it fits."""
-    missing, gone = fleet.profiles.keys() - lock.targets.keys(), lock.targets.keys() - fleet.profiles.keys()
+    missing, surplus = fleet.profiles.keys() - lock.targets.keys(), lock.targets.keys() - fleet.profiles.keys()
     reasons = [Reason(Difference.PROFILE_MISSING, name, "", "", "") for name in sorted(missing)]
-    reasons += [Reason(Difference.PROFILE_GONE, name, "", "", "") for name in sorted(gone)]
+    reasons += [Reason(Difference.PROFILE_GONE, name, "", "", "") for name in sorted(surplus)]
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         reasons += _profile(name, fleet.profiles[name], lock.targets[name])
         reasons += _repositories(fleet, name, lock.targets[name])
@@ -188,9 +188,9 @@ def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.ARCH_CHANGED, name, "", profile.arch, target.arch)
     current = pins(profile)
     for key in sorted(current.keys() | target.pins.keys()):
-        expected, found = current.get(key, "nothing"), target.pins.get(key, "nothing")
-        if expected != found:
-            yield Reason(_NAMED.get(key, Difference.PIN_CHANGED), name, "" if key in _NAMED else key, expected, found)
+        expected, actual = current.get(key, "nothing"), target.pins.get(key, "nothing")
+        if expected != actual:
+            yield Reason(_NAMED.get(key, Difference.PIN_CHANGED), name, "" if key in _NAMED else key, expected, actual)
 
 
 def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
@@ -215,10 +215,10 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
         ]
         if fixed.uri:
             compared.append(("uri", [fixed.uri], [indices[0].uri]))
-        for key, expected, found in compared:
-            if expected != found:
+        for key, expected, actual in compared:
+            if expected != actual:
                 subject = f"{repository}.{key}"
-                yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(found))
+                yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(actual))
         for signer in sorted({index.signed_by for index in indices} - set(fixed.fingerprints)):
             yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
 

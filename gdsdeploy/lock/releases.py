@@ -58,9 +58,9 @@ class Release:
                 f"{name}: the release {short(self.lock.digest)} has no profile {profile}",
                 hint=f"Name the lock that this host has: gdsdeploy rollout start {self.fleet_path} --from LOCK",
             )
-        here = now.everyone()[name]
-        modules = machines[name].modules if name in machines else here.modules
-        host = FleetHost.model_validate({**here.model_dump(), "profile": profile, "modules": modules})
+        current = now.everyone()[name]
+        modules = machines[name].modules if name in machines else current.modules
+        host = FleetHost.model_validate({**current.model_dump(), "profile": profile, "modules": modules})
         group = "builders" if name in now.builders else "hosts"
         own = {**getattr(self.fleet, group), name: host}
         other = "hosts" if group == "builders" else "builders"

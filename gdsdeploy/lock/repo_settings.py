@@ -34,15 +34,15 @@ def repositories(
     chosen: list[Repository] = []
     problems: list[str] = []
     if not names(fleet, profile, platform):
-        known = ", ".join(sorted(fleet.repositories)) or "none"
+        listed = ", ".join(sorted(fleet.repositories)) or "none"
         problems.append(
-            f"profiles.{profile}.repositories: {platform.os} has no presets, so list some; the fleet file has {known}"
+            f"profiles.{profile}.repositories: {platform.os} has no presets, so list some; the fleet file has {listed}"
         )
     for name in names(fleet, profile, platform):
         entry, preset = fleet.repositories.get(name), presets.get(name)
         if entry is None and preset is None:
-            known = ", ".join(sorted({*presets, *fleet.repositories}))
-            problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {known}")
+            listed = ", ".join(sorted({*presets, *fleet.repositories}))
+            problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {listed}")
             continue
         lacks = _lacks(entry or RepositoryEntry(), preset, platform.kind)
         if lacks:

@@ -15,7 +15,7 @@ from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
 from gdsdeploy.lock.resolve import resolve
-from gdsdeploy.lock.resolve.explain import Explanation, known
+from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.target import pins
@@ -161,12 +161,12 @@ def explain(
     explanations = []
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
         target, platform = lock.targets[name], stack_platform_for(fleet.profiles[name].os)
-        if what in known(target):
+        if what in explainable_names(target):
             universe, _ = reader.read(name, platform)
             with contextlib.suppress(KeyError):
                 explanations.append(why(name, fleet.profiles[name], platform, universe, target, what))
     if not explanations:
-        names = {each for target in lock.targets.values() for each in known(target)}
+        names = {each for target in lock.targets.values() for each in explainable_names(target)}
         hint = f"Try: {nearest(what, sorted(names)) or 'driver, kernel, nvidia-fs, libcufile'}"
         raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=hint)
     return explanations
@@ -189,9 +189,9 @@ def check(
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
             continue
-        for locked, found in _older(target, indices):
-            subject = f"{found.repository} {found.suite}".strip()
-            reasons.append(Reason(Difference.INDEX_OLDER, name, subject, locked.date, found.date))
+        for locked, current in _older(target, indices):
+            subject = f"{current.repository} {current.suite}".strip()
+            reasons.append(Reason(Difference.INDEX_OLDER, name, subject, locked.date, current.date))
         universe = universe.with_streams(dict(stream.split(":", 1) for stream in target.modules))
         lost = list(_lost(name, target, universe))
         reasons += lost

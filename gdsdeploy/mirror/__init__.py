@@ -147,8 +147,8 @@ def _read(
     return lists, max(dates)
 
 
-def _stanzas(each: PackageList, wanted: Sequence[Candidate]) -> Iterable[tuple[Candidate, str]]:
-    for c in wanted:
+def _stanzas(each: PackageList, candidates: Sequence[Candidate]) -> Iterable[tuple[Candidate, str]]:
+    for c in candidates:
         if (c.repository, c.suite, c.component) == (each.where.repository, each.where.suite, each.where.component):
             yield c, each.stanza(c)
 

@@ -69,19 +69,19 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
 def locked(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
     """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
     listed: dict[Key, Candidate] = {}
-    gone: list[str] = []
+    missing: list[str] = []
     for package in packages:
         # Two suites may list the same version with different content.
         candidates = (c for each in lists for c in each.named(package.package))
         same = next((c for c in candidates if c.sha256 == package.sha256), None)
         if same is None:
             where = ", ".join(filter(None, (package.repository, package.suite)))
-            gone.append(f"  - {package.package} {package.version} ({where})")
+            missing.append(f"  - {package.package} {package.version} ({where})")
         else:
             listed[same.key] = same
-    if gone:
+    if missing:
         raise LockStale(
-            "\n".join(["the repositories no longer list these locked files:", *sorted(gone)]),
+            "\n".join(["the repositories no longer list these locked files:", *sorted(missing)]),
             hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
         )
     return [listed[key] for key in sorted(listed)]

@@ -24,13 +24,13 @@ def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tup
     chosen: dict[Key, Candidate] = {}
     lacking: list[str] = []
     waiting = list(locked.values())
-    seen: set[Group] = set()
+    visits: set[Group] = set()
     while waiting:
         owner = waiting.pop()
         for group in (*owner.pre_depends, *owner.depends):
-            if group in seen:
+            if group in visits:
                 continue
-            seen.add(group)
+            visits.add(group)
             answer = _answer(group, locked, chosen, universe, order)
             if answer is None:
                 if not _absent(group, locked, universe):

@@ -104,11 +104,11 @@ def content(
     system: dict[Key, Candidate] = {}
     streams: set[tuple[str, str]] = set()
     for target in targets:
-        seen = ModularUniverse(lists, modules).with_streams(_streams(target))
+        modular = ModularUniverse(lists, modules).with_streams(_streams(target))
         own = choice.locked(target.packages, lists)
-        _visible(own, seen, target)
-        tools = _tools(seen, platform) if dependencies else []
-        needed = [*tools, *choice.dependencies([*own, *tools], seen, platform, name)] if dependencies else []
+        _visible(own, modular, target)
+        tools = _tools(modular, platform) if dependencies else []
+        needed = [*tools, *choice.dependencies([*own, *tools], modular, platform, name)] if dependencies else []
         stack |= {c.key: c for c in own}
         system |= {c.key: c for c in needed}
         streams |= _active(modules, _streams(target), [*own, *needed])
@@ -130,15 +130,15 @@ def _streams(target: Target) -> dict[str, str]:
     return dict(stream.split(":", 1) for stream in target.modules)
 
 
-def _tools(seen: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
+def _tools(modular: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
     """The newest of each that is on offer."""
-    offered = filter(None, map(seen.named, _TOOLS))
+    offered = filter(None, map(modular.named, _TOOLS))
     return [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
 
 
-def _visible(stack: Iterable[Candidate], seen: ModularUniverse, target: Target) -> None:
+def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Target) -> None:
     """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
-    hidden = [c for c in stack if c.key not in {other.key for other in seen.named(c.package)}]
+    hidden = [c for c in stack if c.key not in {other.key for other in modular.named(c.package)}]
     if hidden:
         raise LockStale(
             "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
@@ -167,11 +167,11 @@ def _documents(texts: Mapping[str, bytes], streams: set[tuple[str, str]]) -> Ite
                 read = next(yamlfile.documents(document.encode()), None) or {}
             except yaml.YAMLError as error:
                 raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
-            if _wanted(read, streams):
+            if _is_about(read, streams):
                 yield f"---\n{document}\n...\n"
 
 
-def _wanted(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> bool:
+def _is_about(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> bool:
     data = document.get("data") or {}
     if document.get("document") == "modulemd":
         return (data.get("name"), data.get("stream")) in streams

@@ -191,4 +191,4 @@ class Task(JsonForm):
     #: from 1; above 1: an earlier attempt may have done it, wholly or in part
     attempt: int = 1
     #: facts from earlier steps, as in their END events, merged
-    known: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)

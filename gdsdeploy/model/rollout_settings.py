@@ -145,7 +145,7 @@ class Notify(Model):
     def _events(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in list(Kind):
-                raise ValueError(f"{name!r} is no event; there are {', '.join(Kind)}")
+                raise ValueError(f"{name!r} isn't an event; there are {', '.join(Kind)}")
         return value
 
 

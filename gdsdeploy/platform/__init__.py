@@ -10,13 +10,13 @@ from gdsdeploy.host.model.discovery import import_modules
 from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, registered
 from gdsdeploy.repo.order import DEB, Order
 
-__all__ = ["Preset", "StackPackage", "StackPlatform", "known", "stack_platform_for", "version_order"]
+__all__ = ["Preset", "StackPackage", "StackPlatform", "stack_platform_for", "supported_systems", "version_order"]
 
 import_modules(__name__)
 _PLATFORMS = registered()
 
 
-def known() -> tuple[str, ...]:
+def supported_systems() -> tuple[str, ...]:
     """Every ``os`` that a profile may name."""
     return tuple(_PLATFORMS)
 
@@ -26,7 +26,9 @@ def stack_platform_for(os: str) -> StackPlatform:
     try:
         return _PLATFORMS[os]
     except KeyError:
-        raise FleetInvalid(f"the operating system {os!r} is not known", hint=f"Known: {', '.join(known())}") from None
+        raise FleetInvalid(
+            f"the operating system {os!r} is not known", hint=f"Known: {', '.join(supported_systems())}"
+        ) from None
 
 
 def version_order(os: str) -> Order:

@@ -40,8 +40,8 @@ class Ubuntu(DpkgPlatform):
     """One release of Ubuntu."""
 
     def presets(self) -> dict[str, Preset]:
-        def preset(suites: tuple[str, ...], known: str) -> Preset:
-            return Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, re.compile(_RELEASE_NAME + known))
+        def preset(suites: tuple[str, ...], suffix: str) -> Preset:
+            return Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, re.compile(_RELEASE_NAME + suffix))
 
         return {
             "ubuntu": preset((self.codename, f"{self.codename}-updates"), "(?:-updates|-backports)?"),

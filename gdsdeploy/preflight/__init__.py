@@ -31,21 +31,21 @@ class Cell:
     candidate: StackCandidate
     record: PreflightRecord | None
     #: whether the record is an earlier run's
-    kept: bool
+    is_earlier: bool
 
 
 def preflight(
     fleet: Fleet,
     lock: Lock | None,
     profiles: Sequence[str],
-    asked: StackChoices,
+    choices: StackChoices,
     *,
     mode: Mode,
     again: bool,
     fetcher: Fetcher,
     step: Step,
 ) -> list[Cell]:
-    """Try every stack in ``asked`` for every profile.
+    """Try every stack in ``choices`` for every profile.
 
     again: ignore the records of earlier runs.
     Raises NoSolution for versions that the repositories don't have, MissingProgram, GdsError for a profile that
@@ -67,7 +67,7 @@ def preflight(
         locked = lock.targets.get(name) if lock else None
         cells += (
             _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher, step=step)
-            for candidate in candidates(name, profile, platform, universe, indices, locked, asked)
+            for candidate in candidates(name, profile, platform, universe, indices, locked, choices)
         )
     return cells
 
@@ -84,14 +84,14 @@ def _cell(
 ) -> Cell:
     target = candidate.target
     if target is None:
-        return Cell(candidate, None, kept=False)
+        return Cell(candidate, None, is_earlier=False)
     trial.require_machine(target)
     mode = trial.effective_mode(mode, target)
     earlier = None if again else record.find(target)
     if earlier is not None and (earlier.mode == "full" or mode == "quick"):
-        return Cell(candidate, earlier, kept=True)
+        return Cell(candidate, earlier, is_earlier=True)
     layers = ingredients.layers(target, platform, universe, fetcher, step)
     with step(f"Trying {candidate.label} ({mode})"):
         new = trial.trial(candidate, layers, mode)
     record.keep(new)
-    return Cell(candidate, new, kept=False)
+    return Cell(candidate, new, is_earlier=False)

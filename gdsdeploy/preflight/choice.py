@@ -68,9 +68,9 @@ def candidates(
     universe: Universe,
     indices: Sequence[Index],
     locked: Target | None,
-    asked: StackChoices,
+    choices: StackChoices,
 ) -> list[StackCandidate]:
-    """Every combination in ``asked``, in the order of its words; kernels outermost.
+    """Every combination in ``choices``, in the order of its words; kernels outermost.
 
     Raises NoSolution, with the available versions, for one that the repositories don't have.
     """
@@ -84,13 +84,13 @@ def candidates(
     )
     offered = options.find(open_profile, platform, universe)
     defaults = _defaults(profile, locked)
-    choices = itertools.product(
-        _pick(where, offered, "kernel", asked.kernels or defaults.kernels),
-        _pick(where, offered, "driver", asked.drivers or defaults.drivers),
-        _pick(where, offered, "nvidia-fs", asked.nvidia_fs or defaults.nvidia_fs),
+    combinations = itertools.product(
+        _pick(where, offered, "kernel", choices.kernels or defaults.kernels),
+        _pick(where, offered, "driver", choices.drivers or defaults.drivers),
+        _pick(where, offered, "nvidia-fs", choices.nvidia_fs or defaults.nvidia_fs),
     )
     stacks = []
-    for kernel, driver, source in choices:
+    for kernel, driver, source in combinations:
         facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
         against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
         target, problem = _target(name, profile, platform, universe, indices, locked, (kernel, driver, source))

@@ -103,7 +103,7 @@ def _file(repository: str, suite: str, name: str, sha256: str, size: int, indice
 
 
 def _fetch(files: Sequence[_File], fetcher: Fetcher, step: Callable[[str], AbstractContextManager[None]]) -> None:
-    missing = [file for file in files if fetcher.kept(file[1], file[2]) is None]
+    missing = [file for file in files if fetcher.find_cached(file[1], file[2]) is None]
     if not missing:
         return
 

@@ -134,7 +134,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
     )
     # Unpacking Debian's list takes longer than everything else together; the signed index has its sha256 as well.
     plain = release.files.get(stem)
-    unpacked = fetcher.kept(*plain) if plain else None
+    unpacked = fetcher.find_cached(*plain) if plain else None
     if unpacked is not None:
         return PackageList(unpacked.read_bytes(), where_from)
     missing: MissingFile | None = None

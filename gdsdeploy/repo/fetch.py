@@ -108,14 +108,14 @@ class Fetcher:
 
         Raises NotThere and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
         """
-        kept = self.kept(sha256, size)
-        if kept is not None:
-            return kept
+        cached_path = self.find_cached(sha256, size)
+        if cached_path is not None:
+            return cached_path
         path = self._place(sha256)
         with _writing(path):
             return self._store(uri, path, sha256, size)
 
-    def kept(self, sha256: str, size: int) -> Path | None:
+    def find_cached(self, sha256: str, size: int) -> Path | None:
         """The path of a cached file with exactly this content, if there is one."""
         path = self._place(sha256)
         if not path.is_file() or path.stat().st_size != size or _sha256(path) != sha256:
@@ -158,12 +158,12 @@ class Fetcher:
             try:
                 self._fetch(uri, sink.file, size)
                 sink.close()
-                found = _sha256(part)
-                if part.stat().st_size != size or found != sha256:
+                digest = _sha256(part)
+                if part.stat().st_size != size or digest != sha256:
                     raise RepositoryUntrusted(
                         f"{uri}: this is not the file that the signed index names\n"
                         f"  expected {size} bytes, sha256 {sha256}\n"
-                        f"  found    {part.stat().st_size} bytes, sha256 {found}",
+                        f"  found    {part.stat().st_size} bytes, sha256 {digest}",
                         hint=BETWEEN_UPDATES,
                     )
                 part.replace(path)

@@ -61,15 +61,15 @@ class Modules:
                     hint="Pin a driver branch that has a stream, or add a repository that has this one",
                 )
             active[name] = stream
-        seen: set[str] = set()
+        active_rpms: set[str] = set()
         for name, stream in active.items():
-            seen |= self.artifacts[name][stream]
-        hidden = {rpm for each in self.artifacts.values() for rpms in each.values() for rpm in rpms} - seen
-        names = {rpm.rsplit("-", 2)[0] for rpm in seen if not rpm.endswith((".src", ".nosrc"))}
+            active_rpms |= self.artifacts[name][stream]
+        hidden = {rpm for each in self.artifacts.values() for rpms in each.values() for rpm in rpms} - active_rpms
+        names = {rpm.rsplit("-", 2)[0] for rpm in active_rpms if not rpm.endswith((".src", ".nosrc"))}
 
         def visible(candidate: Candidate) -> bool:
             rpm = nevra(candidate)
-            if rpm in seen:
+            if rpm in active_rpms:
                 return True
             # Every package provides its own name.
             return rpm not in hidden and not any(offer.package in names for offer in candidate.provides)
@@ -114,10 +114,10 @@ class ModularUniverse(Universe):
         return tuple(sorted(f"{name}:{stream}" for name, stream in self._enabled.items()))
 
     def named(self, name: str) -> list[Candidate]:
-        return self._seen(super().named(name))
+        return self._only_visible(super().named(name))
 
     def providing(self, name: str) -> list[Candidate]:
-        return self._seen(super().providing(name))
+        return self._only_visible(super().providing(name))
 
-    def _seen(self, candidates: list[Candidate]) -> list[Candidate]:
+    def _only_visible(self, candidates: list[Candidate]) -> list[Candidate]:
         return candidates if self._visible is None else [c for c in candidates if self._visible(c)]

@@ -62,9 +62,9 @@ class Slots:
         claims.room -= costs
         return True
 
-    def set_held(self, host: str, held: bool) -> None:
+    def set_held(self, host: str, holds: bool) -> None:
         """Whether the host takes a slot for this rollout."""
-        self._set(self.held, host, held, self.down)
+        self._set(self.held, host, holds, self.down)
 
     def set_down(self, host: str, down: bool) -> None:
         """Whether the host is out of work for reasons outside of this rollout."""

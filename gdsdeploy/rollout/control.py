@@ -32,9 +32,9 @@ _WORDS: Final = {
 
 def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
     """Why a rollout after ``phases`` (kinds of journal.PHASES) can't become ``kind``; None: it can."""
-    seen = [event.kind for event in phases]
-    now = seen[-1] if seen else Kind.PLANNED
-    back = Kind.ROLLBACK in seen
+    kinds = [event.kind for event in phases]
+    now = kinds[-1] if kinds else Kind.PLANNED
+    back = Kind.ROLLBACK in kinds
     if kind is Kind.RESUMED:
         return None  # also when finished or under way: it asks lost hosts again
     if kind is Kind.ROLLBACK:
@@ -43,7 +43,7 @@ def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
         return "it is finished"
     if kind is Kind.PAUSED:
         return "it is paused already" if now is Kind.PAUSED else None
-    return "it is being rolled back" if back else "it is aborted already" if Kind.ABORTED in seen else None
+    return "it is being rolled back" if back else "it is aborted already" if Kind.ABORTED in kinds else None
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def _request(path: Path, payload: Payload, end: float) -> Event | None:
 def _answer(value: Mapping[str, Any]) -> Event:
     if "event" in value:
         return Event.from_json(value["event"])
-    known = {error.__name__: error for error in all_errors()}
-    raise known.get(value["error"], GdsError)(value["message"], hint=value["hint"])
+    classes = {error.__name__: error for error in all_errors()}
+    raise classes.get(value["error"], GdsError)(value["message"], hint=value["hint"])
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ _OTHER_ROWS = 12
 
 
 class Watch:
-    """Feed it every event: earlier ones with ``known``, new ones with ``observe``."""
+    """Feed it every event: earlier ones with ``replay``, new ones with ``observe``."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -32,7 +32,7 @@ class Watch:
         self._latest: dict[str, str] = {}
         self.status: Status | None = None
 
-    def known(self, events: Iterable[Event]) -> None:
+    def replay(self, events: Iterable[Event]) -> None:
         """Take earlier events without showing them.  Raises JournalUnusable."""
         for event in events:
             self._feed(event)

@@ -196,7 +196,7 @@ class Fold:
             hoststate.interrupted(host)
         if step is Step.PREFLIGHT and host.waits == "gate":
             hoststate.go(host, step)
-        soaks = step is Step.SOAK and host.outcome is Outcome.DONE and not host.judged
+        soaks = step is Step.SOAK and host.outcome is Outcome.DONE and not host.soak_passed
         follows = host.step is step and host.outcome is None and host.due is None
         if not soaks and not follows:
             raise self._wrong(event, f"{host.name} is not about to begin {step}")
@@ -284,7 +284,7 @@ class Fold:
             state.state, state.closed = "closed", event.time
         for name in state.wave.hosts:
             host = self.hosts[name]
-            if soaks and host.outcome is Outcome.DONE and not (host.judged or host.running):
+            if soaks and host.outcome is Outcome.DONE and not (host.soak_passed or host.running):
                 host.waits = "soak"
             self._index(host)
 
@@ -330,7 +330,7 @@ class Fold:
             host.state,
             host.outcome is None,
             host.active,
-            host.outcome is Outcome.DONE and not host.judged,
+            host.outcome is Outcome.DONE and not host.soak_passed,
             host.failed_at is not None and not host.accepted,
         )
         old = host.counted

@@ -66,7 +66,7 @@ class HostState:
     attempt: int = 0
     waits: Waits = "wave"
     #: facts from its steps, merged
-    known: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     outcome: Outcome | None = None
     #: the outcome to write down
     due: Outcome | None = None
@@ -90,7 +90,7 @@ class HostState:
     returning: bool = False
     powered: bool = False
     #: passed the validation at the end of its wave's soak
-    judged: bool = False
+    soak_passed: bool = False
     refusals: int = 0
     #: its last known boot, and the boot in which every check passed; empty: unknown
     boot: str = ""
@@ -160,7 +160,7 @@ def end(host: HostState, done: StepDone) -> None:
     step = host.step
     assert step is not None
     host.running = False
-    host.known.update(done.data)
+    host.data.update(done.data)
     if step in (Step.PREFLIGHT, Step.BOOT, Step.UNDO_BOOT):
         host.boot = done.facts.boot_id or ""
     match step:
@@ -178,7 +178,7 @@ def end(host: HostState, done: StepDone) -> None:
             host.out = host.returning = False
             _over(host)
         case Step.SOAK:
-            host.step, host.attempt, host.judged = None, 0, True
+            host.step, host.attempt, host.soak_passed = None, 0, True
             if host.recalled:
                 _from_work(host)
         case Step.POWER:

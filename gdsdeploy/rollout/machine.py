@@ -180,4 +180,4 @@ class StateMachine(Fold):
 def _task(host: HostState, step: Step | None = None) -> Task:
     step = step or host.step
     assert step is not None
-    return Task(host.name, step, host.attempt + 1 if step is host.step else 1, dict(host.known))
+    return Task(host.name, step, host.attempt + 1 if step is host.step else 1, dict(host.data))

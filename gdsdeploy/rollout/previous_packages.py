@@ -72,7 +72,7 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
                 if not fetcher.has(uri):
                     missing.append(f"{package.package} {package.version}: not in its repository any more")
                 return
-            if fetcher.kept(package.sha256, package.size) is None:
+            if fetcher.find_cached(package.sha256, package.size) is None:
                 progress(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
             files[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
         except KeyError:

@@ -36,8 +36,8 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
     """
     path = Path(plan.fleet)
     settings = Rollout.model_validate(dict(plan.settings))
-    seen = watch.status.last.number if watch.status is not None and watch.status.last is not None else 0
-    watch.known(writer.events(plan.id, after=seen))
+    last_number = watch.status.last.number if watch.status is not None and watch.status.last is not None else 0
+    watch.replay(writer.events(plan.id, after=last_number))
     with Notifier(settings.notify, rollout=plan.id, fleet=path, warn=console.warn) as notify:
 
         def observe(event: Event) -> None:
@@ -174,13 +174,13 @@ def _removed(plan: Plan, path: Path) -> Collection[str]:
 
 
 def _notices(plan: Plan, path: Path) -> Iterator[str]:
-    kept = "the rollout continues with the one that it was planned with"
+    consequence = "the rollout continues with the one that it was planned with"
     with suppress(GdsError):
         if releases.digest_of(path) != plan.fleet_digest:
-            yield f"{path} was edited since; {kept}"
+            yield f"{path} was edited since; {consequence}"
     with suppress(GdsError):
         if lockfile.read(lockfile.beside(path)).digest != plan.lock_digest:
-            yield f"{lockfile.beside(path)} is another lock than before; {kept}"
+            yield f"{lockfile.beside(path)} is another lock than before; {consequence}"
 
 
 def find_rollout(path: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:

@@ -54,7 +54,7 @@ class HostStatus:
     #: lapse at which it came to its outcome
     ended: float | None = None
     #: facts from its steps, merged
-    known: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     #: whether it is out of work
     away: bool = False
     #: its failure no longer counts, by ``--accept``
@@ -70,7 +70,7 @@ class HostStatus:
     @property
     def facts(self) -> Facts:
         """The typed facts; raises ValueError for a value of another type."""
-        return read(Facts, self.known)
+        return read(Facts, self.data)
 
     @property
     def state(self) -> str:
@@ -210,7 +210,7 @@ class Status:
                 self._begun(host, step, attempt)
             case events.StepDone(step, facts):
                 self._over(host, step)
-                host.known.update(facts)
+                host.data.update(facts)
                 if step == Step.RETURN:
                     host.away = False
                 if step == Step.SOAK and host.recalled:

@@ -74,7 +74,7 @@ def validate(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    asked: ValidateOptions = ValidateOptions(),
+    options: ValidateOptions = ValidateOptions(),
     since_boot: bool = False,
     progress: Callable[[str], None],
 ) -> Report:
@@ -86,22 +86,22 @@ def validate(
     """
     when = utc_now()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    waivers_of = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
+    waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
 
     def judge(answer: Answer) -> HostReport:
         name = answer.host
         if since_boot:
-            return _recorded(expected[name], answer, asked, waivers_of[name])
+            return _recorded(expected[name], answer, options, waivers_of[name])
 
         def report(evidence: dict[str, Any]) -> HostReport:
             expectation = fit_expectation(fleet, lock, expected[name], answer)
-            return host_report(expectation, evidence, asked, waivers_of[name], answer.seconds)
+            return host_report(expectation, evidence, options, waivers_of[name], answer.seconds)
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
-    argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
+    argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if options.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
-    timeout += max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0
+    timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
     reports: dict[str, HostReport] = {}
     for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
         name = answer.host
@@ -113,7 +113,7 @@ def validate(
         progress(line(reports[name]))
     hosts = tuple(reports[name] for name in names)
     return Report(
-        str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, asked.today())
+        str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, options.today())
     )
 
 
@@ -161,17 +161,17 @@ def _counted(report: Report, verdict: str) -> str:
 def host_report(
     expected: Expectation,
     evidence: Mapping[str, Any],
-    asked: ValidateOptions,
+    options: ValidateOptions,
     waivers: Sequence[Waiver],
     seconds: float = 0.0,
 ) -> HostReport:
     """The checks' report on a host's evidence, wherever it is from."""
     facts = facts_from(evidence)
-    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, asked.only))
+    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, options.only))
     return HostReport(
         host=expected.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, waivers, asked.today())),
+        findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
         evidence_digest=_digest(evidence),
         expectation_digest=_digest(json.loads(expected.to_json())),
@@ -204,17 +204,17 @@ def report_without_evidence(expected: Expectation, error: GdsError, seconds: flo
     return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
-def _recorded(expected: Expectation, answer: Answer, asked: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
+def _recorded(expected: Expectation, answer: Answer, options: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
     """What the host's own gate found in this boot; raises why nothing is known of it."""
     reply = reply_schema.judge_reply(answer, "gate show", reply_schema.GateShown, dict)
     record = gate.record_of(reply["record"]) if reply["record"] else None
     findings = [_this_boot(expected, record, reply["reason"] or "the answer holds no record")]
     if record is not None:
-        findings += [finding for finding in record.read_findings() if selected(finding, asked.only)]
+        findings += [finding for finding in record.read_findings() if selected(finding, options.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, waivers, asked.today())),
+        findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id=reply["boot_id"],
         stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),

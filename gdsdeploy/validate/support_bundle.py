@@ -86,27 +86,29 @@ def pack_fleet(
 
 
 def judge(
-    bundle: Bundle, asked: ValidateOptions | None = None, *, fleet: str = "", progress: Callable[[str], None]
+    bundle: Bundle, options: ValidateOptions | None = None, *, fleet: str = "", progress: Callable[[str], None]
 ) -> Report:
     """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
-    asked = replace(asked or ValidateOptions(), day=bundle.when[:10])
+    options = replace(options or ValidateOptions(), day=bundle.when[:10])
     reports: list[HostReport] = []
-    waivers_of = {name: [*host.waivers, *asked.waivers] for name, host in bundle.hosts.items()}
+    waivers_of = {name: [*host.waivers, *options.waivers] for name, host in bundle.hosts.items()}
     for name, host in bundle.hosts.items():
-        report = _host_report(name, host, asked, waivers_of[name])
+        report = _host_report(name, host, options, waivers_of[name])
         reports.append(report)
         progress(line(report))
-    waiver_uses = waiver_report.waiver_uses(waivers_of, reports, asked.today())
+    waiver_uses = waiver_report.waiver_uses(waivers_of, reports, options.today())
     return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
 
-def _host_report(name: str, host: bundles.BundleHost, asked: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
+def _host_report(
+    name: str, host: bundles.BundleHost, options: ValidateOptions, waivers: Sequence[Waiver]
+) -> HostReport:
     if host.evidence is None:
         trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
         return HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
     try:
         with reply_schema.unexpected_errors(name):
-            return host_report(host.expectation, host.evidence, asked, waivers, host.seconds)
+            return host_report(host.expectation, host.evidence, options, waivers, host.seconds)
     except GdsError as error:
         return report_without_evidence(host.expectation, error, host.seconds)
 

@@ -21,7 +21,7 @@ TOO_OLD = 78
 #: Root's own folder, empty after a boot.
 FOLDER = "/run/gdsdeploy"
 #: Seconds that the modules of a program stay there; the next call brings them back.
-KEPT = 86400
+RETENTION = 86400
 
 
 def load(stream):
@@ -107,7 +107,7 @@ def unpack(folder, program):
             raise
     for other in os.listdir(FOLDER):
         path = os.path.join(FOLDER, other)
-        if other.startswith("program-") and os.lstat(path).st_mtime < time.time() - KEPT:
+        if other.startswith("program-") and os.lstat(path).st_mtime < time.time() - RETENTION:
             shutil.rmtree(path, ignore_errors=True)
     return folder
 

@@ -42,7 +42,7 @@ def differences(document: bytes, release: Release, ours: Verdict, theirs: Answer
         # A count below zero has it fill its memory first; on a busy machine its time is over before the memory is.
         return
     if outcome != theirs_outcome:
-        words = f"{theirs_outcome} ({theirs.key}; {' / '.join(theirs.said)[:200]})"
+        words = f"{theirs_outcome} ({theirs.key}; {' / '.join(theirs.output)[:200]})"
         yield Difference(document, "outcome", f"{outcome} ({ours.key}: {ours.reason})", words)
     elif outcome == "refused" and ours.key != theirs.key:
         yield Difference(document, "key", f"{ours.key} ({ours.reason})", str(theirs.key))

@@ -163,14 +163,14 @@ def _nest(values: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
-        here = result
+        table = result
         for part in path:
-            inner = here.setdefault(part, {})
+            inner = table.setdefault(part, {})
             if not isinstance(inner, dict):
                 break
-            here = inner
+            table = inner
         else:
-            here[last] = value
+            table[last] = value
     return result
 
 

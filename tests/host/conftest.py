@@ -68,9 +68,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     values: list[Finding | NoFindingsError] = []
     ids: list[str] = []
     for host in hosts:
-        found = _findings(host, option.fleet)
-        values += found
-        ids += [f"{host.backend.get_pytest_id()}-{getattr(item, 'check', 'reachable')}" for item in found]
+        findings = _findings(host, option.fleet)
+        values += findings
+        ids += [f"{host.backend.get_pytest_id()}-{getattr(finding, 'check', 'reachable')}" for finding in findings]
     metafunc.parametrize("finding", values, ids=ids)
 
 
@@ -78,9 +78,9 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
     try:
         expectation = _expectation(Path(fleet), host.backend.hostname) if fleet else None
         rows = _ask(host, expectation)["findings"]
-        given = waivers.of_host(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
-        found = waiver.apply([finding_from(row) for row in rows], given, waiver.today())
-        return [*found] or [NoFindingsError("no check applies to this host")]
+        host_waivers = waivers.of_host(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
+        findings = waiver.apply([finding_from(row) for row in rows], host_waivers, waiver.today())
+        return [*findings] or [NoFindingsError("no check applies to this host")]
     except pytest.UsageError:
         raise
     except Exception as reason:  # noqa: BLE001 - each backend has its own; the test fails with the words of any
@@ -102,9 +102,9 @@ def _expectation(fleet_file: Path, name: str) -> str:
 def _ask(host: Host, expectation: str | None) -> dict[str, Any]:
     """Run the host program in a folder of its own, which is removed again."""
     folder = _carry({"gdsdeploy-host.pyz": hostapp.build(), "expectation.json": (expectation or "").encode()}, host)
-    given = f"{folder}/expectation.json" if expectation is not None else expected_state.PATH
+    path = f"{folder}/expectation.json" if expectation is not None else expected_state.PATH
     program = f"{folder}/gdsdeploy-host.pyz"
-    words = ["timeout", str(TIMEOUT), "python3", "-I", "-S", program, "validate", "--json", "--expectation", given]
+    words = ["timeout", str(TIMEOUT), "python3", "-I", "-S", program, "validate", "--json", "--expectation", path]
     command = f"{shlex.join(words)}; status=$?; rm -rf {shlex.quote(folder)}; exit $status"
     if host.check_output("id -u") == "0":
         done = host.run(command)

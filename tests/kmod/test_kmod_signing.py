@@ -101,7 +101,7 @@ def dkms(host: Builder) -> tuple[str, str]:
 def configure(host: Builder, signing: Signing) -> None:
     """What the role leaves on a machine that builds."""
     desired = Desired(signing.certificate, settings=signing_settings(signing), signs=True)
-    for file in SigningResource().wanted(desired):
+    for file in SigningResource().desired_files(desired):
         if file.kind == FILE:
             host.write(file.path, file.content.decode())
     host.path("/usr/lib/gdsdeploy/sign-file").chmod(0o755)

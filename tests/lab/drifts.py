@@ -163,20 +163,20 @@ class Watch:
                 for entry in entries:
                     if entry.path.startswith(skipped):
                         continue
-                    looked = entry.stat(follow_symlinks=False)
-                    snapshot["path", entry.path] = self._entry(entry.path, looked)
-                    if entry.is_dir(follow_symlinks=False) and looked.st_dev == device:
+                    status = entry.stat(follow_symlinks=False)
+                    snapshot["path", entry.path] = self._entry(entry.path, status)
+                    if entry.is_dir(follow_symlinks=False) and status.st_dev == device:
                         waiting.append(entry.path)
 
-    def _entry(self, path: str, looked: os.stat_result) -> tuple[str, int, int, int, str]:
-        own = (stat.S_IMODE(looked.st_mode), looked.st_uid, looked.st_gid)
-        if stat.S_ISLNK(looked.st_mode):
+    def _entry(self, path: str, status: os.stat_result) -> tuple[str, int, int, int, str]:
+        own = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        if stat.S_ISLNK(status.st_mode):
             return ("link", *own, str(Path(path).readlink()))
-        if stat.S_ISDIR(looked.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             return ("folder", *own, "")
-        if not stat.S_ISREG(looked.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return ("other", *own, "")
-        key = (looked.st_ino, looked.st_ctime_ns, looked.st_size)
+        key = (status.st_ino, status.st_ctime_ns, status.st_size)
         if key not in self._sums:
             try:
                 self._sums[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -32,10 +32,10 @@ from drifts import (
     put_back,
 )
 
-HERE = Path("/srv/drift")
+FOLDER = Path("/srv/drift")
 UNITS = ("gds-gate.service", "gds-peermem.service")
 SYSTEM = Path("/etc/systemd/system")
-HELD, INSTALLED = Path("/var/lib/gdsdeploy/held"), Path("/var/lib/gdsdeploy/installed")
+HOLDS, INSTALLED = Path("/var/lib/gdsdeploy/held"), Path("/var/lib/gdsdeploy/installed")
 SOURCES = Path("/etc/apt/sources.list.d")
 #: Of the stack: those that the lock has, each in version 2.
 LOCKED = ("drift-driver", "drift-kernel", "drift-cufile")
@@ -57,7 +57,7 @@ def dpkg(*words: str, ok: tuple[int, ...] = (0,)) -> None:
 
 
 def deb(name: str, version: int) -> str:
-    return str(HERE / f"debs/{name}_{version}_all.deb")
+    return str(FOLDER / f"debs/{name}_{version}_all.deb")
 
 
 def of_package(name: str) -> list[Drift]:
@@ -127,15 +127,15 @@ def of_packages() -> list[Drift]:
     def obsolete() -> None:
         dpkg("--install", deb("drift-old", 1))
         output("apt-mark", "hold", "drift-old")
-        append(HELD, b"drift-old\n")
+        append(HOLDS, b"drift-old\n")
         dpkg("--purge", "drift-cufile")
 
     def forgotten() -> None:
-        shutil.copy2(HELD, HERE / "held")
-        HELD.write_text("drift-cufile\n")
+        shutil.copy2(HOLDS, FOLDER / "held")
+        HOLDS.write_text("drift-cufile\n")
 
     def remember() -> None:
-        shutil.copy2(HERE / "held", HELD)
+        shutil.copy2(FOLDER / "held", HOLDS)
 
     def left_unpacked() -> None:
         dpkg("--unpack", deb("drift-foreign", 1))
@@ -151,7 +151,7 @@ def of_packages() -> list[Drift]:
         Drift("an obsolete hold", every, obsolete, STAYS, remove_packages("drift-old"), packages=("drift-old",)),
         Drift("no dependency", every, lambda: dpkg("--purge", "drift-driver", "drift-common")),
         Drift("no package", every, lambda: dpkg("--purge", *LOCKED, "drift-common")),
-        Drift("no record of holds", every, forgotten, STAYS, remember, own=(str(HELD),)),
+        Drift("no record of holds", every, forgotten, STAYS, remember, own=(str(HOLDS),)),
         Drift("hold of others", ("packages/dash",), lambda: hold("dash"), STAYS, lambda: unhold("dash"), (), ("dash",)),
         Drift(
             "package of others", ("packages/drift-foreign",), lambda: dpkg("--install", deb("drift-foreign", 1)), STAYS,
@@ -280,9 +280,9 @@ def append_new(path: Path) -> None:
 
 def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
-    document = json.loads((HERE / "desired.json").read_text())
-    rounds = Rounds(Program(str(HERE / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
-    written, report_path = rounds.begin(), HERE / "written.json"
+    document = json.loads((FOLDER / "desired.json").read_text())
+    rounds = Rounds(Program(str(FOLDER / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
+    written, report_path = rounds.begin(), FOLDER / "written.json"
     if not report_path.exists():
         report_path.write_text(json.dumps(written))
     written = json.loads(report_path.read_text())
@@ -290,7 +290,7 @@ def main() -> None:
     chosen = [drift for drift in catalogue(written) if not only or any(word in drift.name for word in only)]
     for drifts in dealt(chosen, count, seed):
         rounds.play(drifts)
-        (HERE / "report.json").write_text(json.dumps(rounds.report()))
+        (FOLDER / "report.json").write_text(json.dumps(rounds.report()))
     print(json.dumps(rounds.report()))  # noqa: T201
 
 

@@ -38,7 +38,7 @@ from tests.repos.archive import Archive, Key, Suite, serve
 
 pytestmark = pytest.mark.lab
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 RELEASE = "6.12.0-drift-amd64"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-drift.gpg"
 #: Package → versions and what each depends on.
@@ -190,7 +190,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
             debs = build(folder)
             desired = document(server.uri, key, publish(folder / "repository", debs, key))
             files = {f"debs/{file.name}": file.read_bytes() for file in debs.values()}
-            files |= {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
+            files |= {script: (FOLDER / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
             files |= {"desired.json": json.dumps(desired).encode(), "gdsdeploy-host.pyz": hostapp.build()}
             light.wait_ssh()
             send(light, files)
@@ -231,7 +231,7 @@ rm -r /etc/gdsdeploy
 )
 #: Checks of a validation that see drifts, and which of them each round makes fail; a mode is not the content.
 CHECKS = ("packages.drift", "cufile.rendered", "packages.locked-versions")
-SEEN: tuple[set[str], ...] = ({"packages.drift"}, set(CHECKS))
+FAILING: tuple[set[str], ...] = ({"packages.drift"}, set(CHECKS))
 #: Prints what :meth:`drifts.Watch.snapshot` finds.
 SNAPSHOT = """
 import json, sys
@@ -274,7 +274,7 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             small_stack.write(path, small_stack.fleet(small, server.uri, hosts, ssh), small.old)
             small_stack.stock(tmp_path / "modules", path, small.old)
             host.wait_ssh()
-            send(host, {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")})
+            send(host, {script: (FOLDER / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")})
             fleet = load_fleet(path)
 
             def planned() -> HostPlan:
@@ -289,7 +289,7 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
 
             def failing() -> set[str]:
                 report = validate(
-                    fleet, small.old, path, [host.name], asked=ValidateOptions(only=CHECKS), progress=print
+                    fleet, small.old, path, [host.name], options=ValidateOptions(only=CHECKS), progress=print
                 )
                 assert {finding.check for finding in report.hosts[0].findings} == set(CHECKS)
                 return {finding.check for finding in report.hosts[0].findings if finding.verdict != PASS}
@@ -297,7 +297,7 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             provisioned()
             assert planned().satisfied, planned()
             assert failing() == set()
-            for drifts, expected in zip(DRIFTS, SEEN, strict=True):
+            for drifts, expected in zip(DRIFTS, FAILING, strict=True):
                 host.ssh(["sudo", "sh", "-c", f"set -eu{drifts}"])
                 before = snapshot(host)
                 plan = planned()

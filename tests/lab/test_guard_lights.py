@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 NEWER = "6.12.117+deb13-amd64"
 PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
 HOOKS = ["/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard"]
-WANTED = replace(EXPECTED, host="build1", driver_tree="/usr/src/nvidia-current-open-" + VERSION)
+EXPECTATION = replace(EXPECTED, host="build1", driver_tree="/usr/src/nvidia-current-open-" + VERSION)
 #: What Debian's own linux-image packages do in their maintainer scripts.
 SCRIPT = """#!/bin/sh
 set -e
@@ -90,7 +90,7 @@ def host() -> Iterator[LabHost]:
         light.ssh(["sudo", "sh", "-c", GRUB], input=probe, timeout=300)
         put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
         light.ssh(["sudo", "mkdir", "-p", "/var/lib/gdsdeploy"])
-        put(light, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)).encode())
+        put(light, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(EXPECTATION)).encode())
         yield light
     finally:
         labs.down(Lab(name))
@@ -166,7 +166,7 @@ def test_a_default_that_others_moved_is_brought_back(host: LabHost, packages: No
 
 
 def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: LabHost, packages: None) -> None:
-    other = {**asdict(WANTED), "driver_version": "580.1", "kernel_release": NEWER}
+    other = {**asdict(EXPECTATION), "driver_version": "580.1", "kernel_release": NEWER}
     put(host, "/tmp/other.json", json.dumps(other).encode())
     refused = host.ssh([*PROGRAM, "guard", "default", "--expectation", "/tmp/other.json"], ok=(1,))
     assert f"kernel {NEWER} is not admitted: it has no module nvidia" in refused.stderr

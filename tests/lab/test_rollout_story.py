@@ -139,22 +139,22 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("locks")
     first = folder / "fleet.yml"
     first.write_text(yaml.safe_dump(fleet("old", None), sort_keys=False))
-    made = Lab(unique("rollout"))
+    lab = Lab(unique("rollout"))
     with pytest.MonkeyPatch.context() as patch:
         try:
             preinstalled = guest.image_packages(lock(first).targets["vm"])
-            labs.up(made.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
-            builder_key.give(made)
-            old = provisioned(made)
+            labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
+            builder_key.give(lab)
+            old = provisioned(lab)
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
-            write(made, "new", ROLLOUT)
-            new = lock(made.fleet_path)
-            for kernel in standin.locked_kernels(made):
-                standin.plug_all(made, [made.host(name) for name in MACHINES], kernel)
-            document = gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick", "--again", "--json").stdout
-            yield Fleet(made, old, new, {cell["profile"]: cell for cell in json.loads(document)["cells"]})
+            write(lab, "new", ROLLOUT)
+            new = lock(lab.fleet_path)
+            for kernel in standin.locked_kernels(lab):
+                standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
+            document = gdsdeploy("kmod", "preflight", lab.fleet_path, "--mode", "quick", "--again", "--json").stdout
+            yield Fleet(lab, old, new, {cell["profile"]: cell for cell in json.loads(document)["cells"]})
         finally:
-            labs.down(made)
+            labs.down(lab)
 
 
 def own_builds(folder: Path) -> Path:

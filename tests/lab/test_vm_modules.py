@@ -22,7 +22,7 @@ from tests.lab.test_story import gdsdeploy
 
 pytestmark = pytest.mark.lab
 
-HERE = Path(__file__).parent
+SCRIPTS = Path(__file__).parent
 PROGRAM, FOLDER = "/tmp/gdsdeploy-host.pyz", "/tmp/bad"
 #: A module of the kernel that isn't loaded and that nothing needs.
 OWN = "kernel/lib/crc7.ko.xz"
@@ -60,7 +60,7 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost
     hostapp.build(program)
     for each in (builder, machine):
         each.ssh(["tee", PROGRAM], input=program.read_bytes())
-    script = (HERE / "bad_modules.py").read_text()
+    script = (SCRIPTS / "bad_modules.py").read_text()
     builder.ssh(["sudo", "python3", "-", PROGRAM, release, FOLDER], input=script, timeout=300)
     argv = ["ssh", "-F", str(lab.ssh_config), builder.name, "sudo", "tar", "-cC", FOLDER, "--exclude=owner.*", "."]
     packed = subprocess.run(argv, capture_output=True, check=True, timeout=120).stdout
@@ -102,7 +102,7 @@ def audit_errors(host: LabHost, *names: str) -> dict[str, set[str]]:
 def refusals(host: LabHost, *names: str) -> dict[str, tuple[int, str]]:
     """File → errno of loading it, and what the kernel wrote."""
     argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
-    answers = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
+    answers = json.loads(host.ssh(argv, input=(SCRIPTS / "load_modules.py").read_text(), timeout=600).stdout)
     return {Path(name).stem: (answer["errno"], "\n".join(answer["kernel"])) for name, answer in answers.items()}
 
 

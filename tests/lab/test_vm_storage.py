@@ -54,7 +54,7 @@ def trials(lab: Any) -> dict[str, dict[str, Any]]:
         again = "mke2fs -q -F -t ext4 -L nvme /dev/nvme0n1 && mount /mnt/nvme && rm -r /run/storage-tools /run/storage"
         vm.ssh(["sudo", "sh", "-c", again])
     entries = json.loads(done.stdout)["paths"]
-    return {item["path"].removeprefix("/run/storage/srv/"): item for item in entries}
+    return {entry["path"].removeprefix("/run/storage/srv/"): entry for entry in entries}
 
 
 def results(path: dict[str, Any]) -> set[str]:
@@ -68,9 +68,9 @@ def condition(path: dict[str, Any], name: str) -> tuple[str | None, str]:
 
 def test_each_mount_took_less_than_its_time(trials: dict[str, dict[str, Any]]) -> None:
     assert len(trials) == 10
-    assert {name: item["reason"] for name, item in trials.items() if item["reason"]} == {}
+    assert {name: trial["reason"] for name, trial in trials.items() if trial["reason"]} == {}
     # Software emulation is some twenty times slower than a machine.
-    assert max(item["seconds"] for item in trials.values()) < 10
+    assert max(trial["seconds"] for trial in trials.values()) < 10
 
 
 @pytest.mark.parametrize("name", ["stripe", "mirror", "crypt", "lvm", "plain"])
@@ -108,9 +108,9 @@ def test_a_flag_for_journalled_data_is_nothing_beside_delayed_allocation(trials:
 
 @pytest.mark.parametrize("name", ["nfs4", "nfs3"])
 def test_nfs_bypasses_the_client_s_cache_and_takes_any_alignment(trials: dict[str, dict[str, Any]], name: str) -> None:
-    item = trials[name]
-    assert (item["filesystem"], results(item) - {"not proven"}) == (name.removesuffix("3"), {BYPASSED})
-    assert {trial["result"] for trial in item["trials"] if "unaligned" in trial["name"]} == {BYPASSED}
-    assert "proto=tcp" in (condition(item, "transport")[0] or "")
-    (journalling,) = [entry for entry in item["conditions"] if entry["name"] == "data journalling"]
+    path = trials[name]
+    assert (path["filesystem"], results(path) - {"not proven"}) == (name.removesuffix("3"), {BYPASSED})
+    assert {trial["result"] for trial in path["trials"] if "unaligned" in trial["name"]} == {BYPASSED}
+    assert "proto=tcp" in (condition(path, "transport")[0] or "")
+    (journalling,) = [entry for entry in path["conditions"] if entry["name"] == "data journalling"]
     assert (journalling["state"], "the servers of nfs" in journalling["reason"]) == (None, True)

@@ -71,6 +71,6 @@ def sshd() -> Iterator[Callable[..., loopback_sshd.Sshd]]:
 
 
 @pytest.fixture
-def made(sshd: Callable[..., loopback_sshd.Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
+def make_fleet(sshd: Callable[..., loopback_sshd.Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
     """Make a fleet of this machine: name of a host → its entry in the fleet file."""
     return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)

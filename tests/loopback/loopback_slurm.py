@@ -75,11 +75,11 @@ class Slurm:
 
     def until(self, ready: Callable[[slurm.Node], bool], node: str = "") -> slurm.Node:
         end = time.monotonic() + 90
-        while not ready(found := self.show(node)):
+        while not ready(state := self.show(node)):
             log = self.folder / f"slurmd-{node or self.node}.log"
-            assert time.monotonic() < end, (found, log.read_text()[-2000:])
+            assert time.monotonic() < end, (state, log.read_text()[-2000:])
             time.sleep(0.1)
-        return found
+        return state
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
         """Start a daemon in the foreground; slurmd is root's."""
@@ -146,9 +146,9 @@ def cluster(*nodes: str, **settings: str) -> Iterator[Slurm]:
         (folder / name).mkdir()
     (folder / "munge" / "key").write_bytes(os.urandom(1024))
     (folder / "munge" / "key").chmod(0o400)
-    made = Slurm(folder, nodes)
-    made.health.write_text("#!/bin/sh\n")
-    made.health.chmod(0o755)
+    daemons = Slurm(folder, nodes)
+    daemons.health.write_text("#!/bin/sh\n")
+    daemons.health.chmod(0o755)
     host = socket.gethostname().partition(".")[0]
     text = CONFIG.format(host=host, folder=folder, user=getpass.getuser(), control=free_port())
     text += "".join(NODE.format(node=node, host=host, port=free_port()) for node in nodes)
@@ -159,16 +159,16 @@ def cluster(*nodes: str, **settings: str) -> Iterator[Slurm]:
     running: list[subprocess.Popen[bytes]] = []
     os.environ["SLURM_CONF"] = str(config)
     try:
-        running.append(made.start("munged", "--foreground", f"--socket={folder}/munge/socket", *files))
+        running.append(daemons.start("munged", "--foreground", f"--socket={folder}/munge/socket", *files))
         _wait(lambda: (folder / "munge" / "socket").exists(), folder / "munged.out")
-        running.append(made.start("slurmctld", "-D", "-i", "-f", str(config)))
+        running.append(daemons.start("slurmctld", "-D", "-i", "-f", str(config)))
         for node in nodes:
-            made.start_node(node)
+            daemons.start_node(node)
         _wait(lambda: _states() == {"idle"}, folder / "slurmctld.out")
-        yield made
+        yield daemons
     finally:
         os.environ.pop("SLURM_CONF")
-        for process in [*made.daemons.values(), *reversed(running)]:
+        for process in [*daemons.daemons.values(), *reversed(running)]:
             stop(process)
         subprocess.run(as_root(["rm", "-rf", "--", str(folder)]), check=True)
 

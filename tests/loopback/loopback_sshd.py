@@ -30,8 +30,8 @@ class Sshd:
     process: subprocess.Popen[bytes]
 
     def endpoint(self, name: str = "gpu1", *, user: str = "root", known_hosts: Path | None = None) -> Endpoint:
-        known = (known_hosts or self.known_hosts,)
-        return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), known)
+        files = (known_hosts or self.known_hosts,)
+        return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), files)
 
     def place(self, path: str, text: str) -> None:
         """Have a file in the server's own view of this machine, whose folder then holds nothing else."""
@@ -91,9 +91,9 @@ def start(folder: Path, *lines: str) -> Sshd:
     host_key, identity, port = keygen(folder / "host_key"), keygen(folder / "id"), free_port()
     shutil.copy(identity.with_suffix(".pub"), folder / "authorized_keys")
     (folder / "authorized_keys").chmod(0o644)
-    known = folder / "known_hosts"
+    known_hosts = folder / "known_hosts"
     kind, blob = host_key.with_suffix(".pub").read_text().split()[:2]
-    known.write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
+    known_hosts.write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
     config = folder / "sshd_config"
     config.write_text(
         "\n".join(
@@ -115,7 +115,7 @@ def start(folder: Path, *lines: str) -> Sshd:
     argv = as_root([which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script])
     log = (folder / "log").open("wb")
     process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
-    server = Sshd(port, known, identity, folder, process)
+    server = Sshd(port, known_hosts, identity, folder, process)
     try:
         _wait_for(server)
     except BaseException:

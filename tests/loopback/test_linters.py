@@ -49,9 +49,9 @@ def _scripts(folder: Path) -> list[Path]:
     }
     for name, text in written.items():
         (folder / name).write_text(text)
-    found = [*(ROOT / "gdsdeploy").rglob("*.sh"), *(ROOT / "tests").rglob("*.sh"), ROOT / ".ci" / "run"]
+    scripts = [*(ROOT / "gdsdeploy").rglob("*.sh"), *(ROOT / "tests").rglob("*.sh"), ROOT / ".ci" / "run"]
     # NVIDIA's style, imitated.
-    ours = [path for path in found if "sources" not in path.parts]
+    ours = [path for path in scripts if "sources" not in path.parts]
     guest = ROOT / "gdsdeploy" / "lab" / "guest"
     return [*ours, guest / "grub-probe", guest / "seed", *(folder / name for name in written)]
 

@@ -100,8 +100,8 @@ def fleet(folder: Path, **profile: object) -> Path:
 
 
 def test_files_that_a_fleet_file_or_a_policy_names(strange: Path, tmp_path: Path) -> None:
-    made = load_fleet(fleet(tmp_path, topology={"golden": str(strange)}))
-    words = made.profiles["gds"].topology._document
+    intent = load_fleet(fleet(tmp_path, topology={"golden": str(strange)}))
+    words = intent.profiles["gds"].topology._document
     assert isinstance(words, str)
     assert words.startswith(f"{strange}: ")
     accepted = tmp_path / "trust.yml"
@@ -141,8 +141,8 @@ def test_patterns_of_known_hosts_take_no_time(tmp_path: Path) -> None:
 def test_a_key_that_is_not_ascii_is_no_key(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     path.write_text("192.0.2.1 ssh-ed25519 AAA\u00c4\n|1|\u00c4|\u00c4= ssh-ed25519 AAAA\n192.0.2.1 ssh-rsa AAAA\n")
-    found = known_keys(Endpoint("gpu1", "192.0.2.1", 22, "root", (), (path,)))
-    assert [(key.line, key.type) for key in found] == [(3, "ssh-rsa")]
+    keys = known_keys(Endpoint("gpu1", "192.0.2.1", 22, "root", (), (path,)))
+    assert [(key.line, key.type) for key in keys] == [(3, "ssh-rsa")]
 
 
 def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:

@@ -86,24 +86,24 @@ def test_a_key_that_is_not_on_record_is_refused_even_by_ansible_alone(
     sshd: Start, tmp_path: Path, reach: Callable[..., subprocess.CompletedProcess[str]], variable: str
 ) -> None:
     """As AWX runs what is rendered: with an environment that we don't choose."""
-    known = tmp_path / "known_hosts"
-    known.touch()
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.touch()
     own = {"ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path)}
-    done = reach(sshd(), known, {**own, variable: UNCHECKING[variable]})
+    done = reach(sshd(), known_hosts, {**own, variable: UNCHECKING[variable]})
     assert done.returncode == 4, done.stdout
     assert "Host key verification failed" in done.stdout + done.stderr
-    assert known.read_text() == ""
+    assert known_hosts.read_text() == ""
 
 
 def test_another_connection_plugin_is_not_chosen(
     sshd: Start, tmp_path: Path, reach: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """paramiko's accepts every key when it is told to, and reads none of ssh's arguments."""
-    known = tmp_path / "known_hosts"
-    known.touch()
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.touch()
     own = {"ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"), "HOME": str(tmp_path)}
     own |= {"ANSIBLE_TRANSPORT": "paramiko", "ANSIBLE_PARAMIKO_HOST_KEY_AUTO_ADD": "True"}
-    done = reach(sshd(), known, own)
+    done = reach(sshd(), known_hosts, own)
     assert done.returncode == 4, done.stdout
     assert "Host key verification failed" in done.stdout + done.stderr
 
@@ -112,11 +112,11 @@ def test_another_connection_plugin_is_not_chosen(
 def test_no_configuration_of_ssh_turns_the_check_off(
     sshd: Start, tmp_path: Path, reach: Callable[..., subprocess.CompletedProcess[str]], line: str
 ) -> None:
-    known, config = tmp_path / "known_hosts", tmp_path / "config"
-    known.touch()
+    known_hosts, config = tmp_path / "known_hosts", tmp_path / "config"
+    known_hosts.touch()
     config.write_text(f"Host *\n  {line}\n")
     own = {"ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
-    done = reach(sshd(), known, own, ssh={"config": str(config)})
+    done = reach(sshd(), known_hosts, own, ssh={"config": str(config)})
     assert done.returncode == 4, done.stdout
     assert "Host key verification failed" in done.stdout + done.stderr
 
@@ -180,17 +180,20 @@ def test_what_lies_about_is_not_loaded(
     "variable", ["LD_PRELOAD", "SSH_ASKPASS", "SSH_SK_PROVIDER", "PYTHONHOME", *UNCHECKING, *LOADING]
 )
 def test_no_such_variable_reaches_ansible(tmp_path: Path, variable: str) -> None:
-    found = ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={variable: "theirs", "PATH": "/"})
-    assert found.get(variable, "theirs") != "theirs"
-    assert "PATH" not in found
+    passed = ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={variable: "theirs", "PATH": "/"})
+    assert passed.get(variable, "theirs") != "theirs"
+    assert "PATH" not in passed
 
 
 def test_what_is_kept_is_on_the_page_with_its_reason_and_is_not_set_by_us(tmp_path: Path) -> None:
-    inherited = dict.fromkeys(run.KEPT, "theirs")
+    inherited = dict.fromkeys(run.ALLOWED_VARIABLES, "theirs")
     assert run.cleared(inherited) == {}
     page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
-    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.KEPT
-    assert not run.KEPT.keys() & ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.ALLOWED_VARIABLES
+    assert (
+        not run.ALLOWED_VARIABLES.keys()
+        & ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+    )
 
 
 def test_flags_are_read_without_the_settings_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +213,10 @@ def test_the_suite_for_hosts_loads_nothing_that_lies_about(
     monkeypatch.setenv("PYTEST_PLUGINS", "theirs")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p theirs")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(ChecksFailed):
-        pytest_suite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=said.append)
-    assert any("this host could not be asked" in line for line in said), said
+        pytest_suite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=lines.append)
+    assert any("this host could not be asked" in line for line in lines), lines
     assert not (tmp_path / "ran").exists()
 
 

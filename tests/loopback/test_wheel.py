@@ -88,8 +88,8 @@ def test_a_fleet_is_provisioned_as_far_as_its_unreachable_host(installed: Path, 
     (tmp_path / "fleet.yml").write_text(
         (tmp_path / "fleet.yml").read_text().replace("22011", "1").replace("22001", "1")
     )
-    said = run([installed / "gdsdeploy", "provision", "fleet.yml"], tmp_path, status=20)
-    assert "gpu1 (127.0.0.1:1)" in said
+    output = run([installed / "gdsdeploy", "provision", "fleet.yml"], tmp_path, status=20)
+    assert "gpu1 (127.0.0.1:1)" in output
 
 
 def test_the_suite_for_hosts_comes_along(installed: Path, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_suite_runs_from_it(installed: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((ROOT / "tests" / "golden" / "lab" / name).read_bytes())
     (tmp_path / "known_hosts").touch()
     (tmp_path / "fleet.yml").write_text((tmp_path / "fleet.yml").read_text().replace("22011", "1"))
-    said = run([installed / "gdsdeploy", "validate", "fleet.yml", "--pytest", "--", "-q"], tmp_path, status=30)
-    assert "test_check[ssh://gpu1-reachable]" in said
-    assert "this host could not be asked" in said
+    output = run([installed / "gdsdeploy", "validate", "fleet.yml", "--pytest", "--", "-q"], tmp_path, status=30)
+    assert "test_check[ssh://gpu1-reachable]" in output
+    assert "this host could not be asked" in output
 
 
 def test_the_schema_of_reports_comes_along(installed: Path, tmp_path: Path) -> None:

@@ -69,11 +69,11 @@ class DnfMachine:
         table = re.split(r"^(?:Skipping packages|Transaction Summary)", output, maxsplit=1, flags=re.MULTILINE)[0]
         changed, _, removed = table.partition("\nRemoving")
         rows = r"^ (\S+)\s+(?:x86_64|noarch)\s+(\S+)\s+\S+\s+[0-9.]+ \S$"
-        gone = [name for name, _ in re.findall(rows, removed, re.MULTILINE)]
+        removals = [name for name, _ in re.findall(rows, removed, re.MULTILINE)]
         assert "Dependencies resolved." in output or re.search(
             r"^(Error|Problem|No match|Unable)", output, re.MULTILINE
         ), output
-        return {**dict(re.findall(rows, changed, re.MULTILINE)), **dict.fromkeys(gone, "removed")}
+        return {**dict(re.findall(rows, changed, re.MULTILINE)), **dict.fromkeys(removals, "removed")}
 
     def write(self, path: str, text: str) -> None:
         file = self.root / path

@@ -17,7 +17,7 @@ from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 NEWER = "6.12.117-1.el9.x86_64"
 TOKEN = "0123456789abcdef0123456789abcdef"
-WANTED = replace(EXPECTED, os="rhel-9")
+EXPECTATION = replace(EXPECTED, os="rhel-9")
 #: What RHEL's own plugin does with UPDATEDEFAULT=yes.
 GRUB_PLUGIN = """#!/bin/sh
 [ "$1" = add ] && grub-editenv /boot/grub2/grubenv set saved_entry={token}-"$2"
@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Path:
         guard.hook("dnf"),
         executable=True,
     )
-    write(tree / "etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)))
+    write(tree / "etc/gdsdeploy/expectation.json", json.dumps(asdict(EXPECTATION)))
     (tree / "usr/lib/gdsdeploy").mkdir()
     hostapp.build(tree / "usr/lib/gdsdeploy/gdsdeploy-host.pyz")
     return tree

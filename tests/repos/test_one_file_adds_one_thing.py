@@ -29,7 +29,7 @@ BESIDE = ("templates", "roles", "plugins", "playbooks")
 
 CHECK = """\
 from ..model.expectation import Expectation
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from .registry import Answer, check, failed, subject
 
 subject("hugepages", after="kernel")
@@ -37,7 +37,7 @@ subject("hugepages", after="kernel")
 
 @check("hugepages.reserved", "there are huge pages", expects="some on {os}", prevents="slow pinning")
 def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
-    return failed("none on " + known(facts.os.name), "Reserve some")
+    return failed("none on " + require(facts.os.name), "Reserve some")
 """
 CAUSE = """\
 from typing import Iterator, Optional
@@ -81,7 +81,7 @@ class Greeting(FileResource[Desired]):
     reasons: ClassVar[Words] = {"silent": "nobody was greeted"}
     reverts = (PATH,)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         return [File.of(PATH, desired.text)]
 
     def changes(self, desired, observed, pending=()):
@@ -275,14 +275,15 @@ from gdsdeploy.converge import plan_fleet
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.platform import known
+from gdsdeploy.platform import supported_systems
 fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
 run_files = plan_fleet.write_run_files(fleet, lock, Path(sys.argv[1]))
 hosts = inventory(fleet, lock, run_files)["all"]["children"]["hosts"]["hosts"]
-print(json.dumps([known(), {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
+systems = supported_systems()
+print(json.dumps([systems, {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """
 
 
@@ -303,7 +304,7 @@ import json
 from gdsdeploy.host.apply import guard, repositories
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
-hooks = [file.path for file in guard.Guard().wanted(guard.Desired("opkg"))]
+hooks = [file.path for file in guard.Guard().desired_files(guard.Desired("opkg"))]
 paths = [change.subject for change in repositories.take_back(ManagedHost(True, root=sys.argv[1]))]
 print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], paths]))
 """

@@ -27,10 +27,10 @@ _did: list[str] = []
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if _watching and event in REFUSED:
         _did.append(f"{event}{arguments!r}"[:200])
-        pytest.fail(_said())
+        pytest.fail(_complaint())
 
 
-def _said() -> str:
+def _complaint() -> str:
     return f"a test of tests/unit does this, which belongs into tests/loopback: {_did[0]}"
 
 
@@ -55,7 +55,7 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     """Fail where the code took the refusal for an answer, or a thread had it."""
     result = yield
     if _did:
-        pytest.fail(_said())
+        pytest.fail(_complaint())
     return result
 
 

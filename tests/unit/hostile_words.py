@@ -45,32 +45,32 @@ def spoiled(value: Any, word: str, keys: bool = False) -> Any:
     if isinstance(value, str):
         return word
     if isinstance(value, list):
-        return [spoiled(entry, word, keys) for entry in value]
+        return [spoiled(child, word, keys) for child in value]
     if isinstance(value, dict):
-        return {(word if keys else key): spoiled(entry, word, keys) for key, entry in value.items()}
+        return {(word if keys else key): spoiled(child, word, keys) for key, child in value.items()}
     return value
 
 
 def texts(value: Any) -> list[str]:
     """Every text and every key in a value."""
     if isinstance(value, dict):
-        return [part for key, entry in value.items() for part in (*texts(key), *texts(entry))]
+        return [part for key, child in value.items() for part in (*texts(key), *texts(child))]
     if isinstance(value, list):
-        return [part for entry in value for part in texts(entry)]
+        return [part for child in value for part in texts(child)]
     return [value] if isinstance(value, str) else []
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The place of every value, as the keys that lead there."""
     yield place
-    for key, entry in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(entry, (*place, key))
+    for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(child, (*place, key))
 
 
 def with_value(whole: Any, place: tuple[Any, ...], value: Any) -> Any:
     """A copy of ``whole`` with another value at one place."""
     if not place:
         return copy.deepcopy(value)
-    result = dict(whole) if isinstance(whole, dict) else list(whole)
-    result[place[0]] = with_value(whole[place[0]], place[1:], value)
-    return result
+    clone = dict(whole) if isinstance(whole, dict) else list(whole)
+    clone[place[0]] = with_value(whole[place[0]], place[1:], value)
+    return clone

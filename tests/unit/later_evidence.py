@@ -48,9 +48,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
 def _audits(document: dict[str, Any]) -> None:
     """The modules of these machines were audited by provision; those of a bare one are not there."""
     good = [
-        {"module": item["name"], "file": path, "ok": True, "findings": []}
-        for path, item in document["modules"].items()
-        if "error" not in item
+        {"module": module["name"], "file": path, "ok": True, "findings": []}
+        for path, module in document["modules"].items()
+        if "error" not in module
     ]
     audit = {"release": document["host"]["uname"]["release"], "results": good}
     document.setdefault("audits", {"running": audit, "next": audit})
@@ -59,19 +59,19 @@ def _audits(document: dict[str, Any]) -> None:
 def _userland(document: dict[str, Any]) -> None:
     """The driver's libraries and firmware, in the version of the module that ran."""
     running = document["files"].get("/proc/driver/nvidia/version")
-    found = (
+    match = (
         re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", running, re.MULTILINE) if isinstance(running, str) else None
     )
     document["files"].setdefault("/sys/module/firmware_class/parameters/path", "\n")
-    document["listings"].setdefault("/lib/firmware/nvidia/[0-9]*", [found[1]] if found else [])
-    if not found:
+    document["listings"].setdefault("/lib/firmware/nvidia/[0-9]*", [match[1]] if match else [])
+    if not match:
         return
-    document["listings"].setdefault(f"/lib/firmware/nvidia/{found[1]}/gsp*.bin*", ["gsp_ga10x.bin", "gsp_tu10x.bin"])
+    document["listings"].setdefault(f"/lib/firmware/nvidia/{match[1]}/gsp*.bin*", ["gsp_ga10x.bin", "gsp_tu10x.bin"])
     shown = document["commands"].get("ldconfig", {}).get("stdout", "")
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         path = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", shown, re.MULTILINE)
         if path:
-            document["links"].setdefault(path[1], f"{path[1].removesuffix('.1')}.{found[1]}")
+            document["links"].setdefault(path[1], f"{path[1].removesuffix('.1')}.{match[1]}")
 
 
 #: As the lab's virtual machine has it: no bridge of QEMU's is in the kernel's list.

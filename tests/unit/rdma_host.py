@@ -45,7 +45,7 @@ def host(
         document["links"][folder + "/device"] = f"../../../{path[-12:]}"
         document["listings"] |= {folder + "/device/net": [interface], folder + "/ports": ["1"]}
         document["files"][folder + "/ports/1/state"] = "4: ACTIVE\n"
-        rows.append({"ifname": interface, "addr_info": [information(item) for item in addresses]})
+        rows.append({"ifname": interface, "addr_info": [information(address) for address in addresses]})
     document["commands"]["ip-address"] = {
         "argv": ["ip"], "status": 0, "stdout": json.dumps(rows), "stderr": "", "seconds": 0.1,
     }  # fmt: skip

@@ -52,7 +52,7 @@ class Story:
             if step is until:
                 self.step(host, step, error=error)
                 return
-            self.step(host, step, **FOUND.get(step, {}))
+            self.step(host, step, **STEP_DATA.get(step, {}))
         self.say(Kind.OUTCOME, host, outcome=str(Outcome.DONE), reason="every check passed in its boot")
 
     def undo(self, host: str) -> None:
@@ -61,7 +61,7 @@ class Story:
         self.say(Kind.OUTCOME, host, outcome=str(Outcome.ROLLED_BACK), reason=f"{host}: nvidia-fs does not build")
 
 
-FOUND: dict[Step, dict[str, Any]] = {
+STEP_DATA: dict[Step, dict[str, Any]] = {
     Step.PREFLIGHT: {
         "current": "sha256:" + "a" * 64, "boot_id": "1", "kernel": "6.12.94+deb13-amd64", "satisfied": False,
         "disruption": "reboot",
@@ -141,7 +141,7 @@ def large(hosts: int = 2000, seed: int = 7) -> Story:
         for name in wave.hosts:
             moments += [(at, number, *rest) for number, (at, *rest) in enumerate(_moments(name, chance))]
         begin = story.time
-        for after, _, kind, name, data in sorted(moments, key=lambda item: (item[0], item[3], item[1])):
+        for after, _, kind, name, data in sorted(moments, key=lambda moment: (moment[0], moment[3], moment[1])):
             story.time = begin + after
             story.say(kind, name, **data)
         story.say(Kind.CLOSED, wave=wave.name)
@@ -150,15 +150,16 @@ def large(hosts: int = 2000, seed: int = 7) -> Story:
 
 
 def _moments(name: str, chance: random.Random) -> list[tuple[float, Kind, str, dict[str, Any]]]:
-    at, found = chance.uniform(0, 900), []
+    at, moments = chance.uniform(0, 900), []
     fails = chance.random() < 0.01
     for step in FORWARD:
-        found.append((at, Kind.BEGIN, name, {"step": str(step), "attempt": 1}))
+        moments.append((at, Kind.BEGIN, name, {"step": str(step), "attempt": 1}))
         at += SECONDS[step] * chance.uniform(0.7, 1.6)
         if fails and step is Step.AUDIT:
-            found.append((at, Kind.FAIL, name, {"step": str(step), "error": {**ERROR, "message": f"{name}: no audit"}}))
-            found.append((at, Kind.OUTCOME, name, {"outcome": "kept", "reason": "no audit"}))
-            return found
-        found.append((at, Kind.END, name, {"step": str(step), "data": {}}))
-    found.append((at, Kind.OUTCOME, name, {"outcome": "done", "reason": ""}))
-    return found
+            error = {**ERROR, "message": f"{name}: no audit"}
+            moments.append((at, Kind.FAIL, name, {"step": str(step), "error": error}))
+            moments.append((at, Kind.OUTCOME, name, {"outcome": "kept", "reason": "no audit"}))
+            return moments
+        moments.append((at, Kind.END, name, {"step": str(step), "data": {}}))
+    moments.append((at, Kind.OUTCOME, name, {"outcome": "done", "reason": ""}))
+    return moments

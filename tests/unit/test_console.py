@@ -74,7 +74,7 @@ def hidden(text: str) -> list[str]:
 
 
 def test_every_public_function_is_here() -> None:
-    public = {name for name, item in vars(console).items() if inspect.isfunction(item) and not name.startswith("_")}
+    public = {name for name, member in vars(console).items() if inspect.isfunction(member) and not name.startswith("_")}
     ours = {name for name in public if getattr(console, name).__module__ == console.__name__}
     assert ours == {*WRITERS, "file", "configure", "is_live", "columns"}
 
@@ -89,10 +89,10 @@ def test_columns_are_aligned() -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_is_said_is_shown_and_not_obeyed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     WRITERS[name]("|".join(["before", *PAYLOADS.values(), "after"]))
-    found = "".join(capsys.readouterr())
-    assert hidden(found) == []
-    assert "before" in found
-    assert "\\u202e" in found
+    output = "".join(capsys.readouterr())
+    assert hidden(output) == []
+    assert "before" in output
+    assert "\\u202e" in output
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"data"}))
@@ -149,8 +149,8 @@ def hostile(path: Path, tmp_path: Path) -> Path:
         if isinstance(value, str):
             return "\n".join(words + payload if words else words for words in value.split("\n"))
         if isinstance(value, dict):
-            return {key: planted(item) for key, item in value.items()}
-        return [planted(item) for item in value] if isinstance(value, list) else value
+            return {key: planted(child) for key, child in value.items()}
+        return [planted(child) for child in value] if isinstance(value, list) else value
 
     document = json.loads(path.read_text())
     for key, value in document.items():
@@ -163,9 +163,9 @@ def hostile(path: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("verb", ["explain", "mode", "topology"])
 def test_verbs_that_show_evidence(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(verb, "--evidence", hostile(EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json", tmp_path))
-    found = "".join(capsys.readouterr())
-    assert hidden(re.sub(r"\x1b\[[0-9;]*m", "", found)) == []
-    assert "\\u202e" in found
+    output = "".join(capsys.readouterr())
+    assert hidden(re.sub(r"\x1b\[[0-9;]*m", "", output)) == []
+    assert "\\u202e" in output
 
 
 def test_gdscheck_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,17 +173,17 @@ def test_gdscheck_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     file = tmp_path / "a\x1b]0;owned\x07"
     file.write_text(text.replace("Supported", "Supp\u202e\x1b]0;x\x07orted").replace("GPU INDEX", "GPU \x1b[5mINDEX"))
     assert run("gdscheck", "parse", file) == 0
-    found = "".join(capsys.readouterr())
-    assert hidden(found) == []
-    assert "\\u001b" in found
+    output = "".join(capsys.readouterr())
+    assert hidden(output) == []
+    assert "\\u001b" in output
 
 
 def test_errors_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", "--n\x1b]0;owned\x07o") == 2
-    found = capsys.readouterr().err
-    assert hidden(found) == []
-    assert "Usage: gdsdeploy validate" in found
-    assert "No such option" in found
+    output = capsys.readouterr().err
+    assert hidden(output) == []
+    assert "Usage: gdsdeploy validate" in output
+    assert "No such option" in output
 
 
 def test_the_host_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_the_host_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     file.write_text('{"\x1b]0;owned\x07\u202e')
     assert host_program.main(["validate", "--expectation", str(tmp_path / "\x1b[2J\x9b")]) == 2
     assert host_program.main(["explain", "--error", "5027"]) == 0
-    found = capsys.readouterr()
-    assert hidden(found.out + found.err) == []
-    assert "\\u001b[2J" in found.err
+    output = capsys.readouterr()
+    assert hidden(output.out + output.err) == []
+    assert "\\u001b[2J" in output.err
     with pytest.raises(SystemExit):
         host_program.main(["\x1b]0;owned\x07"])
     assert hidden(capsys.readouterr().err) == []

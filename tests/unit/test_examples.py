@@ -42,8 +42,8 @@ def test_an_example_with_nvidias_repository_prefers_its_driver(name: str) -> Non
 def test_an_example_with_its_own_mirror_asks_only_there() -> None:
     fleet = load_fleet(next(path for path in EXAMPLES if path.stem == "debian-12"))
     platform = stack_platform_for("debian-12")
-    found = repositories(fleet, "gpu", platform, [])
-    assert [r.uri for r in found] == ["https://mirror.example/debian", "https://mirror.example/debian-security"]
+    sources = repositories(fleet, "gpu", platform, [])
+    assert [r.uri for r in sources] == ["https://mirror.example/debian", "https://mirror.example/debian-security"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

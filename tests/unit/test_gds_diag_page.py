@@ -13,15 +13,15 @@ from gdsdeploy.host import checks
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = [line for line in (DOCS / "gds-diag.md").read_text().splitlines() if line.startswith("| ")]
-HERE = [row.strip("| ").split(" | ", 1)[1] for row in ROWS if not row.startswith(("| gds-diag", "| ---"))]
-IDS = {item.id for item in checks.listed()}
+CELLS = [row.strip("| ").split(" | ", 1)[1] for row in ROWS if not row.startswith(("| gds-diag", "| ---"))]
+IDS = {check.id for check in checks.listed()}
 CAUSES = set(re.findall(r"^\| `([\w-]+\.[\w-]+)` \|", (DOCS / "explain.md").read_text(), re.MULTILINE))
-NAMED = sorted({word for cell in HERE for word in re.findall(r"`([^`]+)`", cell)})
+NAMED = sorted({word for cell in CELLS for word in re.findall(r"`([^`]+)`", cell)})
 
 
 def test_every_row_names_something() -> None:
-    assert len(HERE) > 40
-    assert all("`" in cell for cell in HERE)
+    assert len(CELLS) > 40
+    assert all("`" in cell for cell in CELLS)
 
 
 @pytest.mark.parametrize("name", NAMED)

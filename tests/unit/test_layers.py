@@ -59,17 +59,17 @@ def relative(path: Path) -> str:
 @functools.cache
 def imports(path: Path) -> set[str]:
     """Absolute names of everything a module imports, relative imports resolved."""
-    found: set[str] = set()
+    names: set[str] = set()
     package = ["gdsdeploy", *path.relative_to(PACKAGE).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found.add(module)
-            found |= {f"{module}.{alias.name}" for alias in node.names}
-    return found
+            names.add(module)
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def users_of(name: str) -> set[str]:

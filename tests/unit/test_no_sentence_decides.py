@@ -47,7 +47,7 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
     host = fitting.FitTarget("gpu1", facts_from(rdma_host()))
     before = fitting.fit(profile, host, (1, 20))
-    monkeypatch.setattr(fitting, "description", lambda item: spelling(mounts.description(item)))
+    monkeypatch.setattr(fitting, "description", lambda mount: spelling(mounts.description(mount)))
     assert fitting.fit(profile, host, (1, 20)).values == before.values
 
 
@@ -64,51 +64,51 @@ def test_a_cufile_json_is_fitted_without_running_a_check(monkeypatch: pytest.Mon
 def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
     monkeypatch.setattr(storage_check, "description", lambda _: "in other words")
-    found = {item.check: item for item in checks.run(facts_from(rdma_host()), expectation)}
-    assert found["storage.path:/nowhere"].path == mounts.NONE
-    assert found["storage.path:/"].found.startswith("in other words")
-    assert found["storage.path:/"].path in ("", *finding.PATHS)
+    by_check = {entry.check: entry for entry in checks.run(facts_from(rdma_host()), expectation)}
+    assert by_check["storage.path:/nowhere"].path == mounts.NONE
+    assert by_check["storage.path:/"].found.startswith("in other words")
+    assert by_check["storage.path:/"].path in ("", *finding.PATHS)
     assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, mounts.NONE}
 
 
 def test_reports_take_the_path_from_the_finding() -> None:
-    said = sample_report()
-    reworded = replace(said, hosts=tuple(_reworded(host, path=True) for host in said.hosts))
+    report = sample_report()
+    reworded = replace(report, hosts=tuple(_reworded(host, path=True) for host in report.hosts))
     assert "takes in other words" in text.details(reworded), "the mount in compat mode is still told"
     assert "✗ /mnt/nvme compat" in text._paths(reworded.hosts[1])
     assert "/mnt/nvme: compat" in html.render(reworded)
 
 
 def test_a_report_from_before_the_field_shows_no_path() -> None:
-    said = sample_report()
-    older = replace(said, hosts=tuple(_reworded(host, path=False) for host in said.hosts))
+    report = sample_report()
+    older = replace(report, hosts=tuple(_reworded(host, path=False) for host in report.hosts))
     assert text._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
     assert "/mnt/nvme: its path is not known" in html.render(older)
 
 
 def test_findings_of_either_age_are_read() -> None:
-    made = finding.Finding("storage.path:/", finding.PASS, "t", "e", "f", path="compat")
-    assert finding.finding_from(json.loads(json.dumps(made.as_dict()))) == made
-    older = {key: value for key, value in made.as_dict().items() if key != "path"}
-    assert finding.finding_from(older) == replace(made, path="")
-    assert "path" not in replace(made, path="").as_dict()
+    original = finding.Finding("storage.path:/", finding.PASS, "t", "e", "f", path="compat")
+    assert finding.finding_from(json.loads(json.dumps(original.as_dict()))) == original
+    older = {key: value for key, value in original.as_dict().items() if key != "path"}
+    assert finding.finding_from(older) == replace(original, path="")
+    assert "path" not in replace(original, path="").as_dict()
     with pytest.raises(TypeError, match="a path is one of"):
-        finding.finding_from({**made.as_dict(), "path": "the long one"})
+        finding.finding_from({**original.as_dict(), "path": "the long one"})
 
 
 @pytest.mark.parametrize("ident", ["symbol-unknown", "not-decided", "renamed"])
 def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
-    item = findings.unknown_finding(ident, "words")
-    assert audit._verdict([item]) is None
-    assert audit._verdict([item, findings.finding("x", findings.ERROR, "words")]) is False
-    assert expected.objections([{"module": "m", "file": "", "ok": None, "findings": [item]}]) == ["m: words"]
-    assert item["severity"] == "warning", "older programs know no other"
+    row = findings.unknown_finding(ident, "words")
+    assert audit._verdict([row]) is None
+    assert audit._verdict([row, findings.finding("x", findings.ERROR, "words")]) is False
+    assert expected.objections([{"module": "m", "file": "", "ok": None, "findings": [row]}]) == ["m: words"]
+    assert row["severity"] == "warning", "older programs know no other"
 
 
 def test_an_id_that_ends_like_an_undecided_one_decides_nothing() -> None:
-    item = findings.finding("nothing-unknown", findings.WARNING, "words")
-    assert audit._verdict([item]) is True
-    assert findings.decisive([item]) == []
+    row = findings.finding("nothing-unknown", findings.WARNING, "words")
+    assert audit._verdict([row]) is True
+    assert findings.decisive([row]) == []
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: boo
 
 
 def test_lines_that_only_point_at_a_reason_are_marked() -> None:
-    for item in meanings._errors():
-        pointing = any(f"the reason is in {line}" in item.means for line in ("an earlier line", "a later line"))
-        assert bool(item.points) is pointing, item.means
+    for meaning in meanings._errors():
+        pointing = any(f"the reason is in {line}" in meaning.means for line in ("an earlier line", "a later line"))
+        assert bool(meaning.points) is pointing, meaning.means
 
 
 def test_what_a_lock_refused_is_split_in_one_place() -> None:
@@ -156,14 +156,14 @@ def test_what_a_lock_refused_is_split_in_one_place() -> None:
 
 
 def test_no_module_takes_our_sentences_apart() -> None:
-    found = [
+    lines = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
         for path in sorted(PACKAGE.rglob("*.py"))
         for node in _dissections(ast.parse(path.read_text()))
     ]
     # The first two only choose how a sentence goes on; the third splits a field of the lock's format.
     allowed = ("rollout/carriers/rendering.py", "lock/resolve/dependencies.py", "model/lock.py")
-    assert [line for line in found if not line.startswith(allowed)] == []
+    assert [line for line in lines if not line.startswith(allowed)] == []
 
 
 def _dissections(tree: ast.AST) -> Iterator[ast.expr]:
@@ -188,11 +188,11 @@ def _has_blank(node: ast.expr) -> bool:
 
 def _reworded(host: Any, *, path: bool) -> Any:
     """A host of a report whose findings about mounts say the same in other words, with or without the value."""
-    kept = [
-        replace(item, found="in other words", path=item.path if path else "") if item in host.mounts() else item
-        for item in host.findings
+    entries = [
+        replace(entry, found="in other words", path=entry.path if path else "") if entry in host.mounts() else entry
+        for entry in host.findings
     ]
-    return replace(host, findings=tuple(kept))
+    return replace(host, findings=tuple(entries))
 
 
 def _expectation(storage: list[dict[str, str]]) -> Expectation:

@@ -41,7 +41,7 @@ def test_it_compiles_on_every_python_3(source: str) -> None:
     ],
 )
 def test_newer_syntax_is_named(source: str, what: str) -> None:
-    assert any(what in item for item in newer(source)), newer(source)
+    assert any(what in line for line in newer(source)), newer(source)
 
 
 def test_old_syntax_is_let_through() -> None:

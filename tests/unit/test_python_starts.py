@@ -42,7 +42,7 @@ _ISOLATED = re.compile(r"""-IS\b|-I['",\s]+(?:-\s+)?['"]?-S\b|\*(?:hostapp\.)?FL
 def starts(text: str) -> list[str]:
     """Each start of Python in ``text``, with what follows on its line; a list in YAML is one line."""
     flat = re.sub(r"\n\s+- ", ", ", text)
-    return [found for found in map(str.strip, _START.findall(flat)) if not found.startswith(OTHERS)]
+    return [start for start in map(str.strip, _START.findall(flat)) if not start.startswith(OTHERS)]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_start_that_lacks_them_is_seen(text: str) -> None:
 
 
 def test_every_start_has_them() -> None:
-    found = [f"{path.relative_to(ROOT)}: {start}" for path in FILES for start in starts(path.read_text())]
-    assert [start for start in found if not _ISOLATED.search(start)] == []
-    assert len(found) > 20, "otherwise this test sees nothing"
+    commands = [f"{path.relative_to(ROOT)}: {start}" for path in FILES for start in starts(path.read_text())]
+    assert [start for start in commands if not _ISOLATED.search(start)] == []
+    assert len(commands) > 20, "otherwise this test sees nothing"
 
 
 def test_the_constants_have_them() -> None:

@@ -30,7 +30,7 @@ def test_every_named_test_is_there() -> None:
     for path, name in rows:
         tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
         tests = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        assert (name in tests) if name else any(item.startswith("test_") for item in tests), f"{path}::{name}"
+        assert (name in tests) if name else any(test.startswith("test_") for test in tests), f"{path}::{name}"
 
 
 def test_every_rule_names_one() -> None:

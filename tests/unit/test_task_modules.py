@@ -32,11 +32,11 @@ PROGRAMS = {"id", "python3"}
 
 def tasks(value: Any) -> Iterator[dict[str, Any]]:
     """All tasks of a play, a block or a file."""
-    for item in value or []:
-        for key in NESTED & set(item):
-            yield from tasks(item[key])
-        if not NESTED & set(item) and "hosts" not in item:
-            yield item
+    for task in value or []:
+        for key in NESTED & set(task):
+            yield from tasks(task[key])
+        if not NESTED & set(task) and "hosts" not in task:
+            yield task
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

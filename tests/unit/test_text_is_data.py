@@ -33,7 +33,7 @@ def is_made(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr)
 
 
-def called(path: Path) -> Iterator[tuple[ast.Call, str]]:
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             yield node, node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -42,12 +42,12 @@ def called(path: Path) -> Iterator[tuple[ast.Call, str]]:
 def wrong(path: Path) -> Iterator[str]:
     """Places where a text that was put together is a format or a statement, and where any text is run."""
     name = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
-    for call, word in called(path):
+    for call, word in calls(path):
         text = ast.unparse(call)
         formats = word in FORMATS and isinstance(call.func, ast.Attribute) and is_made(call.func.value)
         states = word in STATEMENTS and is_made(call.args[0]) and "PRAGMA" not in text and "journal.sql" not in text
         runs = word in RUNS and name not in RUNS_BY_DESIGN and not text.startswith("re.compile(")
-        if formats or states or runs or any(item.arg == "shell" for item in call.keywords):
+        if formats or states or runs or any(keyword.arg == "shell" for keyword in call.keywords):
             yield f"{name}:{call.lineno}: {text[:80]}"
 
 

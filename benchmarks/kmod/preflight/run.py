@@ -38,13 +38,13 @@ PROGRAM = "/build/gdsdeploy-host.pyz"
 UNIT = f"""
 import json, sys
 sys.path.insert(0, "{PROGRAM}")
-from gdsdeploy.host.build.context import Bench, Job
+from gdsdeploy.host.build.context import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log, cores
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select
 release, version, flavour = sys.argv[1:]
-job = Job(Kernel(release), select(find_trees(), version, flavour), jobs=cores(), ahead=True)
-found = Bench(job, "/build").versions(Log("/build/unit.log")).extra
+job = BuildRequest(Kernel(release), select(find_trees(), version, flavour), jobs=cores(), ahead=True)
+found = BuildContext(job, "/build").versions(Log("/build/unit.log")).extra
 print(json.dumps({{name: export.crc for name, export in found.items()}}))
 """
 

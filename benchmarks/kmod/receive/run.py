@@ -197,12 +197,12 @@ def receive(host: LabHost, fleet: Path, want: str, target: Target) -> tuple[floa
     with run_archives.open_run_archives(fleet) as shelf:
         assert shelf.look(want, load_fleet(fleet).suppliers(host.name)) is not None
         data = archive_of(want, shelf.folder).read_bytes()
-    here = time.process_time() - cpu
+    controller = time.process_time() - cpu
     archive, release = ARCHIVE.format(target.kernel.release), target.kernel.release
     on_host, _ = time_command(
         host, "sh", "-c", f"cat > {archive} && python3 {PROGRAM} kmod install --kernel {release} {archive}", data=data
     )
-    return here + on_host, time.perf_counter() - begin
+    return controller + on_host, time.perf_counter() - begin
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cufile.check import Report, check, judged_release, unreadable
 from gdsdeploy.cufile.machine import content, this_machine
-from gdsdeploy.cufile.model import ASKED, Release
+from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.errors import CufileInvalid
 
-RELEASES = ", ".join(f"{major}.{minor}" for major, minor in ASKED)
+RELEASES = ", ".join(f"{major}.{minor}" for major, minor in EXAMINED_RELEASES)
 
 
 def release_for(option: str, version: str | None) -> Release:
@@ -34,9 +34,14 @@ def release_for(option: str, version: str | None) -> Release:
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--libcufile", "version", metavar="VERSION", help="Version of libcufile, such as 1.20 or 1.9.1.3.")
-@click.option("--here", is_flag=True, help="The files are for this machine: also check their paths and its kernel.")
+@click.option(
+    "--here",
+    "on_this_machine",
+    is_flag=True,
+    help="The files are for this machine: also check their paths and its kernel.",
+)
 @options.as_json("Print one JSON object per file, each on one line.")
-def command(files: tuple[str, ...], version: str | None, here: bool, as_json: bool) -> None:
+def command(files: tuple[str, ...], version: str | None, on_this_machine: bool, as_json: bool) -> None:
     """Report every problem of each cufile.json, and how that release of libcufile would treat it.
 
     FILE - is standard input. VERSION may be longer than a release (1.9.1.3). An unmeasured release is judged as the
@@ -50,7 +55,7 @@ def command(files: tuple[str, ...], version: str | None, here: bool, as_json: bo
     Exit code: 16 if a file has an error, otherwise 0; warnings don't count.
     """
     release = release_for("--libcufile", version)
-    machine = this_machine() if here else None
+    machine = this_machine() if on_this_machine else None
     severities: Counter[str] = Counter()
     bad = 0
     for file in files:

@@ -73,9 +73,9 @@ def command(
     lock = lockfile.read(path) if path.exists() else None
     if lock is None:
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
-    asked = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
+    choices = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
-        cells = preflight(intent, lock, chosen, asked, mode=mode, again=again, fetcher=fetcher, step=console.step)
+        cells = preflight(intent, lock, chosen, choices, mode=mode, again=again, fetcher=fetcher, step=console.step)
     if as_json:
         console.json(document(cells, mode))
     else:
@@ -115,7 +115,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         return {**value, "builds": None, "loads": None, "error": candidate.problem, "modules": []}
     shown = ("builds", "loads", "rules", "modules", "mode", "seconds", "time", "ingredients", "logs")
     results = {key: result for key, result in asdict(record).items() if key in shown}
-    return {**value, **results, "error": record.error, "kept": cell.kept}
+    return {**value, **results, "error": record.error, "kept": cell.is_earlier}
 
 
 def _table(cells: list[Cell]) -> str:
@@ -125,7 +125,7 @@ def _table(cells: list[Cell]) -> str:
         name = f"{c.driver_package} ({c.flavour})"
         answers = ["–", "–", "", "cannot be installed"]
         if record is not None:
-            when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.kept else f"now, {record.seconds:.0f} s"
+            when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.is_earlier else f"now, {record.seconds:.0f} s"
             answers = [_mark(record.builds), _mark(record.loads if record.builds else False), record.mode, when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
     return console.columns(rows)

@@ -41,7 +41,7 @@ def _run_here(writer: journal.Writer, payload: Payload | None, watch: Watch) -> 
     if newest is None:
         raise RolloutRefused("there is no rollout of this fleet", hint="Start one: gdsdeploy rollout start FLEET")
     plan = writer.go_on(newest)
-    watch.known(writer.events(newest))
+    watch.replay(writer.events(newest))
     # Check that the planned lock and fleet file still exist before anything is written.
     effects = _effects(plan, payload, watch)
     if payload is not None:

@@ -51,7 +51,7 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
         for event in events:
             display.observe(event)
     else:
-        display.known(events)
+        display.replay(events)
     if watch and live:
         if not as_json and not console.is_live():
             console.say("\n".join(display.lines()))

@@ -12,7 +12,7 @@ from .errors import with_kind
 from .host import ManagedHost
 from .model import INSTALLS, Change, Resource, Words
 
-_KEPT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
+_HINT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BootDefault(Resource[Desired]):
         undecided = coming or any(change.resource in ("expectation", "modules") for change in pending)
         if observed["reasons"] and not undecided:
             message = f"kernel {release} is not admitted: {'; '.join(observed['reasons'])}"
-            raise CannotTellError(message, _KEPT, "modules")
+            raise CannotTellError(message, _HINT, "modules")
         return [Change("boot", release, observed["default"], release, "default")]
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:

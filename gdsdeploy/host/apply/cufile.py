@@ -43,7 +43,7 @@ class Cufile(FileResource[Desired]):
     desired_type = Desired
     removal_rank = 100
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """Every user's processes write log files, so the folder is open to all."""
         return [
             File.of(TMPFILES, _TMPFILES_TEXT),

@@ -41,7 +41,7 @@ class DriverOptions(FileResource[Desired]):
     reasons: ClassVar[Words] = {"options": "one with other options"}
     reverts = (MODPROBE, MODULES_LOAD)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:

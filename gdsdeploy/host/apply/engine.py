@@ -84,21 +84,21 @@ def _select(resources: List[DesiredResource], only: Sequence[str]) -> List[Desir
 
 def run(
     host: ManagedHost,
-    wanted: Sequence[DesiredResource],
+    targets: Sequence[DesiredResource],
     *,
     diff: bool = False,
     done: Callable[[Result], None] = lambda _: None,
 ) -> List[Result]:
-    """Apply ``wanted`` in order, or with ``host.check`` say what would change.
+    """Apply ``targets`` in order, or with ``host.check`` say what would change.
 
     done: called after each resource.  Raises ApplyError at the first resource that fails, which is unchanged or
     continues in a second run; refusals of any resource come before the first change.
     """
     results: List[Result] = []
     pending: List[Change] = []
-    if not host.check and len(wanted) > 1:
-        _refuse([refusal for target in wanted for refusal in _refusals(host, target)])
-    for target in wanted:
+    if not host.check and len(targets) > 1:
+        _refuse([refusal for target in targets for refusal in _refusals(host, target)])
+    for target in targets:
         result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
         if diff and host.check:
             result.diffs = _diffs(host, target, result.changes)
@@ -171,7 +171,7 @@ def _with_resource(target: DesiredResource, changes: Sequence[Change]) -> List[C
 
 def _diffs(host: ManagedHost, target: DesiredResource, changes: Sequence[Change]) -> List[Dict[str, str]]:
     """Texts of files before and after, for those that resources show; what isn't text is left out."""
-    shown: Optional[Callable[[Any], List[files.File]]] = getattr(target.resource, "wanted", None)
+    shown: Optional[Callable[[Any], List[files.File]]] = getattr(target.resource, "desired_files", None)
     by_path = {file.path: file for file in shown(target.desired)} if shown is not None and changes else {}
     diffs = []
     for change in changes:

@@ -26,7 +26,7 @@ class Expectation(FileResource[Desired]):
     removal_rank = 130
     reverts = (expectation.PATH,)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         if not desired.content:
             return []
         return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(expectation.PATH, desired.content)]

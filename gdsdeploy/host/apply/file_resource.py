@@ -16,7 +16,7 @@ D = TypeVar("D")
 
 
 class FileResource(Resource[D], Generic[D]):
-    """A subclass lists its files in :meth:`wanted`; the rest follows."""
+    """A subclass lists its files in :meth:`desired_files`; the rest follows."""
 
     kinds: ClassVar[Words] = {"write": "write {}", "make": "make the folder {}", "delete": "delete {}"}
     reasons: ClassVar[Words] = {
@@ -28,24 +28,24 @@ class FileResource(Resource[D], Generic[D]):
         "not-wanted": "it is there",
     }
 
-    def wanted(self, desired: D) -> List[File]:
+    def desired_files(self, desired: D) -> List[File]:
         """Files and folders in the order in which they are made."""
         raise NotImplementedError
 
     def observe(self, host: ManagedHost, desired: D) -> Any:
         """Path → what is there."""
-        return {file.path: host.entry(file.path) for file in self.wanted(desired)}
+        return {file.path: host.entry(file.path) for file in self.desired_files(desired)}
 
     def refusals(self, desired: D, observed: Any) -> List[Refusal]:
-        """Folders where files are wanted, and the other way round."""
-        return files.refusals((file, observed[file.path]) for file in self.wanted(desired))
+        """Folders where files belong, and the other way round."""
+        return files.refusals((file, observed[file.path]) for file in self.desired_files(desired))
 
     def changes(self, desired: D, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One for each path that differs; the engine leaves out those that an earlier resource brings about."""
-        return [change for file in self.wanted(desired) for change in files.compare(file, observed[file.path])]
+        return [change for file in self.desired_files(desired) for change in files.compare(file, observed[file.path])]
 
     def apply(self, host: ManagedHost, desired: D, change: Change) -> None:
-        host.write(next(file for file in self.wanted(desired) if file.path == change.subject))
+        host.write(next(file for file in self.desired_files(desired) if file.path == change.subject))
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Restore every path of ``reverts``; a file of gdsdeploy without a record is removed."""
@@ -84,8 +84,8 @@ def take_back(host: ManagedHost, path: str) -> None:
         host.remove_tree(path)
 
 
-def _restoration(host: ManagedHost, path: str, gone: Set[str]) -> Optional[Change]:
-    """What differs from what was before ``path`` was changed; ``gone``: what is about to be deleted."""
+def _restoration(host: ManagedHost, path: str, deletions: Set[str]) -> Optional[Change]:
+    """What differs from what was before ``path`` was changed; ``deletions``: what is about to be deleted."""
     now = look(host.root, path)
     if path not in host.record.paths:
         return Change("delete", path, "", "", "not-recorded") if now is not None and is_ours(path, now) else None
@@ -94,7 +94,7 @@ def _restoration(host: ManagedHost, path: str, gone: Set[str]) -> Optional[Chang
         # A folder of others that they have removed or replaced is theirs to bring back.
         return None
     is_new_folder = "folder" in (now or {}) and "folder" not in (before or {})
-    if is_new_folder and {f"{path}/{name}" for name in list_folder(host.root, path)} - gone:
+    if is_new_folder and {f"{path}/{name}" for name in list_folder(host.root, path)} - deletions:
         # Other programs keep files there.
         return None
     kind = "delete" if before is None else "make" if "folder" in before else "write"

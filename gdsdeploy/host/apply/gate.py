@@ -21,7 +21,7 @@ from .program import COMMAND
 UNIT = "gds-gate.service"
 SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
 #: What it has found, and the file that is there while it is open.
-FOUND = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
+_RESULTS = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
 #: How the file begins that a fleet file may have elsewhere: when the gate opened.
 _FIRST_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 _SLURM_HEALTH_TEXT = f"""\
@@ -59,7 +59,7 @@ class Gate(FileResource[Desired]):
     kinds: ClassVar[Words] = services.KINDS
     reasons: ClassVar[Words] = services.REASONS
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         if not desired.enabled:
             return []
         slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
@@ -70,7 +70,7 @@ class Gate(FileResource[Desired]):
         observed["unit"] = services.observe(host, UNIT)
         observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
         paths = () if desired.slurm else (SLURM_HEALTH,)
-        every = (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND)
+        every = (services.path(UNIT), PATH, SLURM_HEALTH, *_RESULTS)
         observed["back"] = restoration_changes(host, paths if desired.enabled else every)
         observed["left"] = [] if desired.enabled else _leftovers(host, desired.left)
         return observed
@@ -106,7 +106,7 @@ class Gate(FileResource[Desired]):
     def revert(self, host: ManagedHost) -> List[Change]:
         """Take the gate away, with what it left where its settings say."""
         paths = _leftovers(host, _places(host))
-        changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *FOUND))
+        changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *_RESULTS))
         if not host.check:
             for path in paths:
                 host.remove_tree(path)
@@ -159,8 +159,8 @@ def _places(host: ManagedHost) -> List[str]:
 
 
 def _leftovers(host: ManagedHost, paths: Sequence[str]) -> List[str]:
-    """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of FOUND."""
-    return [path for path in dict.fromkeys(paths) if path not in FOUND and _is_the_gates(host, path)]
+    """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of _RESULTS."""
+    return [path for path in dict.fromkeys(paths) if path not in _RESULTS and _is_the_gates(host, path)]
 
 
 def _is_the_gates(host: ManagedHost, path: str) -> bool:

@@ -49,7 +49,7 @@ class Guard(FileResource[Desired]):
     removal_rank = 10
     reverts = tuple(path for paths in HOOKS.values() for path in paths)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """One hook for each event; raises DesiredError for a package manager that has no hooks."""
         if desired.manager not in HOOKS:
             raise DesiredError(

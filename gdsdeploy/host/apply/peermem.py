@@ -44,14 +44,14 @@ class Peermem(FileResource[Desired]):
     kinds: ClassVar[Words] = services.KINDS
     reasons: ClassVar[Words] = services.REASONS
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         folder = File(os.path.dirname(DROP_IN), FOLDER, mode=0o755)
         files = [] if desired.rdma == "none" else [folder, File.of(DROP_IN, _DROP_IN_TEXT)]
         return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
-        paths = {file.path for file in self.wanted(desired)}
+        paths = {file.path for file in self.desired_files(desired)}
         observed["unit"] = services.observe(host, UNIT)
         observed["back"] = restoration_changes(
             host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths]

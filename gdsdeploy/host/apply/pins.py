@@ -40,7 +40,7 @@ class Pins(Resource[Desired]):
         self._file: List[File] = []
         self._pinned = False
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """The file of the latest look at a host: apt's names the repositories as their lists do."""
         return self._file
 

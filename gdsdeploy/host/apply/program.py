@@ -35,7 +35,7 @@ class Program(FileResource[Desired]):
     removal_rank = 140
     reverts = (PATH,)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """The folders and the program; raises ApplyError outside of a zipapp."""
         folders = [File(path, FOLDER, mode=0o755) for path in FOLDERS]
         return [*folders, File(PATH, content=running(), mode=0o755)]

@@ -35,7 +35,7 @@ class Recipes(FileResource[Desired]):
     #: those of them that are ours
     reverts = (f"{FOLDER_PATH}/*.conf",)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         files = [File(FOLDER_PATH, FOLDER, mode=0o755)]
         if desired.nvidia_fs_version:
             files.append(File.of(f"{FOLDER_PATH}/{desired.nvidia_fs_dkms_name}.conf", nvidia_fs(desired)))

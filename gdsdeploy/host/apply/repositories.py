@@ -40,7 +40,7 @@ class Repositories(Resource[Desired]):
     def __init__(self) -> None:
         self._files: List[File] = []
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """The files of the latest look at a host: what apt's sources lack depends on what the host has."""
         return self._files
 

@@ -23,7 +23,7 @@ from .errors import with_kind, writing
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource
-from .packages.managers import HELD, INSTALLED, check_names, manager, read_names, write_names
+from .packages.managers import HOLDS, INSTALLED, check_names, manager, read_names, write_names
 from .record import look
 
 #: A signed repository of packages on their way back, and where it comes from.
@@ -102,8 +102,8 @@ class Restore(Resource[Desired]):
         """Everything but packages, which are one transaction."""
         if change.subject == INSTALLED:
             write_names(host, INSTALLED, desired.installed)
-        elif change.subject == HELD:
-            write_names(host, HELD, desired.held)
+        elif change.subject == HOLDS:
+            write_names(host, HOLDS, desired.held)
         elif change.subject == PLACE and change.kind == "make":
             _extract(host)
         elif change.kind == "write" and desired.step == "remove":
@@ -117,7 +117,7 @@ class Restore(Resource[Desired]):
         elif change.kind == "remove" and desired.step == "remove":
             names = _removable_packages(host, desired)
             if names:
-                manager(desired.manager).purge(host, names, held=True)
+                manager(desired.manager).purge(host, names, with_held=True)
         elif change.kind == "delete":
             host.remove_tree(change.subject)
             if host.record.paths.get(change.subject) is None:
@@ -174,9 +174,11 @@ def _offer_files(desired: Desired) -> List[File]:
 
 def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
     changes = []
-    kept, present = observed["modules"]
-    if kept is not None and (present is None or present.sha256 != kept.sha256):
-        changes.append(Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{kept.sha256}", "restore"))
+    archive, present = observed["modules"]
+    if archive is not None and (present is None or present.sha256 != archive.sha256):
+        changes.append(
+            Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{archive.sha256}", "restore")
+        )
     changes += [Change("remove", name, "", "", "half-installed") for name in observed["unfinished"]]
     if observed["files"]:
         changes.append(Change("make", PLACE, "", "", "restore"))
@@ -187,7 +189,7 @@ def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
 
 def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
-    names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
+    names = {INSTALLED: desired.installed, HOLDS: desired.held} if desired.known else {}
     others = [release for release in desired.unwanted_kernels if release != os.uname().release]
     with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]

@@ -70,7 +70,7 @@ class Signing(FileResource[Desired]):
     kinds: ClassVar[Words] = {"sign": "sign {}", "enrol": "have the key {} enrolled, by a person at the console"}
     reverts = (SETTINGS, RECEIVED, SIGN_FILE, FRAMEWORK, mok.ONE_TIME)
 
-    def wanted(self, desired: Desired) -> List[File]:
+    def desired_files(self, desired: Desired) -> List[File]:
         """The files of a machine that signs, or the certificate of one that receives; none without a certificate."""
         if not desired.certificate:
             return []
@@ -121,7 +121,9 @@ class Signing(FileResource[Desired]):
         if state["error"]:
             raise CannotTellError(state["error"], state["hint"], "failed")
         if state["state"] in _OPEN:
-            changes.append(Change("enrol", here(desired), state["state"], "enrolled", "secure-boot", REBOOT))
+            changes.append(
+                Change("enrol", certificate_path(desired), state["state"], "enrolled", "secure-boot", REBOOT)
+            )
         return changes
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
@@ -134,7 +136,7 @@ class Signing(FileResource[Desired]):
         if not desired.certificate or not desired.enrols:
             return
         with with_kind("failed"):
-            answer = mok.enrol(inside(host.root, here(desired)), host.root, where_needed=True)
+            answer = mok.enrol(inside(host.root, certificate_path(desired)), host.root, where_needed=True)
         if answer["state"] == "pending":
             # The request stands, so the files that belong to it stay.
             host.begin()
@@ -147,7 +149,7 @@ class Signing(FileResource[Desired]):
         return {"certificate": observed["certificate"], "enrolment": observed["enrolment"], "observed": observed}
 
 
-def here(desired: Desired) -> str:
+def certificate_path(desired: Desired) -> str:
     """Where the certificate is on this machine; empty: modules aren't signed."""
     return desired.certificate if desired.signs or not desired.certificate else RECEIVED
 
@@ -179,7 +181,7 @@ def _enrolment(host: ManagedHost, desired: Desired, data: bytes) -> Dict[str, st
     if not desired.certificate or not desired.enrols or not data:
         return answer
     try:
-        certificate = parse_certificate(data, here(desired))
+        certificate = parse_certificate(data, certificate_path(desired))
         answer["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
     except HostError as error:
         answer.update(error=error.message, hint=error.hint)

@@ -88,13 +88,13 @@ def _listed(tree: str) -> Dict[str, List[str]]:
 
 def _reachable(tree: str, unit: str) -> Iterator[str]:
     """The text of ``unit`` and of every file of the tree that it could include under whatever condition."""
-    seen: Set[str] = set()
+    visited: Set[str] = set()
     todo = [os.path.join(tree, unit)]
     while todo:
         path = os.path.normpath(todo.pop())
-        if path in seen or not os.path.isfile(path):
+        if path in visited or not os.path.isfile(path):
             continue
-        seen.add(path)
+        visited.add(path)
         text = _text(path)
         yield text
         places = (os.path.dirname(path), *(os.path.join(tree, folder) for folder in _FOLDERS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
 
@@ -26,7 +26,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     expected = " before ".join(names) + " in modules-load.d"
     expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
     hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
-    listed, forbidden = known(facts.boot.autoloaded), known(facts.boot.forbidden)
+    listed, forbidden = require(facts.boot.autoloaded), require(facts.boot.forbidden)
     missing = [name for name in names if name not in listed]
     if missing:
         return failed("modules-load.d lacks {}".format(", ".join(missing)), hint, expected=expected)
@@ -50,7 +50,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _unit(facts: HostFacts, name: str) -> Mapping[str, str]:
     """The properties of a unit; raises UndecidedError where systemd doesn't know it."""
-    units = known(facts.boot.units)
+    units = require(facts.boot.units)
     if name not in units:
         raise UndecidedError(f"systemd doesn't know {name}")
     return units[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Tuple
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..model.expectation import Expectation
 from .registry import Answer, capitalized, check, failed, passed, subject
 
@@ -22,7 +22,7 @@ INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband);
     of_running=True,
 )
 def view(facts: HostFacts, expectation: Expectation) -> Answer:
-    manager = known(facts.environment.container)
+    manager = require(facts.environment.container)
     if manager is None:
         return passed("not in a container", expected="only in containers")
     missing = list(_missing(facts, expectation))
@@ -35,19 +35,19 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
     """(what is missing, its fix)"""
-    names = known(facts.environment.devices)
+    names = require(facts.environment.devices)
     if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
         yield "/dev/nvidia0 or /dev/nvidiactl", GPUS
     if "nvidia-uvm" not in names:
         yield "/dev/nvidia-uvm", GPUS
     if expectation.nvidia_fs_version and not any(name.startswith("nvidia-fs") for name in names):
         yield "/dev/nvidia-fs*", "map every /dev/nvidia-fs* of the host into the container (--device)"
-    if "data" not in known(facts.environment.udev):
+    if "data" not in require(facts.environment.udev):
         yield "/run/udev/data", "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
-    if not known(facts.pci.functions):
+    if not require(facts.pci.functions):
         yield "/sys/bus/pci/devices", "mount the host's /sys, read-only"
     if expectation.rdma != "none":
-        names = known(facts.environment.infiniband)
+        names = require(facts.environment.infiniband)
         if "rdma_cm" not in names:
             yield "/dev/infiniband/rdma_cm", INFINIBAND
         if not any(name.startswith("uverbs") for name in names):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
 from ..model.expectation import Expectation
@@ -18,7 +18,7 @@ subject("cufile", after="boot")
     prevents="a second libcufile, of a CUDA toolkit or a Python package, that reads the configuration by other rules",
 )
 def library(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = known(facts.cufile.library)
+    version = require(facts.cufile.library)
     if version is None:
         return failed("no libcufile is installed", "Provision the host again")
     if (expectation.libcufile_version + ".").startswith(version + "."):
@@ -37,7 +37,7 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path
     if not expectation.cufile_sha256:
         raise UndecidedError("the file is fitted to this host, and the host's facts don't decide its content")
-    digest = known(facts.cufile.digests.get(path, Unknown(f"{path} was not looked at")))
+    digest = require(facts.cufile.digests.get(path, Unknown(f"{path} was not looked at")))
     if digest is None:
         return failed(f"{path} does not exist", "Provision the host again")
     if digest == expectation.cufile_sha256:
@@ -53,7 +53,7 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="a configuration that was valid for the previous release and now fails every program that opens cuFile",
 )
 def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
-    acceptance, opened = known(facts.cufile.acceptance), known(facts.cufile.opened)
+    acceptance, opened = require(facts.cufile.acceptance), require(facts.cufile.opened)
     if acceptance == ACCEPTED:
         if opened.error is None:
             return passed("accepted (cuFileDriverOpen did not return afterwards)", opened.lines[-3:])
@@ -74,8 +74,8 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
-    config, values = known(facts.cufile.config), known(facts.cufile.effective)
-    if config is None or known(facts.cufile.acceptance) != ACCEPTED:
+    config, values = require(facts.cufile.config), require(facts.cufile.effective)
+    if config is None or require(facts.cufile.acceptance) != ACCEPTED:
         return ()  # cufile.rendered and cufile.accepted report it
     if values is None:
         return _nothing_logged(facts)
@@ -89,9 +89,9 @@ def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
 
 def _nothing_logged(facts: HostFacts) -> Answer:
     """Without a GPU no release logs its values, and no program can use cuFile: the check passes."""
-    opened = known(facts.cufile.opened)
+    opened = require(facts.cufile.opened)
     end = "did not return" if opened.error is None else f"returned {opened.error}"
-    if known(facts.driver.gpus):
+    if require(facts.driver.gpus):
         reason = "; ".join(opened.lines[:2]) or "it gave no reason"
         raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {reason}")
     return passed(f"none to compare: this host has no GPU, so cuFileDriverOpen {end} before libcufile logged any")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, UndecidedError, Unknown, known
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
 from ..facts.drift import Choice, Move
 from ..facts.packages import Package
 from ..io.phrases import first_few
@@ -23,7 +23,7 @@ NAMED = 3
     prevents="a driver that 'install cuda', an upgrade or unattended-upgrades installs, with no trace of the command",
 )
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed, locked = known(facts.packages.installed), locked_packages(expectation)
+    installed, locked = require(facts.packages.installed), locked_packages(expectation)
     versions = {name: _version(installed.get(name, ())) for name in locked}
     moved = [
         _describe_move(name, version, versions[name], facts.drift.moves)

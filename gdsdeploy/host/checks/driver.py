@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.modules import ModuleFacts, ModuleFile
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
@@ -21,10 +21,10 @@ def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:
 
 def its_file(module: ModuleFacts) -> ModuleFile:
     """The file of a module, if it is known to be the loaded one; raises UndecidedError otherwise."""
-    file = known(module.file)
+    file = require(module.file)
     if file is None:
         raise UndecidedError(f"modprobe finds no file for {module.name}")
-    if known(module.loaded) and not known(module.is_its_file()):
+    if require(module.loaded) and not require(module.is_its_file()):
         raise UndecidedError(f"the loaded {module.name} is not the file {file.path}, the only one that can be read")
     return file
 
@@ -66,14 +66,14 @@ def check_module_file(
 
 def _judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
     """Whether a reboot would load the same module again."""
-    file = known(module.file)
-    if not known(module.loaded):
+    file = require(module.file)
+    if not require(module.loaded):
         where = "it has no file either" if file is None else f"its file is {file.path}"
         return failed(f"{module.name} is not loaded; {where}", "See the check for its loaded version")
     if file is None:
         hint = "Install the module for this kernel: provision the host again"
-        return failed(f"loaded, but modprobe finds no file for kernel {known(facts.kernel.release)}", hint)
-    if known(module.is_its_file()):
+        return failed(f"loaded, but modprobe finds no file for kernel {require(facts.kernel.release)}", hint)
+    if require(module.is_its_file()):
         return passed(file.path)
     return failed(
         f"{file.path} is another build than the loaded one",
@@ -84,7 +84,7 @@ def _judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
 
 
 def _judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
-    file, release = known(module.file), known(facts.kernel.release)
+    file, release = require(module.file), require(facts.kernel.release)
     expected, hint = f"vermagic {release}", "Build it for this kernel: provision the host again"
     if file is None:
         return failed(f"modprobe finds no {module.name} for {release}", hint, expected=expected)
@@ -102,7 +102,7 @@ def _judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
     of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = known(facts.driver.version)
+    version = require(facts.driver.version)
     if version is None:
         return failed(
             "the nvidia module is not loaded",
@@ -122,7 +122,7 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
-    loaded = known(facts.driver.flavour)
+    loaded = require(facts.driver.flavour)
     if loaded is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
     if loaded == expectation.driver_flavour:
@@ -148,8 +148,8 @@ check_module_file(
 )
 def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
     hint = "Provision again: it forbids nouveau in /etc/modprobe.d and rebuilds the initramfs; then reboot"
-    if expectation.own_kernel and "nouveau" in known(facts.kernel.modules):
+    if expectation.own_kernel and "nouveau" in require(facts.kernel.modules):
         return failed("nouveau is loaded", hint, messages(facts, "nouveau"))
-    if "nouveau" in known(facts.boot.forbidden):
+    if "nouveau" in require(facts.boot.forbidden):
         return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
     return failed("not loaded, but nothing keeps it out", hint)

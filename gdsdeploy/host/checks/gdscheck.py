@@ -7,7 +7,7 @@ from typing import List
 
 from .. import gdscheck
 from ..explain.nvidia_fs import HOOKS
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
 from ..facts.unknown import when_known
@@ -37,14 +37,14 @@ BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
     unknown_hint="Run it by hand and compare: gdscheck -p",
 )
 def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
-    if not known(facts.gdscheck.installed):
+    if not require(facts.gdscheck.installed):
         if TOOL in expectation.packages:
             return failed("gdscheck is not installed", f"Install {TOOL}: provision the host again")
-        logged = known(facts.gdscheck.logged)
+        logged = require(facts.gdscheck.logged)
         if logged is None:
             return passed("not installed, and the lock has no " + TOOL)
         return _compared(facts, logged)
-    report = known(facts.gdscheck.report)
+    report = require(facts.gdscheck.report)
     if report.verdict == gdscheck.REFUSED:
         return _refused(facts, report)
     if report.verdict == gdscheck.UNKNOWN:
@@ -74,14 +74,14 @@ def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
     same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
     if not same:
         return failed("it gives up: " + reason, BY_HAND, report.errors)
-    if known(same[0]):
+    if require(same[0]):
         return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
     return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
 
 
 def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     row = report.platform.get(DRIVER_ROW, "")
-    flavour = known(facts.driver.flavour)
+    flavour = require(facts.driver.flavour)
     if row.startswith("Supported(") and flavour != OPEN:
         return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
     if row.startswith("Supported only on") and flavour == OPEN:
@@ -90,8 +90,8 @@ def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
 
 
 def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
-    loaded = known(facts.nvidia_fs.module.loaded)
-    version = known(facts.nvidia_fs.module.version) if loaded else ""
+    loaded = require(facts.nvidia_fs.module.loaded)
+    version = require(facts.nvidia_fs.module.version) if loaded else ""
     if report.nvidia_fs and not loaded:
         return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
     # Where the configuration forces compat mode, the library doesn't look for nvidia-fs.
@@ -108,7 +108,7 @@ def _storage(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     row = report.storage.get("NVMe")
     if row is None or not row.supported or "p2pdma" in row.paths:
         return []
-    symbols = known(facts.kernel.symbols)
+    symbols = require(facts.kernel.symbols)
     if any(name in symbols for name in HOOKS["nvme"]):
         return []
     return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import List, Set, Tuple
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
@@ -47,13 +47,13 @@ DKMS = re.compile(r"^(?P<name>nvidia[\w.+-]*)/(?P<version>[^,]+)(?:, (?P<kernel>
     of_running=True,
 )
 def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
-    value = known(facts.kernel.tainted)
+    value = require(facts.kernel.tainted)
     wrong = [words for bit, words in DAMAGE.items() if value >> bit & 1]
     if wrong:
         hint = "Read the cause (journalctl -k -b), then reboot; after a machine check, have the hardware tested"
         return failed("; ".join(wrong), hint, [f"/proc/sys/kernel/tainted is {value}"])
-    seen = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
-    return passed("; ".join(seen) or ("tainted by modules outside its tree only" if value else "not tainted"))
+    remarks = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
+    return passed("; ".join(remarks) or ("tainted by modules outside its tree only" if value else "not tainted"))
 
 
 @check(
@@ -66,7 +66,7 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
 def errors(facts: HostFacts, _expectation: Expectation) -> Answer:
     faults: List[Tuple[str, str]] = []
     harmless: Set[str] = set()
-    for line in known(facts.kernel.messages):
+    for line in require(facts.kernel.messages):
         xid, trouble = XID.search(line), TROUBLE.search(line)
         if xid and int(xid.group(2)) in OF_PROGRAMS:
             harmless.add("Xid " + xid.group(2))
@@ -89,9 +89,9 @@ def errors(facts: HostFacts, _expectation: Expectation) -> Answer:
     prevents="a kernel that boots without its modules because a build failed, was interrupted, or was replaced by hand",
 )
 def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
-    if "dkms" not in known(facts.packages.installed):
+    if "dkms" not in require(facts.packages.installed):
         return passed("DKMS is not installed: the modules are received")
-    lines, release = known(facts.packages.dkms), expectation.kernel_release
+    lines, release = require(facts.packages.dkms), expectation.kernel_release
     rows = [match.group(0, "name", "kernel", "state") for match in map(DKMS.match, lines) if match]
     if not rows:
         return passed("DKMS has no modules of this stack")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
 
@@ -19,7 +19,7 @@ subject("kernel", after="container")
     of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
-    release = known(facts.kernel.release)
+    release = require(facts.kernel.release)
     if release == expectation.kernel_release:
         return passed(release)
     return failed(release, "Provision the host again: it sets the default kernel and reboots; then validate")
@@ -33,7 +33,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    default = known(facts.boot.default_kernel)
+    default = require(facts.boot.default_kernel)
     if default == expectation.kernel_release:
         yield passed(default)
     # Without a supported boot loader, e.g. in a guest whose kernel comes from outside, there is nothing to check.

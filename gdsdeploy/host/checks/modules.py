@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.audits import KernelAudit
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
@@ -21,7 +21,7 @@ HINT = "Provision the host again: it builds or brings the modules of the lock fo
     of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _judge(known(facts.audits.running), expectation)
+    return _judge(require(facts.audits.running), expectation)
 
 
 @check(
@@ -31,7 +31,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="a host that is healthy until it reboots into a kernel without its modules",
 )
 def next_boot(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _judge(known(facts.audits.next), expectation)
+    return _judge(require(facts.audits.next), expectation)
 
 
 def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Tuple
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..facts.effective import given_keys
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
@@ -25,7 +25,7 @@ NOT_ASKED = "not needed: the fleet asks for no RDMA"
 def link(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return passed(NOT_ASKED)
-    interfaces = known(facts.network.rdma)
+    interfaces = require(facts.network.rdma)
     if not interfaces:
         return failed("this host has no RDMA device", "Load the adapter's driver, or set the fleet's rdma to none")
     shown = ["{} ({}): {}".format(i.device, i.interface, "active" if i.active else "down") for i in interfaces]
@@ -45,11 +45,11 @@ def link(facts: HostFacts, expectation: Expectation) -> Answer:
 def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return passed(NOT_ASKED)
-    config = known(facts.cufile.config)
+    config = require(facts.cufile.config)
     listed = list(_listed(config)) if config is not None else []
     if not listed:
         return passed("no list has an address: libcufile chooses the adapters")
-    own = {entry.address: f"{i.device} on {i.interface}" for i in known(facts.network.rdma) for entry in i.addresses}
+    own = {entry.address: f"{i.device} on {i.interface}" for i in require(facts.network.rdma) for entry in i.addresses}
     foreign = [f"{key}: {address}" for key, address in listed if address not in own]
     if foreign:
         hint = "Render the file for this host: the profile's `fit` fills these lists from the host itself"

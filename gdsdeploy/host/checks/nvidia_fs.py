@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.modules import ModuleFile
 from ..model.expectation import Expectation
 from .driver import check_module_file, its_file, messages
@@ -28,7 +28,7 @@ def _not_needed(expectation: Expectation) -> Optional[Answer]:
 
 def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
     """The answer for hosts that don't need nvidia-fs, or haven't loaded it."""
-    if not expectation.nvidia_fs_version or known(facts.nvidia_fs.module.loaded):
+    if not expectation.nvidia_fs_version or require(facts.nvidia_fs.module.loaded):
         return _not_needed(expectation)
     return failed(
         "nvidia-fs is not loaded",
@@ -47,7 +47,7 @@ def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_loaded(facts, expectation):
         return early
-    version = known(facts.nvidia_fs.module.version)
+    version = require(facts.nvidia_fs.module.version)
     if version == expectation.nvidia_fs_version:
         return passed("nvidia-fs " + version)
     return failed("nvidia-fs " + (version or "of no known version"), "Provision the host again and let it reboot")
@@ -123,14 +123,14 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     if not record.get("driver") or not record.get("tree"):
         missing = f"{file.path} has no record of the driver it was built against: gdsdeploy did not build it"
         return failed(missing, REBUILD)
-    running, flavour = known(facts.driver.version), known(facts.driver.flavour)
+    running, flavour = require(facts.driver.version), require(facts.driver.flavour)
     built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
     evidence = [f"gdsdeploy_{key}={value}" for key, value in sorted(record.items())]
     if (record["driver"], record.get("flavour")) != (running, flavour):
         runs = f"nvidia {running} ({flavour}) runs" if running else "no driver runs"
         return failed(f"{built}; {runs}", REBUILD, evidence)
     tree = expectation.driver_tree
-    digest = known(facts.driver.tree_digest(tree))
+    digest = require(facts.driver.tree_digest(tree))
     if digest is None:
         return passed(f"{built}, elsewhere: {tree} is not on this host", evidence)
     if digest != record["tree"]:
@@ -149,7 +149,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_loaded(facts, expectation):
         return early
-    present, count = known(facts.nvidia_fs.devices), known(facts.nvidia_fs.device_count)
+    present, count = require(facts.nvidia_fs.devices), require(facts.nvidia_fs.device_count)
     hint = "Let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs; modprobe nvidia-fs"
     if not count:
         return failed("nvidia-fs announces no devices", hint)

@@ -109,7 +109,9 @@ def _judge_conditions(facts: HostFacts, mount: Mount, is_compat: bool) -> Answer
     states = conditions.conditions(facts.document, facts.storage, mount, point)
     rows = [row for row in states if row.name in FILESYSTEM]
     on, possible = ([row.name for row in rows if row.state == state] for state in (ON, POSSIBLE))
-    evidence = [f"{row.name} {row.state}: {line}" for row in rows if row.state in (ON, POSSIBLE) for line in row.said]
+    evidence = [
+        f"{row.name} {row.state}: {line}" for row in rows if row.state in (ON, POSSIBLE) for line in row.evidence
+    ]
     if is_compat:
         words = "on: " + ", ".join(on) if on else "none is known to be on"
         return passed(NOT_NEEDED + words, evidence, point)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Sequence
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..facts.packages import Package
 from ..io.phrases import first_few
 from ..model.expectation import Expectation
@@ -25,7 +25,7 @@ NAMED = 5
     prevents="drift: an upgrade by hand or by unattended-upgrades; a package that dpkg left half-configured",
 )
 def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
-    installed, locked = known(facts.packages.installed), locked_packages(expectation)
+    installed, locked = require(facts.packages.installed), locked_packages(expectation)
     wrong = list(filter(None, (_problem(name, locked[name], installed.get(name, ())) for name in locked)))
     if not wrong:
         return passed(f"{len(locked)} packages")

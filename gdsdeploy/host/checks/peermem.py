@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..explain import mechanisms
 from ..explain.cause import Condition, weigh
-from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..model.expectation import Expectation
 from .driver import messages
 from .registry import Answer, capitalized, check, failed, passed, subject
@@ -26,12 +26,12 @@ def usable(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed(f"not needed: the fleet asks for no RDMA; {_state(facts)}")
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
-    if known(facts.peermem.module.loaded):
+    if require(facts.peermem.module.loaded):
         return _registered(mechanisms.registration(facts))
-    if known(facts.peermem.stub):
+    if require(facts.peermem.stub):
         words = "the installed nvidia-peermem is a stub: it was built without OFED's peer memory symbols"
         return failed(words, capitalized(OFED), messages(facts, "peermem", "peer_mem"))
-    if known(facts.peermem.module.file) is None:
+    if require(facts.peermem.module.file) is None:
         return failed("there is no nvidia-peermem for this kernel", "Provision the host again")
     return failed(
         "nvidia-peermem is not loaded",
@@ -67,9 +67,9 @@ def _dmabuf(facts: HostFacts) -> Answer:
     if result.causes:
         cause = result.causes[0]
         return failed(cause.what, capitalized(cause.fix), cause.evidence)
-    known(result.holds)
-    words = f"the open driver and kernel {known(facts.kernel.release)} offer DMA-BUF; peermem is not needed"
-    if known(facts.peermem.module.loaded):
+    require(result.holds)
+    words = f"the open driver and kernel {require(facts.kernel.release)} offer DMA-BUF; peermem is not needed"
+    if require(facts.peermem.module.loaded):
         words += ", but nvidia-peermem is loaded"
     if isinstance(facts.p2p.adapters_dmabuf, tuple) and facts.p2p.adapters_dmabuf:
         words += "; adapters' drivers that take it: {}".format(", ".join(facts.p2p.adapters_dmabuf))
@@ -86,10 +86,10 @@ def _dmabuf(facts: HostFacts) -> Answer:
 def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return passed("not needed: the fleet asks for no RDMA", expected="nothing")
-    if known(facts.p2p.legacy_loaded):
+    if require(facts.p2p.legacy_loaded):
         hint = "Unload it: systemctl stop nv_peer_mem; then provision the host again, which keeps it out"
         return failed("nv_peer_mem is loaded", hint, ["/proc/modules: nv_peer_mem"])
-    services = known(facts.p2p.legacy_services)
+    services = require(facts.p2p.legacy_services)
     if services:
         # A condition that provision sets keeps it from starting, and its module from loading.
         return passed("it is not loaded; its service is still installed: {}".format(", ".join(services)))
@@ -106,12 +106,12 @@ def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
 def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
         return passed("not needed: the fleet asks for no RDMA", expected="nothing")
-    if not known(facts.pci.gpus):
+    if not require(facts.pci.gpus):
         return passed("not proven: this host has no GPU")
     name = mechanisms.DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
     expected = next(candidate for candidate in mechanisms.mechanisms(facts) if candidate.name == name)
     lines = [*expected.evidence, *expected.why]
-    if known(expected.usable):
+    if require(expected.usable):
         return passed(f"{expected.title} is usable", lines)
     hint = "; ".join(expected.fixes) or "Read the reasons above"
     choice = mechanisms.choose(facts)

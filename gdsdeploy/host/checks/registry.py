@@ -1,7 +1,7 @@
 """The register of checks: one decorator adds a check, one function runs them all.
 
 A check is a pure function of facts and expectation that returns its answer.  Where a fact is unknown,
-:func:`~gdsdeploy.host.facts.known` ends the check with "could not tell" and the reason.
+:func:`~gdsdeploy.host.facts.require` ends the check with "could not tell" and the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Answer:
     """A check's answer.  ``expected`` replaces the check's own words where they depend on the facts."""
 
     verdict: str
-    found: str
+    observation: str
     hint: str = ""
     evidence: Sequence[str] = ()
     expected: str = ""
@@ -108,16 +108,16 @@ def check(
     return register
 
 
-def passed(found: str, evidence: Sequence[str] = (), subject: str = "", expected: str = "") -> Answer:
-    return Answer(PASS, found, evidence=evidence, subject=subject, expected=expected)
+def passed(observation: str, evidence: Sequence[str] = (), subject: str = "", expected: str = "") -> Answer:
+    return Answer(PASS, observation, evidence=evidence, subject=subject, expected=expected)
 
 
-def failed(found: str, hint: str, evidence: Sequence[str] = (), subject: str = "", expected: str = "") -> Answer:
-    return Answer(FAIL, found, hint, evidence, expected, subject)
+def failed(observation: str, hint: str, evidence: Sequence[str] = (), subject: str = "", expected: str = "") -> Answer:
+    return Answer(FAIL, observation, hint, evidence, expected, subject)
 
 
-def unknown(found: str, hint: str, subject: str = "", expected: str = "") -> Answer:
-    return Answer(UNKNOWN, found, hint, (), expected, subject)
+def unknown(observation: str, hint: str, subject: str = "", expected: str = "") -> Answer:
+    return Answer(UNKNOWN, observation, hint, (), expected, subject)
 
 
 def capitalized(text: str) -> str:
@@ -144,7 +144,7 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Findi
             verdict=answer.verdict,
             title=check.title,
             expected=answer.expected or expected,
-            found=answer.found,
+            found=answer.observation,
             hint=answer.hint,
             evidence=[line[:EVIDENCE_WIDTH] for line in list(answer.evidence)[:EVIDENCE_LINES]],
             path=answer.path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts import HostFacts, UndecidedError, known
+from ..facts import HostFacts, UndecidedError, require
 from ..kmod.findings import NOTE
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
@@ -23,8 +23,8 @@ _HINT = "Sign the modules with an enrolled key: docs/secure-boot.md"
     of_running=True,
 )
 def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
-    secure_boot = known(facts.kernel.secure_boot)
-    kernels = (known(facts.audits.running), known(facts.audits.next))
+    secure_boot = require(facts.kernel.secure_boot)
+    kernels = (require(facts.audits.running), require(facts.audits.next))
     findings = [
         (finding, f"{module.module} on kernel {kernel.release}: {finding.message}")
         for kernel in kernels

@@ -36,22 +36,22 @@ WORDS = {
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     requests = [(mount.get("mount", ""), mount.get("path", "direct")) for mount in expectation.storage]
     for result in storage_paths(facts, requests):
-        yield replace(_answer(result), path=result.taken if isinstance(result.taken, str) else "")
+        yield replace(_answer(result), path=result.path_name if isinstance(result.path_name, str) else "")
 
 
 def _answer(result: MountPath) -> Answer:
-    expected, found = WORDS.get(result.wanted, result.wanted), description(result)
+    expected, observation = WORDS.get(result.requirement, result.requirement), description(result)
     if result.path is None or result.mounted is None:
-        if isinstance(result.taken, Unknown):
-            return unknown(found, UNKNOWN_HINT, result.mount, expected)
+        if isinstance(result.path_name, Unknown):
+            return unknown(observation, UNKNOWN_HINT, result.mount, expected)
         hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
-        return failed(found, hint, subject=result.mount, expected=expected)
-    if isinstance(result.taken, Unknown):
+        return failed(observation, hint, subject=result.mount, expected=expected)
+    if isinstance(result.path_name, Unknown):
         fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.path.suspects)) or UNKNOWN_HINT
         hint = f"{capitalized(fixes)}; or see all of it: gdsdeploy explain"
-        return unknown(found, hint, result.mount, expected)
+        return unknown(observation, hint, result.mount, expected)
     if isinstance(result.satisfies, Unknown):
-        return unknown(found, UNPROVEN_HINT, result.mount, expected)
+        return unknown(observation, UNPROVEN_HINT, result.mount, expected)
     mounted, causes = result.mounted, result.path.causes
     options = ",".join(mounted.options)
     evidence = [
@@ -61,15 +61,15 @@ def _answer(result: MountPath) -> Answer:
         *(line for cause in causes[:1] for line in cause.evidence),
     ]
     if result.satisfies:
-        return passed(f"{found} {proof_of(result)}", evidence, result.mount, expected)
-    words = f"{found} {proof_of(result)}" if result.path.proofs else found
+        return passed(f"{observation} {proof_of(result)}", evidence, result.mount, expected)
+    words = f"{observation} {proof_of(result)}" if result.path.proofs else observation
     return failed(words, _hint(result, causes), evidence, result.mount, expected)
 
 
 def _hint(result: MountPath, causes: Sequence[Cause]) -> str:
     fixes = list(dict.fromkeys(cause.fix for cause in causes if cause.fix))
     hint = "; ".join(fixes[:FIXES]) or "ask for another path in the fleet file"
-    if result.taken == COMPAT and result.wanted != COMPAT:
+    if result.path_name == COMPAT and result.requirement != COMPAT:
         hint += "; or, if CPU memory is good enough for this mount, set its path to compat in the fleet file"
     return capitalized(hint)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, subject
 
@@ -16,7 +16,7 @@ subject("os")
     prevents="packages and modules of one release on a host with another, after an upgrade or a mix-up",
 )
 def release(facts: HostFacts, expectation: Expectation) -> Answer:
-    name, machine = known(facts.os.name), known(facts.os.machine)
+    name, machine = require(facts.os.name), require(facts.os.machine)
     running = f"{name} on {machine}"
     # A lock for rhel-9 fits every 9.x.
     if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple
 
-from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.pci import Link
 from ..facts.topology import (
     DISK,
@@ -40,7 +40,7 @@ KINDS = {"nvme": DISK, "nic": NIC}
 
 def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optional[Answer]:
     """The answer for hosts without a GPU, or whose mode goes through CPU memory anyway."""
-    if not known(facts.topology).of_kind(GPU):
+    if not require(facts.topology).of_kind(GPU):
         return passed(NO_GPU, expected=needed)
     if expectation.mode == "compat" and expectation.rdma == "none":
         return passed("not needed: the mode is compat, and the fleet asks for no RDMA", expected="nothing")
@@ -54,8 +54,8 @@ def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optio
     prevents="half of the bandwidth because a card is not seated well, or a riser or cable is damaged",
 )
 def link(facts: HostFacts, _expectation: Expectation) -> Answer:
-    linked = [node for node in known(facts.topology).nodes() if node.link is not None]
-    slow = [(node, words) for node, words in ((node, known(degraded(node))) for node in linked) if words]
+    linked = [node for node in require(facts.topology).nodes() if node.link is not None]
+    slow = [(node, words) for node, words in ((node, require(degraded(node))) for node in linked) if words]
     if slow:
         hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
@@ -85,7 +85,7 @@ def _link_line(node: Node) -> str:
 def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "no ACS redirect"):
         return early
-    topology = known(facts.topology)
+    topology = require(facts.topology)
     gpus = {gpu.label for gpu in topology.of_kind(GPU)}
     pairs = [pair for pair in topology.pairs if pair.bridge and pair.one in gpus and pair.other not in gpus]
     hint = (
@@ -95,12 +95,14 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     bridges = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
     lines = [f"/proc/driver/nvidia-fs/bridges: {name}" for name in bridges]
     bad = [pair for pair in pairs if isinstance(pair.redirecting, tuple) and pair.redirecting]
-    lines += ["{} to {}: {} redirects".format(pair.one, pair.other, ", ".join(known(pair.redirecting))) for pair in bad]
+    lines += [
+        "{} to {}: {} redirects".format(pair.one, pair.other, ", ".join(require(pair.redirecting))) for pair in bad
+    ]
     if lines:
         words = f"{len(bad)} of {len(pairs)} pairs of a GPU and a peer below one switch are redirected"
         return failed(words if bad else "nvidia-fs names bridges with ACS", hint, lines)
     for pair in pairs:
-        known(pair.redirecting)
+        require(pair.redirecting)
     if not pairs:
         return passed("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
     return passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
@@ -115,10 +117,10 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
 def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "off or pt"):
         return early
-    topology = known(facts.topology)
-    words, mode = known(topology.iommu_words), known(topology.iommu)
+    topology = require(facts.topology)
+    words, mode = require(topology.iommu_words), require(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
-    if known(facts.os.machine) == "aarch64":
+    if require(facts.os.machine) == "aarch64":
         return passed(f"{mode}; this machine's GPUs expect it on", [line], expected="any mode: aarch64")
     groups = [
         f"/sys/bus/pci/devices/{device.address}/iommu_group: {device.iommu_group} ({device.iommu})"
@@ -146,7 +148,7 @@ def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
         return early
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = STATIC_BYTES if expectation.mode == "p2pdma" else (cache if isinstance(cache, int) else CACHE_KIB) * 1024
-    gpus = known(facts.topology).of_kind(GPU)
+    gpus = require(facts.topology).of_kind(GPU)
     lines = [f"{gpu.label} ({gpu.address}): {gpu.bar1} bytes" for gpu in gpus]
     small = [gpu for gpu in gpus if gpu.bar1 is None or gpu.bar1 < needed]
     shown = [gpu.label + (" has none" if gpu.bar1 is None else f" {gpu.bar1 >> 20} MiB") for gpu in small or gpus]
@@ -167,7 +169,7 @@ def distance(facts: HostFacts, expectation: Expectation) -> Answer:
     limits = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
     if not limits:
         return passed("not asked: the fleet sets no distance", expected="nothing")
-    topology = known(facts.topology)
+    topology = require(facts.topology)
     gpus = topology.of_kind(GPU)
     expected = ", ".join(f"{key} at most {most}" for key, most in limits.items())
     if not gpus:
@@ -176,10 +178,10 @@ def distance(facts: HostFacts, expectation: Expectation) -> Answer:
     near: Dict[str, List[str]] = {}
     for key, most in limits.items():
         for gpu in gpus:
-            name, found = _nearest(topology, gpu, KINDS[key])
-            near.setdefault(gpu.label, []).append(f"{name} {found}" if found else f"no {key}")
-            if not found or DISTANCES.index(found) > DISTANCES.index(most):
-                far.append("{}: {}".format(gpu.label, f"{name} at {found}" if found else f"no {key}"))
+            name, nearness = _nearest(topology, gpu, KINDS[key])
+            near.setdefault(gpu.label, []).append(f"{name} {nearness}" if nearness else f"no {key}")
+            if not nearness or DISTANCES.index(nearness) > DISTANCES.index(most):
+                far.append("{}: {}".format(gpu.label, f"{name} at {nearness}" if nearness else f"no {key}"))
     lines = ["{}: {}".format(label, ", ".join(words)) for label, words in near.items()]
     if far:
         hint = (
@@ -193,8 +195,8 @@ def _nearest(topology: Topology, gpu: Node, kind: str) -> Tuple[str, str]:
     """Label and distance of the nearest device of a kind; raises UndecidedError where no distance is known."""
     pairs = [(topology.pair(gpu.label, device.label), device.label) for device in topology.of_kind(kind)]
     distances = [(pair.distance, label) for pair, label in pairs if pair is not None]
-    places = [(DISTANCES.index(found), label) for found, label in distances if isinstance(found, str)]
-    unread = [found for found, _ in distances if isinstance(found, Unknown)]
+    places = [(DISTANCES.index(nearness), label) for nearness, label in distances if isinstance(nearness, str)]
+    unread = [nearness for nearness, _ in distances if isinstance(nearness, Unknown)]
     if unread and not places:
         raise UndecidedError(unread[-1].reason)
     return (min(places)[1], DISTANCES[min(places)[0]]) if places else ("", "")
@@ -211,7 +213,7 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if tree is None:
         return passed("not asked: the profile names no golden topology", expected="nothing")
     try:
-        differences = golden.differences(golden.validate_golden(tree), known(facts.topology))
+        differences = golden.differences(golden.validate_golden(tree), require(facts.topology))
     except golden.GoldenError as error:
         raise UndecidedError(f"the expectation's golden topology: {error}") from None
     expected = "the tree of {}".format(tree.get("label") or "the profile")

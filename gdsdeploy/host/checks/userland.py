@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Dict, Iterator, Mapping, Tuple
 
-from ..facts import HostFacts, known
+from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
@@ -29,8 +29,8 @@ FABRIC = "nvidia-fabricmanager.service"
     prevents="'API mismatch' and 'Driver/library version mismatch' after half of a driver was upgraded",
 )
 def userland(facts: HostFacts, expectation: Expectation) -> Answer:
-    version = known(facts.driver.version) or expectation.driver_version
-    libraries = {name: known(library) for name, library in facts.userland.libraries.items()}
+    version = require(facts.driver.version) or expectation.driver_version
+    libraries = {name: require(library) for name, library in facts.userland.libraries.items()}
     paths = ["{}: {}".format(name, library.path if library else "none") for name, library in libraries.items()]
     missing = [name for name, library in libraries.items() if library is None]
     if missing:
@@ -52,8 +52,8 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="open modules that find no firmware after an upgrade, and GPUs that do not come up",
 )
 def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
-    by_version = known(facts.userland.firmware)
-    version = known(facts.driver.version) or expectation.driver_version
+    by_version = require(facts.userland.firmware)
+    version = require(facts.driver.version) or expectation.driver_version
     if by_version.get(version):
         return passed("{}: {}".format(version, ", ".join(by_version[version])))
     if expectation.driver_flavour != "open":
@@ -70,12 +70,12 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="GPUs behind NVSwitch that no program can use because the fabric manager is missing or failed",
 )
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
-    if not known(facts.pci.gpus):
+    if not require(facts.pci.gpus):
         return passed("not needed: this host has no GPU")
     services = [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, expectation.packages))]
     switches = [
         function.address
-        for function in known(facts.pci.functions)
+        for function in require(facts.pci.functions)
         if (function.vendor, function.kind) == (NVIDIA_VENDOR, NVSWITCH)
     ]
     if switches and FABRIC not in services:
@@ -83,7 +83,7 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
     if not services:
         return passed("the lock holds none, and there is no NVSwitch")
-    units = known(facts.boot.units)
+    units = require(facts.boot.units)
     states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
     down = [unit for unit, state in states.items() if state != "active"]
     if down:
@@ -100,10 +100,10 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def parameters(facts: HostFacts, _expectation: Expectation) -> Answer:
-    options = _options(known(facts.boot.options), known(facts.kernel.command_line))
+    options = _options(require(facts.boot.options), require(facts.kernel.command_line))
     if not options:
         return passed("no option is set")
-    params = known(facts.driver.params)
+    params = require(facts.driver.params)
     if params is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
     wrong = [

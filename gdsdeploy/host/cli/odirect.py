@@ -85,7 +85,7 @@ def _described(document: Document, facts: StorageFacts, trial: Any, folder: str)
 def _condition(condition: Condition) -> Dict[str, Any]:
     unknown = condition.state if isinstance(condition.state, Unknown) else None
     state, reason = (None, unknown.reason) if unknown is not None else (condition.state, "")
-    return {"name": condition.name, "state": state, "reason": reason, "said": list(condition.said)}
+    return {"name": condition.name, "state": state, "reason": reason, "said": list(condition.evidence)}
 
 
 def _text(entry: Dict[str, Any]) -> Iterator[str]:
@@ -95,9 +95,9 @@ def _text(entry: Dict[str, Any]) -> Iterator[str]:
         yield f"  not proven: {entry['reason']}"
     else:
         yield f"  {entry['result']}"
-        seen = f"seen with {entry['instrument']}" if entry["instrument"] else "nothing shows the page cache here"
+        visibility = f"seen with {entry['instrument']}" if entry["instrument"] else "nothing shows the page cache here"
         if entry["kept"]:
-            yield f"  {seen}; scratch file {entry['kept']}; {entry['seconds']:.2f} s"
+            yield f"  {visibility}; scratch file {entry['kept']}; {entry['seconds']:.2f} s"
     for trial in entry["trials"]:
         pages = f"{trial['pages']} page(s)" if trial["pages"] else ""
         words = [trial["name"].ljust(_WIDTH), trial["result"].ljust(10), trial["error"] or pages]

@@ -14,14 +14,14 @@ from ..paths import MODPROBE, SOURCES
 from .recorder import Recorder, failure
 from .request import EvidenceRequest
 
-WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem")
+MODULES = ("nvidia", "nvidia-fs", "nvidia-peermem")
 #: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
 IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
-    for name in WANTED:
+    for name in MODULES:
         output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
         replacement_name = modprobe.replacement(output)
         if replacement_name:

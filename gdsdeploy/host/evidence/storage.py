@@ -36,9 +36,9 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     entries = [entry for entry in _entries(text) if re.match(r"[1-9][0-9]*:[0-9]+$", entry[0])]
     points = {mount_of(path, text) for path in request.mounts}
     first = [entry for entry in entries if entry[1] in points]
-    seen: List[str] = []
+    visited: List[str] = []
     for number, point in (first + entries)[: MOUNTS_LIMIT + len(first)]:
-        _device(recorder, number, seen)
+        _device(recorder, number, visited)
         # Only filesystems on this host's disks: others may make a reader wait forever.
         recorder.value("inodes", point, inode_flags)
     local = {point for _, point in entries}
@@ -67,10 +67,10 @@ def plain(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def _device(recorder: Recorder, number: str, seen: List[str]) -> None:
-    if number in seen or len(seen) >= DEVICES_LIMIT:
+def _device(recorder: Recorder, number: str, visited: List[str]) -> None:
+    if number in visited or len(visited) >= DEVICES_LIMIT:
         return
-    seen.append(number)
+    visited.append(number)
     link = "/sys/dev/block/" + number
     if recorder.link(link) is None:
         return
@@ -84,4 +84,4 @@ def _device(recorder: Recorder, number: str, seen: List[str]) -> None:
     for device in [*disk, *(f"{link}/slaves/{slave}" for slave in recorder.names(link + "/slaves"))]:
         below = recorder.text(device + "/dev")
         if below:
-            _device(recorder, below.strip(), seen)
+            _device(recorder, below.strip(), visited)

@@ -11,14 +11,14 @@ from .request import EvidenceRequest
 
 LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
 #: The driver's libraries as ``ldconfig -p`` lists them; the first line of each is the one that programs get.
-FOUND = r"^\s*({})\s.*=>\s*(/\S+)$"
+LIBRARY_LINE = r"^\s*({})\s.*=>\s*(/\S+)$"
 NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     for name in NAMES:
-        match = re.search(FOUND.format(re.escape(name)), output.stdout, re.MULTILINE)
+        match = re.search(LIBRARY_LINE.format(re.escape(name)), output.stdout, re.MULTILINE)
         if match:
             # Debian's alternatives make a chain; the name at its end has the version.
             recorder.value("links", match.group(2), os.path.realpath)

@@ -48,32 +48,32 @@ class NoSuchMountError(Exception):
     """Nothing is mounted at or above the requested path, as far as the evidence shows."""
 
 
-def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], asked: str = "") -> Explanation:
-    """Explain the mount that holds the path ``asked``, else all that may hold data; raises NoSuchMountError."""
-    mounts = tuple(_one(facts, asked) if asked else _all(facts))
+def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -> Explanation:
+    """Explain the mount that holds ``path``, else all that may hold data; raises NoSuchMountError."""
+    mounts = tuple(_one(facts, path) if path else _all(facts))
     return Explanation(
         host=facts.name if isinstance(facts.name, str) else "this host",
         collected_at=facts.collected_at,
         runs=tuple(runs),
         mounts=mounts,
-        kinds=() if asked else kinds(facts),
+        kinds=() if path else kinds(facts),
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
     )
 
 
-def _one(facts: HostFacts, asked: str) -> Iterator[ExplainedMount]:
-    mount = facts.storage.mount_of(asked)
+def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
+    mount = facts.storage.mount_of(path)
     if mount is None:
-        raise NoSuchMountError(f"nothing is mounted at or above {asked}")
+        raise NoSuchMountError(f"nothing is mounted at or above {path}")
     if not isinstance(mount, Unknown):
-        deeper = asked if asked != mount.mount_point else ""
+        deeper = path if path != mount.mount_point else ""
         yield ExplainedMount(mount, path_of(facts, mount, deeper), deeper)
 
 
 def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
     mounts = facts.storage.mounts
-    known = {} if isinstance(mounts, Unknown) else mounts
-    for mount in sorted(known.values(), key=lambda mount: mount.mount_point):
+    by_point = {} if isinstance(mounts, Unknown) else mounts
+    for mount in sorted(by_point.values(), key=lambda mount: mount.mount_point):
         if mount.filesystem in (*LOCAL, *NETWORK, *UNJUDGED) or not UNINTERESTING.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
@@ -114,13 +114,13 @@ def _mount(explained: ExplainedMount) -> Dict[str, Any]:
 
 
 def _kind(kind: Kind) -> Dict[str, Any]:
-    here = None if isinstance(kind.here, Unknown) else kind.here
-    return {"kind": kind.label, "here": here, "libcufile": kind.row, **_path(kind.path)}
+    present = None if isinstance(kind.present, Unknown) else kind.present
+    return {"kind": kind.label, "here": present, "libcufile": kind.row, **_path(kind.path)}
 
 
 def _path(path: Path) -> Dict[str, Any]:
-    taken, reason = ("not proven", path.path.reason) if isinstance(path.path, Unknown) else (path.path, "")
+    name, reason = ("not proven", path.path.reason) if isinstance(path.path, Unknown) else (path.path, "")
     lists = {name: as_dict(getattr(path, name)) for name in ("causes", "suspects", "notes", "proofs")}
     gpu = None if isinstance(path.gpu, Unknown) else path.gpu
-    about = {"path": taken, "reason": reason, "gpu": gpu}
+    about = {"path": name, "reason": reason, "gpu": gpu}
     return {**about, **lists, "surprise": path.surprise, "unseen": list(path.unseen)}

@@ -32,10 +32,10 @@ TRANSPORTS = {"nvme": ("pcie",), "nvme_rdma": ("rdma", "tcp", "fc", "loop")}
 
 @dataclass(frozen=True)
 class Kind:
-    """``label`` as libcufile and gdscheck write it; ``here``: whether this host has storage of this kind."""
+    """``label`` as libcufile and gdscheck write it; ``present``: whether this host has storage of this kind."""
 
     label: str
-    here: Maybe[bool]
+    present: Maybe[bool]
     path: Path
     #: libcufile's own row about it, empty where there is none
     row: str
@@ -44,7 +44,7 @@ class Kind:
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
     storage = [(label, _has(facts, stack), _storage_path(facts, stack)) for label, stack in STACKS.items()]
     rdma = (RDMA, when_known(facts.peermem.rdma_devices, bool), _rdma_path(facts))
-    return tuple(Kind(label, present, taken, _row(facts, label)) for label, present, taken in (*storage, rdma))
+    return tuple(Kind(label, present, kind_path, _row(facts, label)) for label, present, kind_path in (*storage, rdma))
 
 
 def _row(facts: HostFacts, label: str) -> str:
@@ -88,8 +88,8 @@ def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tupl
     for name, conditions in attempts:
         verdict = weigh([*shared, *conditions])
         if verdict.holds is not False:
-            taken = name if verdict.holds is True else verdict.holds
-            return Path(taken, (), gpu, verdict.suspects, verdict.unseen)
+            path_name = name if verdict.holds is True else verdict.holds
+            return Path(path_name, (), gpu, verdict.suspects, verdict.unseen)
         causes = distinct((*causes, *verdict.causes))
     fallback, causes = path.or_compat(facts, causes)
     return Path(fallback, causes, gpu)
@@ -104,8 +104,8 @@ def dmabuf_driver(facts: HostFacts) -> Condition:
     flavour = facts.driver.flavour
     shown = flavour if isinstance(flavour, str) else "not loaded"
     what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
-    seen = quote.file(facts, "/proc/driver/nvidia/version")
-    cause = Cause("driver.proprietary", what, "install the open kernel modules", seen, reference.OPEN_DRIVER)
+    evidence = quote.file(facts, "/proc/driver/nvidia/version")
+    cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
     return Condition(when_known(flavour, lambda name: name == "open"), cause)
 
 

@@ -17,7 +17,7 @@ SATISFIES = {
     "p2pdma": ("p2pdma",),
     "compat": (COMPAT, *DIRECT),
 }
-#: ``taken`` where nothing is mounted.
+#: ``path_name`` where nothing is mounted.
 NONE = "none"
 
 
@@ -25,15 +25,15 @@ NONE = "none"
 class MountPath:
     """One mount of a fleet, as a host has it.
 
-    ``taken`` is the proven path, else the expected one, ``none`` where nothing is mounted, unknown where the evidence
-    isn't conclusive.  ``satisfies`` is also unknown for a direct path that is expected and was not proven.
+    ``path_name`` is the proven path, else the expected one, ``none`` where nothing is mounted, unknown where the
+    evidence isn't conclusive.  ``satisfies`` is also unknown for a direct path that is expected and was not proven.
     """
 
     mount: str
     #: what the fleet requires, a key of SATISFIES
-    wanted: str
-    taken: Maybe[str]
-    #: whether a read through cuFile showed ``taken``
+    requirement: str
+    path_name: Maybe[str]
+    #: whether a read through cuFile showed ``path_name``
     proven: bool
     satisfies: Maybe[bool]
     #: both are None where nothing is mounted, or where that is unknown
@@ -41,28 +41,28 @@ class MountPath:
     path: Optional[Path] = None
 
 
-def storage_paths(facts: HostFacts, wanted: Iterable[Tuple[str, str]]) -> Tuple[MountPath, ...]:
-    """Judge mounts, in their order.  wanted: (mount point, what the fleet requires)."""
-    return tuple(_judge(facts, mount, path) for mount, path in wanted)
+def storage_paths(facts: HostFacts, requirements: Iterable[Tuple[str, str]]) -> Tuple[MountPath, ...]:
+    """Judge mounts, in their order.  requirements: (mount point, what the fleet requires)."""
+    return tuple(_judge(facts, mount, path) for mount, path in requirements)
 
 
 def description(mount_path: MountPath) -> str:
     """The path and what rules out a better one, without how that was proven."""
-    taken, path = mount_path.taken, mount_path.path
-    if isinstance(taken, Unknown):
-        return taken.reason
+    path_name, path = mount_path.path_name, mount_path.path
+    if isinstance(path_name, Unknown):
+        return path_name.reason
     if path is None:
         return "nothing is mounted there"
     if isinstance(mount_path.satisfies, Unknown):
-        return f"{taken} is expected, and not proven: {mount_path.satisfies.reason}"
-    if taken not in (COMPAT, BROKEN) or not path.causes:
-        return taken
+        return f"{path_name} is expected, and not proven: {mount_path.satisfies.reason}"
+    if path_name not in (COMPAT, BROKEN) or not path.causes:
+        return path_name
     others = f" (and {len(path.causes) - 1} more, see the evidence)" if path.causes[1:] else ""
-    return f"{taken}: {path.causes[0].what}{others}"
+    return f"{path_name}: {path.causes[0].what}{others}"
 
 
 def proof_of(mount_path: MountPath) -> str:
-    """How ``taken`` was proven or why it was not, in parentheses; empty where the path is unknown."""
+    """How ``path_name`` was proven or why it was not, in parentheses; empty where the path is unknown."""
     path = mount_path.path
     if path is None:
         return ""
@@ -74,22 +74,22 @@ def proof_of(mount_path: MountPath) -> str:
     return "(not proven: no I/O was tried)" if path.gpu is True else "(not proven: this host has no GPU)"
 
 
-def _judge(facts: HostFacts, mount: str, wanted: str) -> MountPath:
+def _judge(facts: HostFacts, mount: str, requirement: str) -> MountPath:
     mounts = facts.storage.mounts
     if isinstance(mounts, Unknown):
-        return MountPath(mount, wanted, mounts, proven=False, satisfies=mounts)
+        return MountPath(mount, requirement, mounts, proven=False, satisfies=mounts)
     mounted = mounts.get(mount)
     if mounted is None:
-        return MountPath(mount, wanted, NONE, proven=False, satisfies=False)
+        return MountPath(mount, requirement, NONE, proven=False, satisfies=False)
     path = path_of(facts, mounted)
     proven = isinstance(path.proven, str)
-    taken = path.proven if isinstance(path.proven, str) else path.path
-    return MountPath(mount, wanted, taken, proven, _satisfies(path, taken, wanted), mounted, path)
+    path_name = path.proven if isinstance(path.proven, str) else path.path
+    return MountPath(mount, requirement, path_name, proven, _satisfies(path, path_name, requirement), mounted, path)
 
 
-def _satisfies(path: Path, taken: Maybe[str], wanted: str) -> Maybe[bool]:
-    if isinstance(taken, Unknown):
-        return taken
-    if isinstance(path.proven, Unknown) and taken in DIRECT and wanted != COMPAT:
+def _satisfies(path: Path, path_name: Maybe[str], requirement: str) -> Maybe[bool]:
+    if isinstance(path_name, Unknown):
+        return path_name
+    if isinstance(path.proven, Unknown) and path_name in DIRECT and requirement != COMPAT:
         return path.proven
-    return taken in SATISFIES.get(wanted, ())
+    return path_name in SATISFIES.get(requirement, ())

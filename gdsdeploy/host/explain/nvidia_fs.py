@@ -177,7 +177,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     section = REFERENCES.get(stack_name, reference.NVME)
     cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, names), section)
-    holds = when_known(symbols, lambda known: any(name in known for name in names))
+    holds = when_known(symbols, lambda exports: any(name in exports for name in names))
     yield Condition(holds, cause)
     if holds is True:
         if stack_name == "nvme":

@@ -33,19 +33,19 @@ def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
 def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     gpu = when_known(facts.pci.gpus, bool)
     usable = weigh(needs(USABLE, facts, mount))
-    taken, verdict = _direct(facts, mount, file)
+    name, verdict = _direct(facts, mount, file)
     if usable.holds is False:
         # Also show the obstacles to the direct path: the operator can then repair everything at once.
         return Path(BROKEN, distinct((*usable.causes, *verdict.causes)), gpu, verdict.suspects, usable.unseen)
-    if taken is None:
+    if name is None:
         path, causes = or_compat(facts, verdict.causes)
         path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path
         return Path(path, causes, gpu, unseen=usable.unseen)
     if isinstance(usable.holds, Unknown):
-        taken = usable.holds
+        name = usable.holds
     unseen = tuple(dict.fromkeys((*usable.unseen, *verdict.unseen)))
     notes = tuple(note for function in ranked(NOTES) for note in function(facts, mount))
-    return Path(taken, verdict.causes, gpu, verdict.suspects, unseen, notes)
+    return Path(name, verdict.causes, gpu, verdict.suspects, unseen, notes)
 
 
 def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:

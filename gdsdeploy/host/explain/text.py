@@ -95,11 +95,11 @@ def _causes(causes: Sequence[Cause], heading: str, printed: Set[Tuple[str, str]]
 
 def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
     shown = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
-    if kind.here is not True:
-        shown = "unknown whether this host has any" if isinstance(kind.here, Unknown) else "none here"
+    if kind.present is not True:
+        shown = "unknown whether this host has any" if isinstance(kind.present, Unknown) else "none here"
     row = f"; libcufile reports: {kind.row}" if kind.row else ""
     yield f"  {kind.label:<22}{line(shown)}{line(row)}"
-    if kind.here is True:
+    if kind.present is True:
         # The causes of the mounts above were printed in full.
         printed = {cause.id for explained in explanation.mounts for cause in explained.path.causes}
         for cause in kind.path.causes:

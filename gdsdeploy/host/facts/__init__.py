@@ -24,10 +24,10 @@ from .pci import PciFacts, pci_facts
 from .storage import StorageFacts, storage_facts
 from .system import KernelFacts, OsFacts, kernel_facts, os_facts
 from .topology import Topology, topology_facts
-from .unknown import Maybe, UndecidedError, Unknown, known
+from .unknown import Maybe, UndecidedError, Unknown, require
 from .userland import UserlandFacts, userland_facts
 
-__all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "known"]
+__all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "require"]
 
 
 @dataclass(frozen=True)

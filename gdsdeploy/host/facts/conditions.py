@@ -44,11 +44,11 @@ _LAYERS = {"CRYPT": ENCRYPTION, "LVM": LVM, "mpath": MULTI, "RAID": RAID, "INTEG
 
 @dataclass(frozen=True)
 class Condition:
-    """``said``: lines of evidence, each with its place, a colon, and the words there."""
+    """``evidence``: lines of evidence, each with its place, a colon, and the words there."""
 
     name: str
     state: Maybe[str]
-    said: Tuple[str, ...] = ()
+    evidence: Tuple[str, ...] = ()
 
 
 def conditions(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Tuple[Condition, ...]:

@@ -131,7 +131,7 @@ def _dnf(document: Document) -> List[Move]:
             continue
         at, action, name, version = _stamp(match.group(1)), match.group(2).lower(), match.group(3), match.group(4)
         is_removal = action in ("erase", "removed")
-        command = next((item[1] for item in sorted(commands, reverse=True) if item[0] <= at), "")
+        command = next((words for moment, words in sorted(commands, reverse=True) if moment <= at), "")
         moves.append(Move(at, name, action, version if is_removal else "", "" if is_removal else version, command, ""))
     return moves
 

@@ -23,7 +23,7 @@ TOTAL = 64 * 1024 * 1024
 UNNAMED = ""
 _HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
 #: The files of a bundle that are read, and those with evidence, by host.
-_KEPT = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
+_MEMBER = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 #: The first bytes of gzip, and the mark that a tar header has from byte 257 on.
 _GZIP, _TAR, _HEADER = b"\x1f\x8b", b"ustar", 512
@@ -142,7 +142,7 @@ def _unreadable(path: str, error: OSError) -> EvidenceFileError:
 def _archive(path: str) -> Dict[str, str]:
     from ..io import tarball
 
-    files = tarball.files(path, lambda name: bool(_KEPT.fullmatch(_inside(name))), jsontext.LIMIT)
+    files = tarball.files(path, lambda name: bool(_MEMBER.fullmatch(_inside(name))), jsontext.LIMIT)
     return {_inside(name): content.decode() for name, content in files.items()}
 
 
@@ -153,7 +153,7 @@ def _folder(path: str) -> Dict[str, str]:
     folder = os.path.join(top, "hosts")
     hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     names = [f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation")]
-    for name in ("manifest.json", *filter(_KEPT.fullmatch, names)):
+    for name in ("manifest.json", *filter(_MEMBER.fullmatch, names)):
         file = os.path.join(top, name)
         if os.path.isfile(file) and not os.path.islink(file):
             files[name] = _text(file)

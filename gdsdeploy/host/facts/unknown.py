@@ -28,7 +28,7 @@ class UndecidedError(Exception):
     """A check met an unknown fact; the message is the reason."""
 
 
-def known(value: Union[Value, Unknown]) -> Value:
+def require(value: Union[Value, Unknown]) -> Value:
     """Return ``value``; raises UndecidedError if it is unknown."""
     if isinstance(value, Unknown):
         raise UndecidedError(value.reason)

@@ -103,8 +103,8 @@ def offers(value: str) -> Optional[Tuple[bool, Tuple[str, ...]]]:
     """(is a direct path claimed, paths) of a storage row's value; None if it is none."""
     if value in OLD_VALUES:
         return OLD_VALUES[value], ()
-    paths = tuple(item.strip() for item in value.split(","))
-    return (any(item != "compat" for item in paths), paths) if all(item in PATHS for item in paths) else None
+    paths = tuple(name.strip() for name in value.split(","))
+    return (any(name != "compat" for name in paths), paths) if all(name in PATHS for name in paths) else None
 
 
 def version(words: str) -> Tuple[int, ...]:
@@ -116,5 +116,5 @@ def rows_of(release: Tuple[int, ...], labels: Tuple[str, ...]) -> bool:
     """Whether these are all the rows that this release prints; an unknown release (empty) has at least ALWAYS."""
     if not all(label in labels for label in (*ALWAYS, RDMA_ROW)) or not any(label in labels for label in LUSTRE):
         return False
-    known = release[:2]
-    return all(label in labels for label, (first, last) in SINCE.items() if first <= known <= last)
+    series = release[:2]
+    return all(label in labels for label, (first, last) in SINCE.items() if first <= series <= last)

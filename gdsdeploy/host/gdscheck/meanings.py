@@ -92,11 +92,11 @@ def reasons(report: Report) -> List[str]:
 
 def _given_up(report: Report) -> List[str]:
     telling = [(line, meaning(line)) for line in report.errors]
-    telling = [(line, known) for line, known in telling if known.means and known.points != BACK]
-    telling = [(line, known) for line, known in telling if known.points != ON] or telling
+    telling = [(line, sense) for line, sense in telling if sense.means and sense.points != BACK]
+    telling = [(line, sense) for line, sense in telling if sense.points != ON] or telling
     by_meaning: Dict[str, str] = {}
-    for line, known in telling:
-        by_meaning.setdefault(known.means, f"{known.means}: {line}")
+    for line, sense in telling:
+        by_meaning.setdefault(sense.means, f"{sense.means}: {line}")
     return list(by_meaning.values()) or list(report.errors[:3])
 
 

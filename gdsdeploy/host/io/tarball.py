@@ -18,7 +18,7 @@ Member = Tuple[str, int, Iterator[bytes]]
 #: Members, their headers for long names among them.
 MEMBERS = 20_000
 #: Bytes of all that a compressed archive unpacks to, and of the members that are kept.
-UNPACKED, KEPT = 128 * 1024 * 1024, 64 * 1024 * 1024
+UNPACKED, CONTENTS = 128 * 1024 * 1024, 64 * 1024 * 1024
 #: Bytes of one header for a long name, and of all of them.
 _NAME, _NAMES = 64 * 1024, 4 * 1024 * 1024
 _BLOCK, _PIECE = 512, 1 << 20
@@ -26,19 +26,19 @@ _BLOCK, _PIECE = 512, 1 << 20
 _DIGITS = 5
 
 
-def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, bytes]:
-    """Name → content of the files of a tar archive, gzipped or not, that are ``wanted``.
+def files(path: str, matches: Callable[[str], bool], limit: int) -> Dict[str, bytes]:
+    """Name → content of the files of a tar archive, gzipped or not, whose names pass ``matches``.
 
     limit: bytes of one of them.
     Raises OSError, EOFError and zlib.error (damaged), and ValueError: over a bound, a name twice, a link or a device.
     """
     contents: Dict[str, bytes] = {}
-    kept = 0
+    total = 0
     for name, size, pieces in members(path):
-        if not wanted(name):
+        if not matches(name):
             continue
-        kept += size
-        if name in contents or size > limit or kept > KEPT:
+        total += size
+        if name in contents or size > limit or total > CONTENTS:
             raise ValueError(f"{name} is in it twice" if name in contents else f"{name} is too large")
         contents[name] = b"".join(pieces)
     return contents

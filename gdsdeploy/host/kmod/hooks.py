@@ -78,20 +78,20 @@ def findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()) -> 
     required: drivers (keys of DRIVERS) that have to let it in.
     """
     try:
-        requests, offers = requests_of(module), offers_of(kernel)
+        asks, offers = requests_of(module), offers_of(kernel)
     except ElfError:
         # Reported where the module itself is read; a file without readable constants isn't an nvidia-fs.
         return []
-    if not requests:
+    if not asks:
         return []
     offering = ", ".join(f"{name} ({_versions(offer.pairs)})" for name, offer in offers.items() if offer.pairs)
-    looks = ", ".join(f"{driver} ({_versions(versions)})" for driver, versions in requests.items())
+    looks = ", ".join(f"{driver} ({_versions(versions)})" for driver, versions in asks.items())
     message = f"storage drivers of kernel {kernel.release} with symbols for nvidia-fs: {offering or 'none'}"
     results = [finding("hooks", NOTE, f"{message}; it looks for {looks}")]
     for driver in DRIVERS:
         severity = ERROR if driver in required else WARNING
         if driver in offers:
-            results += _driver(kernel, driver, requests.get(driver, set()), offers[driver], severity)
+            results += _driver(kernel, driver, asks.get(driver, set()), offers[driver], severity)
         elif driver in required:
             message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
             hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"

@@ -79,12 +79,12 @@ def find(kernel: Kernel) -> Optional[OfedTree]:
 def search(kernel: Kernel) -> Search:
     """Like :func:`find`, with the reasons."""
     refused: List[Refused] = []
-    seen = set()
+    visited = set()
     for path, release, own in _candidates(kernel):
         place = os.path.realpath(path)
-        if place in seen or not os.path.isfile(os.path.join(path, _SYMVERS)):
+        if place in visited or not os.path.isfile(os.path.join(path, _SYMVERS)):
             continue
-        seen.add(place)
+        visited.add(place)
         try:
             exports = kernel.symvers() if own else read_symvers(os.path.join(path, _SYMVERS))
         except SymversError as error:

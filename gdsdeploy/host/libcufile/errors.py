@@ -127,7 +127,7 @@ def _by_number(text: str, family: str, sign: str, value: int) -> Tuple[ErrorCode
     if matches:
         return matches
     distances = [
-        (min(abs(code.code - wanted) for kind, wanted in keys if kind == code.family), code)
+        (min(abs(code.code - target) for kind, target in keys if kind == code.family), code)
         for code in entries()
         if code.family in dict(keys)
     ]

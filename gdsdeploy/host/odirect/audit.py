@@ -74,7 +74,7 @@ def _audit(folder: str) -> Dict[str, Any]:
     def inspect(desk: Desk) -> None:
         # Once: the second, tiny file has nothing new.
         if not result:
-            result["kept"] = desk.kept
+            result["kept"] = desk.naming
             result["instrument"] = desk.cache.instrument if desk.cache else None
             result["alignment"] = _optional(direct_alignment, desk.direct)
             result["flags"] = _optional(flags_of, desk.plain)

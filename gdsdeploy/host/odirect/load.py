@@ -36,7 +36,7 @@ LARGEST, SMALLEST = 1024 * MIB, 64 * MIB
 #: Of what is free to unprivileged users.
 SHARE = 10
 #: Bytes that prove whether the page cache can be seen.
-_SEEN = 64 * 1024
+_PROBE = 64 * 1024
 
 
 def add_parser(commands: Any) -> None:
@@ -98,11 +98,11 @@ def _measure_file(plain: int, length: int, seconds: float) -> Dict[str, Any]:
         return {"error": "its filesystem takes no direct I/O, so that memory would be measured"}
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, direct)
-        os.pwrite(plain, os.urandom(_SEEN), 0)
-        cache = cache_of(plain, _SEEN)
+        os.pwrite(plain, os.urandom(_PROBE), 0)
+        cache = cache_of(plain, _PROBE)
         if cache is None:
             return {"error": "nothing shows there whether reads go through memory, which would be measured"}
-        if not cache.empty(_SEEN):
+        if not cache.empty(_PROBE):
             return {"error": "what is written there stays in memory, which would be measured"}
         length = _fill(direct, length)
         if not length:
@@ -135,7 +135,7 @@ def _read(direct: int, length: int, seconds: float) -> Dict[str, Any]:
     failures: List[OSError] = []
     begin = time.monotonic()
     common = (direct, length // BLOCK, begin + seconds, failures)
-    threads = [threading.Thread(target=_run_reader, args=(*common, taken), daemon=True) for taken in latencies]
+    threads = [threading.Thread(target=_run_reader, args=(*common, times), daemon=True) for times in latencies]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,7 +143,7 @@ def _read(direct: int, length: int, seconds: float) -> Dict[str, Any]:
     elapsed = time.monotonic() - begin
     if failures:
         raise failures[0]
-    every = sorted(value for taken in latencies for value in taken)
+    every = sorted(value for times in latencies for value in times)
     total = len(every) * BLOCK
     return {
         "rate": round(total / elapsed),

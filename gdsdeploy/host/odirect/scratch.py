@@ -33,10 +33,10 @@ def scratch(folder: str) -> Iterator[Tuple[int, str]]:
         descriptor, path = _new_file(folder)
         try:
             if path and _unlink(descriptor, path):
-                path, kept = "", UNLINKED
+                path, naming = "", UNLINKED
             else:
-                kept = NAMED if path else NAMELESS
-            yield descriptor, kept
+                naming = NAMED if path else NAMELESS
+            yield descriptor, naming
         finally:
             os.close(descriptor)
             if path:

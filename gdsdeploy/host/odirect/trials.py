@@ -45,12 +45,12 @@ class NoDirectError(Exception):
 
 @dataclass
 class Desk:
-    """The scratch file and its state; ``size``: its current bytes; ``kept``: see scratch.py."""
+    """The scratch file and its state; ``size``: its current bytes; ``naming``: see scratch.py."""
 
     plain: int
     direct: int
     cache: Optional[Cache]
-    kept: str
+    naming: str
     size: int = 0
     results: Dict[str, Dict[str, Any]] = field(default_factory=dict)
 
@@ -137,7 +137,7 @@ def write(desk: Desk, name: str, offset: int, length: int, shift: int = 0) -> No
 @contextmanager
 def desk_in(folder: str, content: bytes) -> Iterator[Desk]:
     """A scratch file that holds ``content``, with its cache.  Raises OSError and NoDirectError."""
-    with scratch(folder) as (plain, kept):
+    with scratch(folder) as (plain, naming):
         os.pwrite(plain, content, 0)
         drop(plain)
         try:
@@ -145,7 +145,7 @@ def desk_in(folder: str, content: bytes) -> Iterator[Desk]:
         except OSError as error:
             raise NoDirectError(_errno_name(error)) from None
         try:
-            yield Desk(plain, direct, cache_of(plain, len(content)), kept, len(content))
+            yield Desk(plain, direct, cache_of(plain, len(content)), naming, len(content))
         finally:
             os.close(direct)
 

@@ -29,7 +29,7 @@ SIZE = 1 << 20
 OPAQUE_FD = 1
 GPUS = 64
 #: Log lines about the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
-KEPT = re.compile(
+PATH_LINES = re.compile(
     r"\] (ERROR|WARN) |Compatibility Mode:|IO mode:|Updating stats|use p2p mode|P2P Support|posix path taken"
 )
 LINES = 40
@@ -128,7 +128,7 @@ def logged(path: str, begin: int) -> List[str]:
     try:
         with open(path, errors="replace") as file:
             file.seek(begin)
-            return [line.strip() for line in file if KEPT.search(line)][-LINES:]
+            return [line.strip() for line in file if PATH_LINES.search(line)][-LINES:]
     except OSError:
         return []
 

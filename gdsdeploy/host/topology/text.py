@@ -130,9 +130,9 @@ def _words(topology: Topology) -> Iterator[str]:
         short = degraded(node)
         if isinstance(short, str) and short:
             yield f"degraded link: {node.label or 'switch'} {node.address} runs at {short}"
-    seen = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
-    yield from (f"{word:<5} {means}" for word, means in LEGEND if word in seen)
-    if UNKNOWN_MARK in seen:
+    cells = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
+    yield from (f"{word:<5} {means}" for word, means in LEGEND if word in cells)
+    if UNKNOWN_MARK in cells:
         reasons = (pair.distance.reason for pair in topology.pairs if isinstance(pair.distance, Unknown))
         yield f"{UNKNOWN_MARK:<5} {next(reasons)}"
 

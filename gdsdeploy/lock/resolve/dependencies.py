@@ -96,14 +96,14 @@ class Solution:
 
     def reachable(self, roots: Iterable[str]) -> set[str]:
         """``roots`` and everything that they depend on."""
-        seen: set[str] = set()
+        reach: set[str] = set()
         stack = list(roots)
         while stack:
             name = stack.pop()
-            if name not in seen:
-                seen.add(name)
+            if name not in reach:
+                reach.add(name)
                 stack.extend(self.edges.get(name, ()))
-        return seen
+        return reach
 
 
 class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
@@ -169,7 +169,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         backtrack_causes: Sequence[Any],  # noqa: ARG002
     ) -> tuple[int, str]:
         """Packages before alternatives before absences, so that an alternative sees what is there already."""
-        kinds = {type(item.requirement) for item in information[identifier]}
+        kinds = {type(entry.requirement) for entry in information[identifier]}
         return (0 if Need in kinds else 1 if Either in kinds else 2, identifier)
 
     def find_matches(

@@ -59,7 +59,7 @@ class Explanation:
     newer: tuple[Newer, ...]
 
 
-def known(target: Target) -> list[str]:
+def explainable_names(target: Target) -> list[str]:
     """Everything that can be explained: subjects, and names of packages."""
     return [*PARTS, *sorted(package.package for package in target.packages)]
 

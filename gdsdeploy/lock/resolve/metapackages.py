@@ -32,26 +32,26 @@ def pulling_drivers(universe: Universe, platform: StackPlatform, names: Sequence
     return reasons
 
 
-def _pulls(universe: Universe, platform: StackPlatform, name: str, known: dict[str, list[str]]) -> list[str]:
+def _pulls(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
     """The names from what ``name`` depends on down to a driver that it cannot be installed without; empty: none."""
-    if name in known:
-        return known[name]
-    known[name] = []  # what depends on itself pulls nothing by that
+    if name in memo:
+        return memo[name]
+    memo[name] = []  # what depends on itself pulls nothing by that
     newest = max(universe.named(name), key=lambda c: platform.order.key(c.version), default=None)
     # Outside the stack nothing depends on a driver, and a distribution's whole archive need not be walked to see it.
     if newest is None or not platform.in_stack(newest):
         return []
     for group in (*newest.pre_depends, *newest.depends):
         names = {c.package for relation in group if not relation.negated for c in universe.answering(relation)}
-        ways = [_way(universe, platform, each, known) for each in sorted(names)]
+        ways = [_way(universe, platform, each, memo) for each in sorted(names)]
         if ways and all(ways):
-            known[name] = ways[0]
+            memo[name] = ways[0]
             break
-    return known[name]
+    return memo[name]
 
 
-def _way(universe: Universe, platform: StackPlatform, name: str, known: dict[str, list[str]]) -> list[str]:
+def _way(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
     if _DRIVER.fullmatch(name):
         return [name]
-    further = _pulls(universe, platform, name, known)
+    further = _pulls(universe, platform, name, memo)
     return [name, *further] if further else []

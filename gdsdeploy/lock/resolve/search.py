@@ -35,14 +35,14 @@ class Search:
         yield from self._descend((), dict(self.base), frozenset())
 
     def _descend(
-        self, chosen: Choice, facts: dict[str, str | None], known: frozenset[str]
+        self, chosen: Choice, facts: dict[str, str | None], subjects: frozenset[str]
     ) -> Generator[Choice, None, frozenset[int] | None]:
         """Yields the admitted completions of ``chosen``; returns which levels are to blame if there are none.
 
         A level that is not to blame need not be tried with its other options: NVIDIA's repository keeps every version
         that there ever was, and the product of all of them would take hours (conflict-directed backjumping).
         """
-        level, found, blamed = len(chosen), False, frozenset[int]()
+        level, success, blamed = len(chosen), False, frozenset[int]()
         if level == len(self.levels):
             yield chosen
             return None
@@ -52,22 +52,22 @@ class Search:
             if dead is not None:
                 blamed |= dead - {level}
                 continue
-            here = {**facts, **option.facts}
+            all_facts = {**facts, **option.facts}
             # Rules that could be judged before this option was chosen have admitted the choice already.
-            new = [rule for rule in self.rules if rule.looks_at <= here.keys() and not rule.looks_at <= known]
-            against = [verdict for verdict in judge(here, new) if not verdict.allowed]
+            new = [rule for rule in self.rules if rule.looks_at <= all_facts.keys() and not rule.looks_at <= subjects]
+            against = [verdict for verdict in judge(all_facts, new) if not verdict.allowed]
             if against:
                 self.against += ((picked, verdict) for verdict in against)
                 blamed |= min((self._levels_of(verdict, new) for verdict in against), key=sorted) - {level}
                 continue
-            below = yield from self._descend(picked, here, frozenset(here))
+            below = yield from self._descend(picked, all_facts, frozenset(all_facts))
             if below is None:
-                found = True
+                success = True
             elif level not in below:
                 return below
             else:
                 blamed |= below - {level}
-        return None if found else blamed
+        return None if success else blamed
 
     def _levels_of(self, verdict: Verdict, rules: Sequence[Rule]) -> frozenset[int]:
         """The levels whose options a rule looked at."""
@@ -76,10 +76,10 @@ class Search:
 
     def _dead(self, chosen: Choice) -> frozenset[int] | None:
         """The levels of options that were found not to go together, if these are among ``chosen``."""
-        there = {id(option): level for level, option in enumerate(chosen)}
+        level_of = {id(option): level for level, option in enumerate(chosen)}
         for options in self.dead:
-            if all(id(option) in there for option in options):
-                return frozenset(there[id(option)] for option in options)
+            if all(id(option) in level_of for option in options):
+                return frozenset(level_of[id(option)] for option in options)
         return None
 
     def refused(self, final: Choice) -> list[RefusedChoice]:
@@ -99,16 +99,16 @@ class Search:
 
         A combination is nearer the fewer rules are against it; among equals the preferred one is.
         """
-        judged = []
+        ranking = []
         for number, choice in enumerate(itertools.product(*_at_most(self.levels, EXPLAINED))):
             against = [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
-            judged.append((len(against), number, choice, against))
-        judged.sort(key=lambda combination: combination[:2])
-        verdicts = [verdict for *_, against in judged for verdict in against]
+            ranking.append((len(against), number, choice, against))
+        ranking.sort(key=lambda combination: combination[:2])
+        verdicts = [verdict for *_, against in ranking for verdict in against]
         words = {verdict.rule: verdict.words for verdict in reversed(verdicts)}
         times = Counter(verdict.rule for verdict in verdicts)
-        nearest = ", ".join(option.label for option in judged[0][2]) if judged else ""
-        more = {rule: f" ({n} of {len(judged)} combinations)" if len(judged) > 1 else "" for rule, n in times.items()}
+        nearest = ", ".join(option.label for option in ranking[0][2]) if ranking else ""
+        more = {rule: f" ({n} of {len(ranking)} combinations)" if len(ranking) > 1 else "" for rule, n in times.items()}
         for rule in self.rules:
             if rule.fixed and rule.id in more:
                 more[rule.id] += f" Fixed in {rule.fixed}."
@@ -117,8 +117,8 @@ class Search:
 
 def _at_most(levels: Sequence[Sequence[Option]], number: int) -> list[list[Option]]:
     """The most preferred options of each level, so that there are no more than ``number`` combinations."""
-    kept = [list(options) for options in levels]
-    while math.prod(map(len, kept)) > number:
-        longest = max(kept, key=len)
+    shortlist = [list(options) for options in levels]
+    while math.prod(map(len, shortlist)) > number:
+        longest = max(shortlist, key=len)
         del longest[(len(longest) + 1) // 2 :]
-    return kept
+    return shortlist

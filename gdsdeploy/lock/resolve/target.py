@@ -46,21 +46,21 @@ def resolve(
     """
     where = f"profile {name} ({profile.os}, {profile.arch})"
     universe = enabled(where, profile, platform, universe)
-    found = options.find(profile, platform, universe)
-    if found.missing:
-        passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in found.incomplete]
-        raise _none(where, "", [*found.missing, *passed])
-    judged = shipped() if rules is None else rules
+    offer = options.find(profile, platform, universe)
+    if offer.missing:
+        passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in offer.incomplete]
+        raise _none(where, "", [*offer.missing, *passed])
+    rule_set = shipped() if rules is None else rules
     facts = base(profile, platform)
     locked = keep.locked() if keep else frozenset[Key]()
-    held = keep.hold(found.levels) if keep else found.levels
-    tries = [held, keep.prefer(found.levels)] if keep and held != found.levels else [found.levels]
+    locked_levels = keep.hold(offer.levels) if keep else offer.levels
+    tries = [locked_levels, keep.prefer(offer.levels)] if keep and locked_levels != offer.levels else [offer.levels]
     for levels in tries:
-        search, broken = Search(facts, levels, judged), list[str]()
+        search, broken = Search(facts, levels, rule_set), list[str]()
         chosen = first(profile, platform, universe, search, broken, locked=locked)
         if chosen is not None:
-            resolution = _resolution(profile, platform, search, chosen, found.incomplete, indices, universe.streams())
-            return resolution if levels is not held or keep is None else _with_old_reasons(resolution, keep)
+            resolution = _resolution(profile, platform, search, chosen, offer.incomplete, indices, universe.streams())
+            return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
 

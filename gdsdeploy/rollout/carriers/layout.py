@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from gdsdeploy.converge.inventory import BUILDERS, HOSTS
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.cli import carrier_check
-from gdsdeploy.rollout.carriers.yamltext import HERE, dump
+from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK, dump
 
 Carrier = Literal["runner", "awx", "pull"]
 CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
@@ -83,7 +83,7 @@ def keyrings(values: Mapping[str, Any]) -> tuple[list[dict[str, str]], dict[str,
         source = Path(key["src"])
         name = f"{KEYRINGS}/{hashlib.sha256(key['dest'].encode()).hexdigest()[:8]}-{source.name}"
         files[name] = source
-        keys.append({"src": f"{HERE}/{name}", "dest": key["dest"]})
+        keys.append({"src": f"{FOLDER_MARK}/{name}", "dest": key["dest"]})
     return keys, files
 
 

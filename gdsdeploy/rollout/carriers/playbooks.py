@@ -34,18 +34,18 @@ def local(provision: str) -> str:
     for play in yaml.safe_load(provision):
         roles = _tagged_roles(play)
         names = [_short(role["role"]) for role in roles]
-        kept = {key: value for key, value in play.items() if key not in ("strategy", "roles")}
-        kept["connection"] = "local"
+        settings = {key: value for key, value in play.items() if key not in ("strategy", "roles")}
+        settings["connection"] = "local"
         if any(_short(role["role"]) == "gds_modules" and "receive" in str(role.get("when", "")) for role in roles):
             parts.append(_own_play("fetch"))
         if "gds_reboot" not in names:
-            parts.append(_dump({**kept, "roles": roles}))
+            parts.append(_dump({**settings, "roles": roles}))
             continue
         at = names.index("gds_reboot")
         later = [{**role, "when": [*_list(role.get("when")), _STAYS]} for role in roles[at + 1 :]]
-        parts.append(_dump({**kept, "roles": roles[:at]}))
+        parts.append(_dump({**settings, "roles": roles[:at]}))
         parts.append(_own_play("reboot"))
-        parts.append(_dump({**kept, "name": "Continue where no reboot is needed", "roles": later}))
+        parts.append(_dump({**settings, "name": "Continue where no reboot is needed", "roles": later}))
     return _HEAD + "\n".join(parts)
 
 

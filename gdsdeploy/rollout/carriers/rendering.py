@@ -26,7 +26,7 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.rollout.carriers import folder as folders
 from gdsdeploy.rollout.carriers import layout, playbooks
 from gdsdeploy.rollout.carriers.layout import BUILDER_KEYS, CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
-from gdsdeploy.rollout.carriers.yamltext import HERE
+from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.known_hosts import known_keys, record_name
 from gdsdeploy.zipapp import hostapp
@@ -98,7 +98,7 @@ def render(
         if ask:
             planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
             _require(planned.hosts)
-            facts, supplies = planned.known, planned.supplies
+            facts, supplies = planned.fit_targets, planned.supplies
         else:
             facts, supplies = (
                 _require(cufile_facts.facts_of(fleet, lock, fleet_path, cufile_facts.names_to_fit(fleet, names))),
@@ -168,22 +168,22 @@ def _without_waiting(job: _Job, name: str, supply: Supply, look: FindBuild) -> S
     own = by_intent(job.fleet, job.lock, name)
     if own.mode == "build":
         return own
-    kept = look(supply.want, job.fleet.suppliers(name))
-    return replace(supply, cached=True, origin=kept.builder) if kept is not None else replace(supply, builder="")
+    build = look(supply.want, job.fleet.suppliers(name))
+    return replace(supply, cached=True, origin=build.builder) if build is not None else replace(supply, builder="")
 
 
 def _machines(job: _Job, origin: RunFiles, supplies: Mapping[str, Supply]) -> Machines:
     """Machine → (group, variables), in which every file is named as it lies in the folder."""
-    here = replace(
+    run_files = replace(
         origin,
         supplies=supplies,
-        program=Path(f"{HERE}/{PROGRAM}"),
-        modules=Path(f"{HERE}/{MODULES}"),
-        certificates=Path(f"{HERE}/{CERTIFICATES}"),
-        builders=Path(f"{HERE}/{BUILDER_KEYS}"),
+        program=Path(f"{FOLDER_MARK}/{PROGRAM}"),
+        modules=Path(f"{FOLDER_MARK}/{MODULES}"),
+        certificates=Path(f"{FOLDER_MARK}/{CERTIFICATES}"),
+        builders=Path(f"{FOLDER_MARK}/{BUILDER_KEYS}"),
     )
     machines: Machines = {}
-    for name, (group, values) in variables(inventory(job.fleet, job.lock, here)).items():
+    for name, (group, values) in variables(inventory(job.fleet, job.lock, run_files)).items():
         own = {key: value for key, value in values.items() if key not in _SSH}
         own["gds_profile"] = job.fleet.everyone()[name].profile
         if job.carrier == "pull" and supplies[name].mode == "build":
@@ -323,7 +323,7 @@ def _connections(
                 f"{end.host}: this machine reaches it through another one; say how the engine does, for example "
                 "ansible_ssh_extra_args: -J BASTION"
             )
-        options = ["StrictHostKeyChecking=yes", f'UserKnownHostsFile="{HERE}/{layout.KNOWN_HOSTS}"']
+        options = ["StrictHostKeyChecking=yes", f'UserKnownHostsFile="{FOLDER_MARK}/{layout.KNOWN_HOSTS}"']
         options += ["GlobalKnownHostsFile=/dev/null"]
         options += [f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else []
         arguments = " ".join(f"-o {option}" for option in options)

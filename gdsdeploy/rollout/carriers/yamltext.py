@@ -11,7 +11,7 @@ import yaml
 #: What Ansible would take for a template.
 _TEMPLATE = re.compile(r"\{[{%#]")
 #: Stands for the folder of the playbooks in values to dump; random, so that no fleet file or host can contain it.
-HERE = f"/{secrets.token_hex(16)}"
+FOLDER_MARK = f"/{secrets.token_hex(16)}"
 #: Its replacement, the only template in the text.
 _FOLDER = "{{ playbook_dir }}"
 
@@ -30,7 +30,7 @@ class _Data(_Plain):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     tag = "!unsafe" if _TEMPLATE.search(text) else "tag:yaml.org,2002:str"
-    return dumper.represent_scalar(tag, text.replace(HERE, _FOLDER))
+    return dumper.represent_scalar(tag, text.replace(FOLDER_MARK, _FOLDER))
 
 
 _Data.add_representer(str, _text)
@@ -39,7 +39,7 @@ _Data.add_representer(str, _text)
 def dump(value: Any, *, sort_keys: bool, width: int, data: bool = False) -> str:
     """The text of ``value``; lines are broken at ``width`` characters where they can be.
 
-    data: no text in it is a template; HERE becomes one.
+    data: no text in it is a template; FOLDER_MARK becomes one.
     """
     dumper = _Data if data else _Plain
     return yaml.dump(value, Dumper=dumper, sort_keys=sort_keys, allow_unicode=True, width=width)

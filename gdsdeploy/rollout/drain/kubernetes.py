@@ -57,8 +57,8 @@ def state_of(node: Mapping[str, Any]) -> State:
 
 def out(node: Mapping[str, Any], reason: str) -> dict[str, Any] | None:
     """The merge patch that cordons the node by ``reason``; None: it's cordoned already."""
-    taken = annotation(node).startswith(ROLLOUT) and not is_ours(node, reason)
-    if is_cordoned(node) and not taken:
+    other_rollout = annotation(node).startswith(ROLLOUT) and not is_ours(node, reason)
+    if is_cordoned(node) and not other_rollout:
         return None
     return _patch(node, reason, unschedulable=True)
 
@@ -172,11 +172,11 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
 
 def _once(progress: Progress) -> Progress:
     """Reports each line once: kubectl repeats what it waits for."""
-    seen = {""}
+    lines = {""}
 
     def tell(line: str) -> None:
-        if line.strip() not in seen:
-            seen.add(line.strip())
+        if line.strip() not in lines:
+            lines.add(line.strip())
             progress(line.strip())
 
     return tell

@@ -20,7 +20,7 @@ REBOOTS = {"REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 DEAD = {"DOWN", "ERROR", "FUTURE", "INVALID_REG"}
 #: Reasons that Slurm itself gives, and that no longer hold once the host is back.
-GONE = re.compile(r"(Not responding|Node unexpectedly rebooted)")
+UNREACHABLE = re.compile(r"(Not responding|Node unexpectedly rebooted)")
 #: Job states that hold resources of a node; a node whose only job is suspended has the state IDLE.
 HOLDING = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
 #: A job's fields; the name comes last because it may hold anything.
@@ -49,8 +49,8 @@ def state_of(node: Node) -> State:
 
 def out(node: Node, reason: str) -> list[str]:
     """What of ``scontrol update`` drains the node by ``reason``; empty: it's drained already."""
-    taken = node.reason.startswith((OURS, ROLLOUT)) and not is_ours(node, reason)
-    if DRAINED.intersection(node.states) and not taken:
+    other_rollout = node.reason.startswith((OURS, ROLLOUT)) and not is_ours(node, reason)
+    if DRAINED.intersection(node.states) and not other_rollout:
         return []
     return drain_argv(reason, before(node) if "DOWN" in node.states else "")
 
@@ -60,7 +60,7 @@ def back(node: Node, reason: str) -> list[str]:
     if not is_ours(node, reason) or not state_of(node).out:
         return []
     earlier = before(node)
-    return undrain_argv(node, "" if "DOWN" in node.states and GONE.match(earlier) else earlier)
+    return undrain_argv(node, "" if "DOWN" in node.states and UNREACHABLE.match(earlier) else earlier)
 
 
 class Slurm(Cluster[Node]):

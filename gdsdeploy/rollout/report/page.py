@@ -176,14 +176,14 @@ def _row(status: Status, number: int, host: HostStatus) -> dict[str, Any]:
         "kernel": facts.kernel or "–",
         "validated": facts.verdict or "–",
         "labels": sorted(labels.items()),
-        "known": list(_known(host.known)),
+        "known": list(_facts(host.data)),
         # Whether its steps are in the page.
         "shown": bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
     }
 
 
-def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in known.items():
+def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in data.items():
         if key not in _ELSEWHERE and isinstance(value, (str, int, float, bool)) and value != "":
             words = ("yes" if value else "no") if isinstance(value, bool) else str(value)
             yield key.replace("_", " "), words
@@ -191,7 +191,7 @@ def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
-    seen: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    problems: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for row in rows:
         if not row["failed"]:
             continue
@@ -200,9 +200,9 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         message = "\n".join([words[0], *(f"then, at {failures[1][0]}: {text}" for text in words[1:])])
         hint = row["host"].errors[0][1].hint or "" if row["host"].errors else ""
         key = (row["state"], failures[0][0], message, hint)
-        seen.setdefault(key, []).append((row["host"].name, f"h{row['number']}"))
+        problems.setdefault(key, []).append((row["host"].name, f"h{row['number']}"))
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
-    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda problem: order.index(problem[0][0])):
+    for (state, step, message, hint), hosts in sorted(problems.items(), key=lambda problem: order.index(problem[0][0])):
         shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
         # The error's hint is about the cause, not about how the host gets work again.
         hints = [hint, _WHAT[state] if not hint or state in (Outcome.KEPT, Outcome.LOST) else ""]

@@ -37,13 +37,13 @@ S = TypeVar("S", bound=Shape)
 _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
-def _known(path: str) -> str:
+def _require_own_file(path: str) -> str:
     if not written.is_known(path):
         raise ValueError("isn't a file that gdsdeploy writes")
     return path
 
 
-Path = Annotated[str, Field(pattern=f"^/{PLAIN}+$", max_length=4096), AfterValidator(_known)]
+Path = Annotated[str, Field(pattern=f"^/{PLAIN}+$", max_length=4096), AfterValidator(_require_own_file)]
 
 
 class _Boot(Shape):
@@ -112,7 +112,7 @@ class Difference(Shape):
     @model_validator(mode="after")
     def _path(self) -> Self:
         if self.what == "file":
-            _known(self.name)
+            _require_own_file(self.name)
         return self
 
 
@@ -186,7 +186,7 @@ class Space(Shape):
     filesystems: list[_Row] = Field(max_length=MANY)
 
 
-class Kept(Shape):
+class KeptArchive(Shape):
     """Path of the archive with the host's modules; empty: it has none."""
 
     archive: Text
@@ -256,7 +256,7 @@ SNAPSHOT = Question(("rollout", "snapshot"), Snapshot)
 COMPARE = Question(("rollout", "compare"), Comparison)
 STATUS = Question(("rollout", "status"), Status)
 SPACE = Question(("rollout", "space"), Space)
-KEEP = Question(("rollout", "keep"), Kept)
+KEEP = Question(("rollout", "keep"), KeptArchive)
 ONCE = Question(("rollout", "once"), BootOnce)
 REBOOT = Question(("rollout", "reboot"), Done)
 RELOAD = Question(("rollout", "reload"), Done)

@@ -31,12 +31,12 @@ def apply(work: Work) -> dict[str, Any]:
     lease.wait_until_free(work)
     _keep_default(work)
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        seen = provision.look(work, shelf)
-        provision.refuse(work, seen)
-        if seen.sure and not seen.lacks("apply"):
+        look = provision.look(work, shelf)
+        provision.refuse(work, look)
+        if look.sure and not look.lacks("apply"):
             work.say("packages and files are as the lock has them")
             return {"changed": []}
-        return {"changed": provision.play(work, "apply", shelf, seen.supply, seen.fit)}
+        return {"changed": provision.play(work, "apply", shelf, look.supply, look.fit)}
 
 
 def _keep_default(work: Work) -> None:
@@ -53,16 +53,16 @@ def modules(work: Work) -> dict[str, Any]:
 
     Raises ModuleBuildFailed and what the roles end in.
     """
-    with _look(work) as (shelf, seen):
-        provision.refuse(work, seen)
-        supply = seen.supply
-        if seen.sure and not seen.lacks("modules"):
+    with _look(work) as (shelf, look):
+        provision.refuse(work, look)
+        supply = look.supply
+        if look.sure and not look.lacks("modules"):
             work.say("modules are as the lock has them")
             changed: list[str] = []
         else:
             work.say(supply_words(supply))
             try:
-                changed = provision.play(work, "modules", shelf, supply, seen.fit)
+                changed = provision.play(work, "modules", shelf, supply, look.fit)
             finally:
                 # After an interruption, too, so that no build is repeated.
                 for error in shelf.keep(work.lock, work.fleet, {work.name: supply}):
@@ -75,14 +75,14 @@ def _look(work: Work) -> Iterator[tuple[RunArchives, Look]]:
     """A look at the machine; while one builds what others may receive, the others wait and look again."""
     with ExitStack() as stack:
         shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
-        seen = provision.look(work, shelf)
-        if seen.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and seen.lacks("modules"):
+        look = provision.look(work, shelf)
+        if look.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and look.lacks("modules"):
             with _GUARD:
-                lock = _BUILDING[seen.supply.want]
+                lock = _BUILDING[look.supply.want]
             stack.enter_context(lock)
             shelf = stack.enter_context(run_archives.open_run_archives(work.fleet_path))
-            seen = provision.look(work, shelf)
-        yield shelf, seen
+            look = provision.look(work, shelf)
+        yield shelf, look
 
 
 def audit(work: Work) -> dict[str, Any]:

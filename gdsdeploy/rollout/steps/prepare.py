@@ -46,32 +46,32 @@ def preflight(work: Work) -> dict[str, Any]:
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
         )
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        seen = provision.look(work, shelf)
-    disruption = _disruption(work, status, seen)
-    if not seen.plan.satisfied:
-        provision.refuse(work, seen)
+        look = provision.look(work, shelf)
+    disruption = _disruption(work, status, look)
+    if not look.plan.satisfied:
+        provision.refuse(work, look)
         release_of(work, status.lock_digest)
         if disruption == "reboot" and not work.profile.reboot:
             raise RolloutRefused(
                 f"{work.name}: it needs a reboot, and its profile does not allow one",
                 hint="Set reboot: true in its profile, or provision it and reboot it yourself",
             )
-        require_room(work, status, seen)
+        require_room(work, status, look)
     return {
         "current": status.lock_digest,
         "boot_id": status.boot_id,
         "kernel": status.kernel,
-        "satisfied": seen.plan.satisfied,
+        "satisfied": look.plan.satisfied,
         "disruption": disruption,
     }
 
 
-def _disruption(work: Work, status: Status, seen: Look) -> str:
+def _disruption(work: Work, status: Status, look: Look) -> str:
     """The least disruption of the change; the new modules may turn out to need more."""
     if not work.has_kernel:
         return "none"
     other = status.kernel != work.target.kernel.release
-    return max("reboot" if other else "none", seen.plan.disruption, key=DISRUPTIONS.index)
+    return max("reboot" if other else "none", look.plan.disruption, key=DISRUPTIONS.index)
 
 
 def release_of(work: Work, digest: str) -> Release | None:
@@ -95,9 +95,9 @@ def release_of(work: Work, digest: str) -> Release | None:
     return release
 
 
-def require_room(work: Work, status: Status, seen: Look) -> None:
+def require_room(work: Work, status: Status, look: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
-    names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
+    names = {change.subject for change in look.plan.changes if change.kind in INSTALLS}
     coming = [package for package in work.target.packages if package.package in names]
     size = sum(package.size for package in coming)
     kernel = any(package.part == "kernel-image" for package in coming)
@@ -152,8 +152,8 @@ def snapshot(work: Work) -> dict[str, Any]:
         return {"snapshot": document.model_dump(), "boot_id": document.boot_id}
     back = work.towards(release)
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        seen = provision.look(back, shelf)
-    builds = seen.supply.mode == "build"
+        look = provision.look(back, shelf)
+    builds = look.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})
     document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
@@ -163,20 +163,20 @@ def snapshot(work: Work) -> dict[str, Any]:
         "boot_id": document.boot_id,
         "release": {"lock": release.lock.digest, "fleet": release.fleet_digest},
         "modules_before": {
-            "mode": seen.supply.mode,
-            "want": seen.supply.want,
-            "origin": seen.supply.origin,
-            "archive": "" if builds else _kept_archive(work, back, seen, document),
+            "mode": look.supply.mode,
+            "want": look.supply.want,
+            "origin": look.supply.origin,
+            "archive": "" if builds else _kept_archive(work, back, look, document),
         },
     }
 
 
-def _kept_archive(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
+def _kept_archive(work: Work, back: Work, look: Look, document: answers.Snapshot) -> str:
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
     if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:
         return keep.path(work.rollout, kernel)
-    if not seen.supply.cached:
+    if not look.supply.cached:
         raise RollbackFailed(
             f"{work.name}: its modules for kernel {kernel} could not be put back: it has received them, and they are"
             " neither there any more nor in the cache",

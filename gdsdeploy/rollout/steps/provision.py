@@ -60,25 +60,25 @@ def look(work: Work, shelf: RunArchives) -> Look:
     plan = planned.hosts[work.name]
     if isinstance(plan, GdsError):
         raise plan
-    return Look(plan, planned.supplies[work.name], planned.known)
+    return Look(plan, planned.supplies[work.name], planned.fit_targets)
 
 
-def refuse(work: Work, seen: Look) -> None:
+def refuse(work: Work, look: Look) -> None:
     """Raise an objection to the machine: another system, unreadable facts, or no builder."""
-    if seen.plan.refusal:
+    if look.plan.refusal:
         raise HostUnfit(
-            f"{work.name}: {seen.plan.refusal}",
+            f"{work.name}: {look.plan.refusal}",
             hint="Give it another profile in the fleet file, or lock for what it is",
         )
-    if not seen.sure:
-        lines = "\n".join(f"  - {text}" for text in seen.plan.unknown)
+    if not look.sure:
+        lines = "\n".join(f"  - {text}" for text in look.plan.unknown)
         raise RolloutRefused(
             f"{work.name}: not everything about it could be read:\n{lines}",
             hint=f"gdsdeploy plan {work.fleet_path} --limit {work.name} shows the same; repair what it names",
         )
-    if seen.supply.lack:
+    if look.supply.lack:
         raise RolloutRefused(
-            f"{work.name}: no machine builds its modules: {seen.supply.lack}",
+            f"{work.name}: no machine builds its modules: {look.supply.lack}",
             hint="Let its builder take part, or say modules: build for it in the fleet file",
         )
 

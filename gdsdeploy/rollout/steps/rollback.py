@@ -32,10 +32,10 @@ _BUILT = ("build", "audit", "sign")
 
 def towards_before(work: Work) -> Work:
     """The same work towards the lock that the host had; raises RollbackFailed where that is not known."""
-    kept = work.facts.release
+    last_release = work.facts.release
     try:
-        if kept is not None:
-            return work.towards(releases.of_plan(work.fleet_path, kept.lock, kept.fleet))
+        if last_release is not None:
+            return work.towards(releases.of_plan(work.fleet_path, last_release.lock, last_release.fleet))
         release = prepare.release_of(work, work.facts.current or "")
         if release is None:
             raise RollbackFailed(
@@ -77,13 +77,15 @@ def undo(work: Work) -> dict[str, Any]:
 
 def _supply(back: Work, shelf: RunArchives) -> Supply:
     """Where its modules come from; an archive from the cache is then in the run's folder."""
-    kept = back.facts.modules_before or ModulesBefore()
-    if kept.mode == "build":
-        return Supply("build", "it has built them before", kept.want)
-    if kept.archive:
-        return Supply("receive", "it has kept what it had", kept.want)
-    shelf.look(kept.want, [kept.origin])
-    return Supply("receive", "the controller has kept a build of its key", kept.want, cached=True, origin=kept.origin)
+    modules = back.facts.modules_before or ModulesBefore()
+    if modules.mode == "build":
+        return Supply("build", "it has built them before", modules.want)
+    if modules.archive:
+        return Supply("receive", "it has kept what it had", modules.want)
+    shelf.look(modules.want, [modules.origin])
+    return Supply(
+        "receive", "the controller has kept a build of its key", modules.want, cached=True, origin=modules.origin
+    )
 
 
 def _fit(back: Work) -> dict[str, FitTarget]:
@@ -109,12 +111,12 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
     snapshot = _snapshot(work)
     packages = snapshot.packages if snapshot is not None else {}
     unwanted = sorted(name for name, package in packages.items() if not package.version)
-    kept = work.facts.modules_before
+    modules = work.facts.modules_before
     return {
         "gds_driver_leaving": leaving(back.target)
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
         "gds_restore_manager": stack_platform_for(back.target.os).manager,
-        "gds_restore_modules": kept.archive if kept is not None else "",
+        "gds_restore_modules": modules.archive if modules is not None else "",
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,
         "gds_restore_unwanted_kernels": _new_kernels(work, back),
@@ -186,10 +188,10 @@ def _differences(
     snapshot = _snapshot(work)
     if snapshot is None:
         return []
-    seen = provision.look(back, shelf)
+    look = provision.look(back, shelf)
     wrong = [
         "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(change))
-        for change in seen.plan.changes
+        for change in look.plan.changes
         if change.disruption == "none" and (change.resource != "modules" or change.kind in _BUILT)
     ]
     managed = _managed(back, shelf, supply, fit)

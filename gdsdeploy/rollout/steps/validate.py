@@ -80,7 +80,7 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
         work.fleet_path,
         [work.name],
         timeout=work.patience.validation,
-        asked=validation.ValidateOptions(load=load),
+        options=validation.ValidateOptions(load=load),
         progress=lambda text: work.say(text.strip()),
     )
     (report,) = answer.hosts

@@ -87,7 +87,7 @@ class Work:
     @functools.cached_property
     def facts(self) -> Facts:
         """What earlier steps found."""
-        return read(Facts, self.task.known)
+        return read(Facts, self.task.data)
 
     @property
     def is_builder(self) -> bool:

@@ -57,33 +57,33 @@ def transfer(path: str) -> dict[str, Any]:
         getattr(library, name).restype = Status
     for name in ("cuFileWrite", "cuFileRead"):
         getattr(library, name).restype = ctypes.c_ssize_t
-    memory, found = device_memory(cuda), {}
-    found["cuFileDriverOpen"] = library.cuFileDriverOpen().words()
-    if found["cuFileDriverOpen"][0]:
-        return found
+    memory, results = device_memory(cuda), {}
+    results["cuFileDriverOpen"] = library.cuFileDriverOpen().words()
+    if results["cuFileDriverOpen"][0]:
+        return results
     written = bytes(range(256)) * (SIZE // 256)
     fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600)
     try:
         handle, description = ctypes.c_void_p(), Description(OPAQUE_FD, fd, None)
         status = library.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
-        found["cuFileHandleRegister"] = status.words()
+        results["cuFileHandleRegister"] = status.words()
         if status.err:
-            return found
-        found["cuFileBufRegister"] = library.cuFileBufRegister(memory, ctypes.c_size_t(SIZE), 0).words()
+            return results
+        results["cuFileBufRegister"] = library.cuFileBufRegister(memory, ctypes.c_size_t(SIZE), 0).words()
         cuda.cuMemcpyHtoD_v2(memory, written, ctypes.c_size_t(SIZE))
         zero = ctypes.c_int64(0)
-        found["cuFileWrite"] = library.cuFileWrite(handle, memory, ctypes.c_size_t(SIZE), zero, zero)
+        results["cuFileWrite"] = library.cuFileWrite(handle, memory, ctypes.c_size_t(SIZE), zero, zero)
         cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(0), ctypes.c_size_t(SIZE))
-        found["cuFileRead"] = library.cuFileRead(handle, memory, ctypes.c_size_t(SIZE), zero, zero)
+        results["cuFileRead"] = library.cuFileRead(handle, memory, ctypes.c_size_t(SIZE), zero, zero)
         back = ctypes.create_string_buffer(SIZE)
         cuda.cuMemcpyDtoH_v2(back, memory, ctypes.c_size_t(SIZE))
-        found["same"] = back.raw == written
+        results["same"] = back.raw == written
         library.cuFileHandleDeregister(handle)
     finally:
         os.close(fd)
         Path(path).unlink()
-    found["cuFileDriverClose"] = library.cuFileDriverClose().words()
-    return found
+    results["cuFileDriverClose"] = library.cuFileDriverClose().words()
+    return results
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gdsdeploy.zipapp import hostapp
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 MODULES = ("nvme-keyring", "nvme-auth", "nvme-core", "nvme", "e1000e")
 BEGIN, END = "EVIDENCE<", ">EVIDENCE"
 
@@ -108,7 +108,7 @@ def main() -> None:
         for name in names:
             options, words = MACHINES[name]
             document = boot(kernel, image, options, words)
-            (HERE / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+            (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
             sys.stderr.write(f"{name}: {document['seconds']} s in the machine\n")
 
 
@@ -118,10 +118,10 @@ def boot(kernel: Path, image: Path, options: str, words: str) -> dict[str, objec
     argv += ["-kernel", str(kernel), "-initrd", str(image)]
     argv += ["-append", f"console=ttyS0 quiet rdinit=/init {words}".strip(), *options.split()]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=180, stdin=subprocess.DEVNULL)
-    found = re.search(f"{BEGIN}(.*){END}", done.stdout)
-    if found is None:
+    match = re.search(f"{BEGIN}(.*){END}", done.stdout)
+    if match is None:
         sys.exit(f"no evidence came:\n{done.stdout[-3000:]}\n{done.stderr}")
-    document: dict[str, object] = json.loads(gzip.decompress(base64.b64decode(found.group(1))))
+    document: dict[str, object] = json.loads(gzip.decompress(base64.b64decode(match.group(1))))
     return document
 
 
@@ -139,12 +139,12 @@ def contents(root: Path, release: str) -> Iterator[tuple[str, int, bytes]]:
     python = Path("/usr/bin/python3").resolve()
     library = Path(f"/usr/lib/{python.name}")
     yield "usr/bin/python3", 0o100755, python.read_bytes()
-    wanted = {python, *library.glob("lib-dynload/*.so")}
+    executables = {python, *library.glob("lib-dynload/*.so")}
     for file in sorted(library.rglob("*")):
         inside = file.relative_to(library).parts
         if file.is_file() and not {"__pycache__", "test", "idlelib", "lib2to3", "tkinter"} & {*inside}:
             yield str(file).lstrip("/"), 0o100644, file.read_bytes()
-    for path in sorted({path for file in wanted for path in linked(file)}):
+    for path in sorted({path for file in executables for path in linked(file)}):
         yield path.lstrip("/"), 0o100755, Path(path).read_bytes()
 
 
@@ -155,15 +155,15 @@ def linked(file: Path) -> list[str]:
 
 def archive(items: Iterator[tuple[str, int, bytes]]) -> Iterator[bytes]:
     """A cpio archive ("newc") of files with their folders."""
-    made: set[str] = set()
+    entries: set[str] = set()
     for name, mode, data in items:
         folders = [parent.as_posix() for parent in reversed(Path(name).parents)][1:]
         for folder in folders:
-            if folder not in made:
-                made.add(folder)
+            if folder not in entries:
+                entries.add(folder)
                 yield entry(folder, 0o040755, b"")
-        if name not in made:
-            made.add(name)
+        if name not in entries:
+            entries.add(name)
             yield entry(name, mode, data)
     yield entry("TRAILER!!!", 0, b"")
 

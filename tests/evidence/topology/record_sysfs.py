@@ -36,33 +36,33 @@ LIMIT = 8192
 
 
 def record() -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for device in sorted(DEVICES.iterdir()):
         real = device.resolve()
-        found[str(device)] = f"link:{real}"
+        texts[str(device)] = f"link:{real}"
         for name in FILES:
-            _text(found, real / name)
-        found[f"{real}/config"] = "base64:" + base64.b64encode((real / "config").read_bytes()[:LIMIT]).decode()
+            _text(texts, real / name)
+        texts[f"{real}/config"] = "base64:" + base64.b64encode((real / "config").read_bytes()[:LIMIT]).decode()
         for name in LINKS:
             if (real / name).is_symlink():
-                found[f"{real}/{name}"] = f"link:{(real / name).resolve()}"
+                texts[f"{real}/{name}"] = f"link:{(real / name).resolve()}"
     for folder in map(Path, FOLDERS):
         if folder.is_dir():
-            found[str(folder)] = "dir:" + " ".join(sorted(item.name for item in folder.iterdir()))
+            texts[str(folder)] = "dir:" + " ".join(sorted(entry.name for entry in folder.iterdir()))
     for kind in ("net", "block"):
-        for item in sorted(Path("/sys/class", kind).iterdir()):
-            found[str(item)] = f"link:{item.resolve()}"
+        for device in sorted(Path("/sys/class", kind).iterdir()):
+            texts[str(device)] = f"link:{device.resolve()}"
     for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
         for name in ("cpulist", "distance"):
-            _text(found, node / name)
+            _text(texts, node / name)
     for name in TEXTS:
-        _text(found, Path(name))
-    return found
+        _text(texts, Path(name))
+    return texts
 
 
-def _text(found: dict[str, str], path: Path) -> None:
+def _text(texts: dict[str, str], path: Path) -> None:
     try:
-        found[str(path)] = path.read_bytes()[:LIMIT].decode("utf-8", "replace")
+        texts[str(path)] = path.read_bytes()[:LIMIT].decode("utf-8", "replace")
     except OSError:
         return
 

@@ -16,11 +16,11 @@ from tests.loopback.apply.throwaway import System
 def system() -> Iterator[System]:
     """This system, with a layer that is thrown away."""
     folder = Path(tempfile.mkdtemp(prefix="gdsdeploy-", dir="/dev/shm"))
-    made = System(folder)
+    machine = System(folder)
     try:
         done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
         if os.geteuid() != 0 or done.returncode != 0:
             pytest.skip("mounting needs root")
-        yield made
+        yield machine
     finally:
         shutil.rmtree(folder)

@@ -30,15 +30,15 @@ class Many(FileResource[Desired]):
 
     reverts = ("/etc/many.d/*", "/etc/more.d/*")
 
-    def wanted(self, desired: Desired) -> list[File]:
+    def desired_files(self, desired: Desired) -> list[File]:
         paths = [f"/etc/{'many' if number % 2 else 'more'}.d/{number}" for number in range(NUMBER)]
         return [File.of(path, path * 4000) for path in paths]
 
 
 def run(root: str, *, check: bool = False) -> list[str]:
     """Paths that were, or would be, written."""
-    item = engine.DesiredResource("many", Many(), Desired())
-    return [change.subject for change in engine.run(ManagedHost(check=check, root=root), [item])[0].changes]
+    resource = engine.DesiredResource("many", Many(), Desired())
+    return [change.subject for change in engine.run(ManagedHost(check=check, root=root), [resource])[0].changes]
 
 
 def main(root: str, last: int) -> None:

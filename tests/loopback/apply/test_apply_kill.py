@@ -44,30 +44,30 @@ def apply(root: Path, *last: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_at_any_moment(root: Path) -> None:
-    wanted = {file.path: file.content.decode() for file in many_files.Many().wanted(many_files.Desired())}
-    before = {path: f"before {path}\n" for path in list(wanted)[::3]}
+    expected = {file.path: file.content.decode() for file in many_files.Many().desired_files(many_files.Desired())}
+    before = {path: f"before {path}\n" for path in list(expected)[::3]}
     for folder in ("etc/many.d", "etc/more.d", "var/lib"):
         (root / folder).mkdir(parents=True)
     generator = random.Random(7)
     interrupted = 0
     calls = int(apply(root).stdout)
     for _ in range(KILLS):
-        for path in wanted:
+        for path in expected:
             (root / path.lstrip("/")).unlink(missing_ok=True)
         shutil.rmtree(root / "var/lib/gdsdeploy", ignore_errors=True)
         for path, text in before.items():
             (root / path.lstrip("/")).write_text(text)
         ended = apply(root, str(generator.randint(1, calls)))
         assert ended.returncode == -signal.SIGKILL, ended.stderr
-        found = {path: text for path, text in contents(root).items() if not path.endswith(".gdsdeploy-new")}
-        assert all(text in (wanted[path], before.get(path)) for path, text in found.items())
+        written = {path: text for path, text in contents(root).items() if not path.endswith(".gdsdeploy-new")}
+        assert all(text in (expected[path], before.get(path)) for path, text in written.items())
         place = root / record.PATH.lstrip("/")
         recorded = json.loads(place.read_text())["paths"] if place.exists() else {}
-        changed = {path for path in wanted if found.get(path) != before.get(path)}
+        changed = {path for path in expected if written.get(path) != before.get(path)}
         assert changed <= set(recorded)
-        interrupted += 0 < len(changed) < len(wanted)
-        assert set(many_files.run(str(root))) == set(wanted) - changed
-        assert contents(root) == wanted
+        interrupted += 0 < len(changed) < len(expected)
+        assert set(many_files.run(str(root))) == set(expected) - changed
+        assert contents(root) == expected
         assert many_files.run(str(root), check=True) == []
         many_files.Many().revert(ManagedHost(root=str(root)))
         assert contents(root) == before

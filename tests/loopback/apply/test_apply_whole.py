@@ -42,9 +42,9 @@ def test_applied_as_predicted_twice_and_taken_back(system: System) -> None:
     status, predicted = system.apply(WHOLE, "--check")
     assert (status, predicted["error"]) == (0, None)
     assert system.changed() == set()
-    status, made = system.apply(WHOLE)
-    assert (status, made["error"]) == (0, None)
-    assert subjects(made) == subjects(predicted)
+    status, answer = system.apply(WHOLE)
+    assert (status, answer["error"]) == (0, None)
+    assert subjects(answer) == subjects(predicted)
     wants = "/etc/systemd/system/multi-user.target.wants"
     assert {f"{wants}/gds-gate.service", f"{wants}/gds-peermem.service", PROGRAM} <= system.changed()
     assert "/etc/systemd/system/k3s.service.requires/gds-gate.service" in system.changed()
@@ -65,8 +65,8 @@ def test_applied_as_predicted_twice_and_taken_back(system: System) -> None:
 def test_dismissed(system: System) -> None:
     system.apply(document(resource("driver_options", kernel_release=RELEASE), *WHOLE["resources"][4:]))
     predicted = system.apply(OFF, "--check")[1]
-    status, made = system.apply(OFF)
-    assert (status, subjects(made)) == (0, subjects(predicted))
+    status, answer = system.apply(OFF)
+    assert (status, subjects(answer)) == (0, subjects(predicted))
     assert not [path for path in system.changed() if "/systemd/" in path]
     assert subjects(system.apply(OFF)[1]) == []
 

@@ -76,17 +76,17 @@ class System:
 
     def changed(self) -> set[str]:
         """Every file of the layer, and every one that is gone below."""
-        found = {
+        paths = {
             "/" + (Path(folder) / name).relative_to(self.folder / "upper").as_posix()
             for folder, _, names in os.walk(self.folder / "upper")
             for name in names
         }
-        return {path for path in found if path != SENT and not path.startswith("/usr/local/sbin/")}
+        return {path for path in paths if path != SENT and not path.startswith("/usr/local/sbin/")}
 
 
-def ended(process: subprocess.Popen[str], given: str = "") -> tuple[int, dict[str, Any]]:
+def ended(process: subprocess.Popen[str], text: str = "") -> tuple[int, dict[str, Any]]:
     """Exit status and answer of a program."""
-    out, err = process.communicate(given, timeout=60)
+    out, err = process.communicate(text, timeout=60)
     try:
         return process.returncode, json.loads(out)
     except ValueError:

@@ -59,14 +59,14 @@ def test_a_profile_that_is_fitted_to_nothing_asks_nobody(fleet: LoopbackFleet, r
 
 
 def test_the_host_is_asked_for_its_file_and_its_facts(fleet: LoopbackFleet, run: Run) -> None:
-    there = Path("/etc/cufile.json")
-    before = there.read_text() if there.exists() else ""
+    path = Path("/etc/cufile.json")
+    before = path.read_text() if path.exists() else ""
     _, text, _ = run(fleet.path, "gpu1")
     code, out, _ = run(fleet.path, "gpu1", "--diff", "--json")
-    found = json.loads(out)
-    assert (code, found["host"], found["libcufile"], found["text"]) == (0, "gpu1", "1.9.1.3", text)
-    lines = difflib.unified_diff(before.splitlines(True), text.splitlines(True), f"gpu1:{there}", "rendered")
-    assert found["diff"] == "".join(lines)
+    report = json.loads(out)
+    assert (code, report["host"], report["libcufile"], report["text"]) == (0, "gpu1", "1.9.1.3", text)
+    lines = difflib.unified_diff(before.splitlines(True), text.splitlines(True), f"gpu1:{path}", "rendered")
+    assert report["diff"] == "".join(lines)
     assert fleet.sessions() == 1
     change(fleet, fit={}, storage=[{"mount": "/"}])
     code, out, err = run(fleet.path, "gpu1", "--json")
@@ -99,8 +99,8 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
     assert cufile_facts.names_to_fit(intent, ["gpu1", "build1"]) == ["gpu1"]
-    known = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])
-    host = known["gpu1"]
+    answers = cufile_facts.facts_of(intent, lock, fleet.path, ["gpu1"])
+    host = answers["gpu1"]
     assert not isinstance(host, GdsError)
     rendered = inventory(intent, lock, write_run_files(intent, lock, fleet.path.parent, {"gpu1": host}))
     values = rendered["all"]["children"]["hosts"]["hosts"]
@@ -125,7 +125,7 @@ def test_a_plan_goes_on_without_the_host_whose_file_cannot_be_made(fleet: Loopba
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
     assert isinstance(planned.hosts["gpu2"], HostPlan)
-    assert planned.known == {}
+    assert planned.fit_targets == {}
 
 
 def test_validate_holds_the_file_against_what_the_host_is(
@@ -146,7 +146,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
             lock,
             fleet.path,
             ["gpu1"],
-            asked=ValidateOptions(["cufile.rendered"]),
+            options=ValidateOptions(["cufile.rendered"]),
             progress=lambda _: None,
         )
         (finding,) = report.hosts[0].findings

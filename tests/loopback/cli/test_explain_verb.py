@@ -29,14 +29,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return lambda *argv: (commandline.run("explain", *argv), *capsys.readouterr())
 
 
-def test_a_host_is_asked_once(made: Make, run: Run) -> None:
-    fleet = made(gpu1={"profile": "right"}, gone={"profile": "right", "port": free_port()})
+def test_a_host_is_asked_once(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1={"profile": "right"}, gone={"profile": "right", "port": free_port()})
     code, out, err = run("gpu1", "--fleet", fleet.path, "--json")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["host"] == "gpu1"
-    assert dict(found["stack"])["kernel"] == RUNNING
-    assert "/" in {item["mount"] for item in found["mounts"]}
+    report = json.loads(out)
+    assert report["host"] == "gpu1"
+    assert dict(report["stack"])["kernel"] == RUNNING
+    assert "/" in {entry["mount"] for entry in report["mounts"]}
     assert fleet.sessions() == 1
     code, out, _ = run("gpu1", "/etc/hosts", "--fleet", fleet.path)
     assert code == 0
@@ -47,17 +47,19 @@ def test_a_host_is_asked_once(made: Make, run: Run) -> None:
     assert "gone (127.0.0.1:" in err
 
 
-def test_the_host_looks_at_the_file_that_was_asked_about(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_looks_at_the_file_that_was_asked_about(
+    make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = []
     fan_out = transport.fan_out
 
-    def kept(*arguments: Any, **options: Any) -> Iterator[Answer]:
+    def record(*arguments: Any, **options: Any) -> Iterator[Answer]:
         for answer in fan_out(*arguments, **options):
             answers.append(answer)
             yield answer
 
-    monkeypatch.setattr(transport, "fan_out", kept)
-    fleet = made(gpu1={"profile": "right"})
+    monkeypatch.setattr(transport, "fan_out", record)
+    fleet = make_fleet(gpu1={"profile": "right"})
     assert run("gpu1", "/etc/hosts", "--fleet", fleet.path)[0] == 0
     assert answers[0].document is not None
     # Only on a disk of the host's own: on any other mount a file may make its reader wait for ever.
@@ -77,7 +79,7 @@ def test_saved_evidence(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     assert "/mnt/nvme  COMPAT: through CPU memory" in out
     code, out, _ = run("--evidence", SAVED, "/mnt/nvme/x", "--json")
-    assert [(item["mount"], item["asked"]) for item in json.loads(out)["mounts"]] == [("/mnt/nvme", "/mnt/nvme/x")]
+    assert [(entry["mount"], entry["asked"]) for entry in json.loads(out)["mounts"]] == [("/mnt/nvme", "/mnt/nvme/x")]
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"host": "gpu1", "evidence": json.loads(SAVED.read_text())}))
     assert run("--evidence", report)[1] == run("--evidence", SAVED)[1], "validate --with-evidence has it inside"
@@ -125,12 +127,12 @@ def test_what_does_not_go_together(run: Run, argv: tuple[object, ...], words: st
     assert words in err
 
 
-def test_a_host_without_its_fleet(run: Run, made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = run("gpu1")
     assert code == FleetInvalid.exit_code
     assert "gpu1 is a host of a fleet, and there is no fleet.yml in this folder" in err
-    made(gpu1={"profile": "right"})
+    make_fleet(gpu1={"profile": "right"})
     code, _, err = run("gpu2")
     assert code == FleetInvalid.exit_code
     assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
@@ -150,8 +152,8 @@ def test_on_the_host_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     assert "[nvme.no-hooks]" in out
     status, out, _ = on_host(capsys, "--evidence", SAVED, "--json")
-    found: dict[str, Any] = json.loads(out)
-    assert {item["mount"] for item in found["mounts"]} == {"/", "/mnt/nvme"}
+    report: dict[str, Any] = json.loads(out)
+    assert {entry["mount"] for entry in report["mounts"]} == {"/", "/mnt/nvme"}
     assert on_host(capsys, "--error", "-22")[0] == 0
 
 

@@ -28,7 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
 
@@ -43,8 +43,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return lambda *argv: (commandline.run(*argv), *capsys.readouterr())
 
 
-def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=RIGHT, gone={**RIGHT, "port": free_port()})
+def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT, gone={**RIGHT, "port": free_port()})
     code, out, err = run("plan", fleet.path, "--limit", "gpu*,gone")
     assert code == (HostUnreachable if REFUSED else ChangesPending).exit_code
     assert fleet.sessions() == 2
@@ -57,8 +57,8 @@ def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(made: Make, ru
     assert not Path("/usr/lib/gdsdeploy").exists(), "a plan touches nothing"
 
 
-def test_json_has_every_action_with_reason_and_disruption(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_json_has_every_action_with_reason_and_disruption(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     code, out, _ = run("plan", fleet.path, "--limit", "gpu1", "--json")
     assert code == (HostUnfit if REFUSED else ChangesPending).exit_code
     (host,) = json.loads(out)["hosts"].values()
@@ -68,8 +68,8 @@ def test_json_has_every_action_with_reason_and_disruption(made: Make, run: Run) 
     assert {"gds_host", "gds_cufile", "gds_modules"} <= {action["role"] for action in host["actions"]}
 
 
-def test_what_the_user_gave_is_wrong(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_what_the_user_gave_is_wrong(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     code, _, err = run("plan", fleet.path, "--limit", "gpu7")
     assert code == 10
     assert "no host 'gpu7'" in err
@@ -92,11 +92,11 @@ CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", 
     ],
 )
 def test_exit_codes(
-    plans: list[HostPlan | GdsError], code: int, made: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+    plans: list[HostPlan | GdsError], code: int, make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = plan_fleet.FleetPlan({f"h{i}": item for i, item in enumerate(plans)}, {})
-    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: found)
-    ended, out, err = run("plan", made(gpu1=RIGHT).path)
+    fleet_plan = plan_fleet.FleetPlan({f"h{i}": plan for i, plan in enumerate(plans)}, {})
+    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: fleet_plan)
+    ended, out, err = run("plan", make_fleet(gpu1=RIGHT).path)
     assert ended == code
     assert "Traceback" not in err
     assert f"of {len(plans)} hosts: nothing to do" in out
@@ -113,46 +113,48 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def play(command: list[str], *_: object, **__: object) -> None:
             raise GdsError(f"played {command[command.index('--limit') + 1]}")
 
-        found = plan_fleet.FleetPlan(plans, {})
-        monkeypatch.setattr("gdsdeploy.converge.provision.plan_fleet", lambda *_, **__: found)
+        fleet_plan = plan_fleet.FleetPlan(plans, {})
+        monkeypatch.setattr("gdsdeploy.converge.provision.plan_fleet", lambda *_, **__: fleet_plan)
         monkeypatch.setattr(ansible, "play", play)
         monkeypatch.setattr("gdsdeploy.converge.provision.release", lambda *_: None)
 
     return replace
 
 
-def test_hosts_that_have_nothing_to_change_start_no_ansible(made: Make, run: Run, planned: Callable[..., None]) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=RIGHT)
+def test_hosts_that_have_nothing_to_change_start_no_ansible(
+    make_fleet: Make, run: Run, planned: Callable[..., None]
+) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
     planned(gpu1=HostPlan("gpu1"), gpu2=HostPlan("gpu2"))
     code, out, err = run("provision", fleet.path, "--limit", "gpu*", "--json")
     assert code == 0, err
     assert "Nothing to change" in err
-    found = json.loads(out)
-    assert found["satisfied"] == ["gpu1", "gpu2"]
-    assert found["log"] is None
+    report = json.loads(out)
+    assert report["satisfied"] == ["gpu1", "gpu2"]
+    assert report["log"] is None
 
 
 @pytest.mark.parametrize(
     "lacking", [HostPlan("gpu2", (CHANGE,)), HostPlan("gpu2", unknown=("why",)), HostPlan("gpu2", refusal="why")]
 )
 def test_only_hosts_that_lack_something_are_converged(
-    lacking: HostPlan, made: Make, run: Run, planned: Callable[..., None]
+    lacking: HostPlan, make_fleet: Make, run: Run, planned: Callable[..., None]
 ) -> None:
     planned(gpu1=HostPlan("gpu1"), gpu2=lacking)
-    _, _, err = run("provision", made(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
+    _, _, err = run("provision", make_fleet(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
     assert "played gpu2" in err.splitlines()[-1]
 
 
-def test_a_lost_host_is_said_and_keeps_nobody_back(made: Make, run: Run, planned: Callable[..., None]) -> None:
+def test_a_lost_host_is_said_and_keeps_nobody_back(make_fleet: Make, run: Run, planned: Callable[..., None]) -> None:
     planned(gpu1=HostPlan("gpu1"), gpu2=HostUnreachable("gpu2: gone"))
-    code, _, err = run("provision", made(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
+    code, _, err = run("provision", make_fleet(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
     assert code == HostUnreachable.exit_code
     assert "gpu1: nothing to change" in err
 
 
 @pytest.mark.parametrize("verb", ["provision", "remove"])
-def test_a_flag_that_nobody_has_is_refused_before_any_host_is_asked(verb: str, made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_a_flag_that_nobody_has_is_refused_before_any_host_is_asked(verb: str, make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     code, _, err = run(verb, fleet.path, "--limit", "gpu1", "--cheque")
     assert code == 2
     assert "--cheque: neither gdsdeploy nor ansible-playbook has this flag; did you mean '--check'?" in err
@@ -161,9 +163,11 @@ def test_a_flag_that_nobody_has_is_refused_before_any_host_is_asked(verb: str, m
 
 
 @pytest.mark.parametrize("flag", ["--force-roles", "--check", "--tags=x"])
-def test_flags_that_ask_for_the_roles_get_them(flag: str, made: Make, run: Run, planned: Callable[..., None]) -> None:
+def test_flags_that_ask_for_the_roles_get_them(
+    flag: str, make_fleet: Make, run: Run, planned: Callable[..., None]
+) -> None:
     planned(gpu1=HostPlan("gpu1"))
-    _, _, err = run("provision", made(gpu1=RIGHT).path, "--limit", "gpu1", flag)
+    _, _, err = run("provision", make_fleet(gpu1=RIGHT).path, "--limit", "gpu1", flag)
     assert "played gpu1" in err
 
 

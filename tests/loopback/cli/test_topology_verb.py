@@ -20,9 +20,9 @@ H100 = EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json"
 
 def test_saved_evidence_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("topology", "--evidence", H100) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert [" ".join(line.split()) for line in said[:3]] == ["GPU0 NIC0 NUMA", "GPU0 X PHB N/A", "NIC0 PHB X N/A"]
-    assert any("NVIDIA H100 80GB HBM3" in line and "32 GT/s x16" in line and "131072 MiB" in line for line in said)
+    output = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in output[:3]] == ["GPU0 NIC0 NUMA", "GPU0 X PHB N/A", "NIC0 PHB X N/A"]
+    assert any("NVIDIA H100 80GB HBM3" in line and "32 GT/s x16" in line and "131072 MiB" in line for line in output)
     assert run("topology", "--evidence", H100, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["pairs"][0]["distance"] == "PHB"
@@ -30,9 +30,9 @@ def test_saved_evidence_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) 
 
 def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("mode", "--evidence", H100) == 0
-    said = capsys.readouterr().out
-    assert "✗ PCI P2PDMA: not usable\n      this kernel was built without CONFIG_PCI_P2PDMA" in said
-    assert "  rdma: none (there is no RDMA adapter)" in said
+    output = capsys.readouterr().out
+    assert "✗ PCI P2PDMA: not usable\n      this kernel was built without CONFIG_PCI_P2PDMA" in output
+    assert "  rdma: none (there is no RDMA adapter)" in output
     assert run("mode", "--evidence", H100, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["choice"]["mode"] == "compat"
@@ -40,7 +40,7 @@ def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["topology"], 2, "name the fleet file"),
         (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE goes with no other option than --json"),
@@ -50,10 +50,10 @@ def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_what_cannot_be_used_is_said(
-    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*words) == status
-    assert said in plain(capsys.readouterr().err).replace("\n", " ")
+    assert message in plain(capsys.readouterr().err).replace("\n", " ")
 
 
 def test_a_file_that_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,21 +68,21 @@ RIGHT = {"profile": "right"}
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
+def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
     def make(**hosts: dict[str, Any]) -> LoopbackFleet:
-        found = LoopbackFleet(tmp_path, sshd(), hosts)
-        value = yaml.safe_load(found.path.read_text())
+        fleet = LoopbackFleet(tmp_path, sshd(), hosts)
+        value = yaml.safe_load(fleet.path.read_text())
         value["profiles"]["right"] = {**value["profiles"]["right"], "topology": {"golden": "right.topology.json"}}
-        found.path.write_text(yaml.safe_dump(value))
-        return found
+        fleet.path.write_text(yaml.safe_dump(value))
+        return fleet
 
     return make
 
 
 def test_a_host_is_asked_and_its_golden_topology_written_and_held_against(
-    made: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=RIGHT)
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
     assert run("topology", fleet.path, "--golden", "check") == 10
     assert "Write it from a host that is right" in plain(capsys.readouterr().err)
     assert run("topology", fleet.path, "--golden", "write") == 0
@@ -101,29 +101,29 @@ def test_a_host_is_asked_and_its_golden_topology_written_and_held_against(
     assert "the topology has moved on gpu1" in plain(err)
 
 
-def test_a_profile_without_a_file_is_told_how(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(gpu1={"profile": "wrong"})
+def test_a_profile_without_a_file_is_told_how(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1={"profile": "wrong"})
     assert run("topology", fleet.path, "--golden", "write") == 10
     assert "topology: {golden: wrong.topology.json}" in plain(capsys.readouterr().err)
     assert run("topology", fleet.path, "--golden", "check") == 0
     assert "names no golden topology" in capsys.readouterr().out
 
 
-def test_hosts_that_do_not_answer_keep_nobody_waiting(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(gpu1=RIGHT, gone={**RIGHT, "port": 1})
+def test_hosts_that_do_not_answer_keep_nobody_waiting(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1})
     assert run("topology", fleet.path, "--json") == 20
     assert set(json.loads(capsys.readouterr().out)) == {"gpu1"}
     assert run("mode", fleet.path, "--json") == 20
-    found = json.loads(capsys.readouterr().out)["gpu1"]
-    assert found["choice"]["mode"] == "compat", "this machine has no GPU"
+    report = json.loads(capsys.readouterr().out)["gpu1"]
+    assert report["choice"]["mode"] == "compat", "this machine has no GPU"
 
 
-def test_the_way_to_another_mode_asks_no_host(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_the_way_to_another_mode_asks_no_host(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     assert run("mode", fleet.path, "--to", "compat") == 0
-    said = capsys.readouterr().out
-    assert "right: reboot\n  [you] profiles.right.mode in the fleet file: nvidia-fs → compat\n" in said
-    assert "[provision] properties.force_compat_mode in cufile.json: false → true" in said
+    output = capsys.readouterr().out
+    assert "right: reboot\n  [you] profiles.right.mode in the fleet file: nvidia-fs → compat\n" in output
+    assert "[provision] properties.force_compat_mode in cufile.json: false → true" in output
     assert fleet.sessions() == 0
     assert run("mode", fleet.path, "--rdma", "none", "--json") == 0
     assert json.loads(capsys.readouterr().out)["right"] == {"steps": [], "obstacles": [], "reboot": False}

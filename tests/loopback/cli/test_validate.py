@@ -35,8 +35,8 @@ Make = Callable[..., LoopbackFleet]
 RIGHT, WRONG = {"profile": "right"}, {"profile": "wrong"}
 
 
-def test_every_check_passes(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=RIGHT)
+def test_every_check_passes(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
     code, out, err = run(fleet.path, *KERNEL)
     assert code == 0, err
     assert out.count("✓ pass") == 2
@@ -46,8 +46,8 @@ def test_every_check_passes(made: Make, run: Run) -> None:
     assert fleet.sessions() == 2
 
 
-def test_a_failed_check_with_everything_written(made: Make, run: Run, tmp_path: Path) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=WRONG)
+def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
     page, xml = tmp_path / "report.html", tmp_path / "junit.xml"
     code, out, err = run(fleet.path, *KERNEL, "--html", page, "--junit", xml)
     assert code == 30
@@ -60,8 +60,8 @@ def test_a_failed_check_with_everything_written(made: Make, run: Run, tmp_path: 
     assert list(tmp_path.glob(".*.part")) == []
 
 
-def test_json_is_all_that_is_on_standard_output(made: Make, run: Run) -> None:
-    code, out, _ = run(made(gpu1=RIGHT).path, *KERNEL, "--json")
+def test_json_is_all_that_is_on_standard_output(make_fleet: Make, run: Run) -> None:
+    code, out, _ = run(make_fleet(gpu1=RIGHT).path, *KERNEL, "--json")
     assert code == 0
     host = json.loads(out)["hosts"]["gpu1"]
     assert host["verdict"] == "pass"
@@ -70,9 +70,9 @@ def test_json_is_all_that_is_on_standard_output(made: Make, run: Run) -> None:
     assert [finding["check"] for finding in host["findings"]] == ["kernel.running"]
 
 
-def test_what_was_found_is_signed(made: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_signed(make_fleet: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    fleet = made(gpu1=RIGHT, gpu2=RIGHT)
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
     code, out, err = run(fleet.path, *KERNEL, "--limit", "gpu1", "--json", "--attest", tmp_path / "proof")
     assert code == 0, err
     assert (tmp_path / "proof/report.json").read_text() == out, "a statement without a folder is about that"
@@ -91,21 +91,21 @@ def test_what_was_found_is_signed(made: Make, run: Run, tmp_path: Path, monkeypa
     assert "Validating" not in err
 
 
-def test_all_checks_run_without_a_selection(made: Make, run: Run) -> None:
+def test_all_checks_run_without_a_selection(make_fleet: Make, run: Run) -> None:
     from gdsdeploy.host import checks
 
-    _, out, _ = run(made(gpu1=WRONG).path, "--json")
-    found = {finding["check"].partition(":")[0] for finding in json.loads(out)["hosts"]["gpu1"]["findings"]}
-    assert "kernel.running" in found
-    assert len(found) > 10
-    assert found <= {check.id for check in checks.listed()}
+    _, out, _ = run(make_fleet(gpu1=WRONG).path, "--json")
+    names = {finding["check"].partition(":")[0] for finding in json.loads(out)["hosts"]["gpu1"]["findings"]}
+    assert "kernel.running" in names
+    assert len(names) > 10
+    assert names <= {check.id for check in checks.listed()}
 
 
 # --- hosts without evidence ------------------------------------------------------------------------------------------
 
 
-def test_a_failed_check_wins_over_a_host_that_is_gone(made: Make, run: Run) -> None:
-    code, out, err = run(made(gone={**RIGHT, "port": free_port()}, gpu2=WRONG, gpu3=RIGHT).path, *KERNEL)
+def test_a_failed_check_wins_over_a_host_that_is_gone(make_fleet: Make, run: Run) -> None:
+    code, out, err = run(make_fleet(gone={**RIGHT, "port": free_port()}, gpu2=WRONG, gpu3=RIGHT).path, *KERNEL)
     assert code == 30
     assert "! gone: HostUnreachable" in out
     assert "1 of 3 hosts pass, 1 FAIL, 1 UNREACHABLE" in out
@@ -113,17 +113,17 @@ def test_a_failed_check_wins_over_a_host_that_is_gone(made: Make, run: Run) -> N
 
 
 @pytest.mark.parametrize("fault", ["closed", "key", "sudo"])
-def test_a_host_without_evidence_has_its_own_exit_code(made: Make, run: Run, tmp_path: Path, fault: str) -> None:
-    known = tmp_path / "other_known_hosts"
+def test_a_host_without_evidence_has_its_own_exit_code(make_fleet: Make, run: Run, tmp_path: Path, fault: str) -> None:
+    known_hosts = tmp_path / "other_known_hosts"
     bad = {
         "closed": {"port": free_port()},
-        "key": {"known_hosts": str(known)},
+        "key": {"known_hosts": str(known_hosts)},
         "sudo": {"user": PLAIN},
     }[fault]
     expected = {"closed": HostUnreachable, "key": HostKeyMismatch, "sudo": HostUnfit}[fault]
-    fleet = made(gpu1=RIGHT, bad={**RIGHT, **bad})
+    fleet = make_fleet(gpu1=RIGHT, bad={**RIGHT, **bad})
     kind, blob = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()[:2]
-    known.write_text(f"[127.0.0.1]:{fleet.server.port} {kind} {blob}\n")
+    known_hosts.write_text(f"[127.0.0.1]:{fleet.server.port} {kind} {blob}\n")
     code, out, err = run(fleet.path, *KERNEL)
     assert code == expected.exit_code
     assert f"! bad: {expected.__name__}" in out
@@ -131,10 +131,10 @@ def test_a_host_without_evidence_has_its_own_exit_code(made: Make, run: Run, tmp
     assert "error: no evidence from bad" in err
 
 
-def test_a_host_that_hangs_costs_its_time_and_nobody_elses(made: Make, run: Run) -> None:
+def test_a_host_that_hangs_costs_its_time_and_nobody_elses(make_fleet: Make, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        code, out, _ = run(made(stuck={**RIGHT, "port": port}, gpu1=RIGHT).path, *KERNEL, "--timeout", "5")
+        code, out, _ = run(make_fleet(stuck={**RIGHT, "port": port}, gpu1=RIGHT).path, *KERNEL, "--timeout", "5")
     assert code == HostUnreachable.exit_code
     assert "! stuck: HostUnreachable" in out
     assert "1 of 2 hosts pass" in out
@@ -143,14 +143,14 @@ def test_a_host_that_hangs_costs_its_time_and_nobody_elses(made: Make, run: Run)
 # --- what the user gave ----------------------------------------------------------------------------------------------
 
 
-def test_builders_are_not_asked(made: Make, run: Run) -> None:
-    code, out, _ = run(made(gpu1=RIGHT).path, *KERNEL)
+def test_builders_are_not_asked(make_fleet: Make, run: Run) -> None:
+    code, out, _ = run(make_fleet(gpu1=RIGHT).path, *KERNEL)
     assert code == 0
     assert "build1" not in out
 
 
-def test_limit(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT, gpu2=WRONG)
+def test_limit(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=WRONG)
     code, out, _ = run(fleet.path, *KERNEL, "--limit", "gpu1")
     assert code == 0
     assert "gpu2" not in out
@@ -161,24 +161,26 @@ def test_limit(made: Make, run: Run) -> None:
     assert fleet.sessions() == 1
 
 
-def test_a_check_that_does_not_exist(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_a_check_that_does_not_exist(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     code, _, err = run(fleet.path, "--check", "kernel.runing")
     assert code == 10
     assert "there is no check 'kernel.runing'; did you mean 'kernel.running'?" in err
     assert fleet.sessions() == 0
 
 
-def test_a_report_that_cannot_be_written_is_said_before_hosts_are_asked(made: Make, run: Run, tmp_path: Path) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_a_report_that_cannot_be_written_is_said_before_hosts_are_asked(
+    make_fleet: Make, run: Run, tmp_path: Path
+) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     code, _, err = run(fleet.path, "--html", tmp_path / "none" / "report.html")
     assert code == 1
     assert f"the folder {tmp_path / 'none'} does not exist" in err
     assert fleet.sessions() == 0
 
 
-def test_a_fleet_without_a_lock_and_with_one_that_does_not_fit(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_a_fleet_without_a_lock_and_with_one_that_does_not_fit(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     fleet.path.write_text(fleet.path.read_text().replace("os: debian-13", "os: debian-12", 1))
     code, _, err = run(fleet.path)
     assert code == 12
@@ -192,8 +194,8 @@ def test_a_fleet_without_a_lock_and_with_one_that_does_not_fit(made: Make, run: 
     assert fleet.sessions() == 0
 
 
-def test_interrupted(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_interrupted(make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -45,18 +45,18 @@ def with_waivers(fleet: LoopbackFleet, *waivers: dict[str, Any]) -> None:
 # --- waivers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_waived_failure_is_no_failure_and_no_pass(made: Make, run: Run, tmp_path: Path) -> None:
-    fleet, xml, page = made(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml", tmp_path / "report.html"
+def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    fleet, xml, page = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml", tmp_path / "report.html"
     waive = ("--waive", "kernel.running", "--until", "9999-12-31", "--reason", "CHG-4711")
     code, out, err = run("validate", fleet.path, *KERNEL, *waive, "--json", "--junit", xml, "--html", page)
     assert code == 0, err
-    found = json.loads(out)
-    jsonschema.validate(found, SCHEMA)
-    assert found["verdict"] == "waived"
-    assert found["counts"] == {"pass": 1, "waived": 1, "unknown": 0, "unreachable": 0, "fail": 0}
-    given = {"check": "kernel.running", "until": "9999-12-31", "reason": "CHG-4711", "expired": False}
-    assert found["waivers"] == [{**given, "hosts": ["gpu2"]}]
-    (finding,) = found["hosts"]["gpu2"]["findings"]
+    report = json.loads(out)
+    jsonschema.validate(report, SCHEMA)
+    assert report["verdict"] == "waived"
+    assert report["counts"] == {"pass": 1, "waived": 1, "unknown": 0, "unreachable": 0, "fail": 0}
+    waiver = {"check": "kernel.running", "until": "9999-12-31", "reason": "CHG-4711", "expired": False}
+    assert report["waivers"] == [{**waiver, "hosts": ["gpu2"]}]
+    (finding,) = report["hosts"]["gpu2"]["findings"]
     assert finding["waiver"] == {"until": "9999-12-31", "reason": "CHG-4711", "was": "fail"}
     suites = ET.parse(xml).getroot()
     assert (suites.get("failures"), suites.get("errors"), suites.get("skipped")) == ("0", "0", "1")
@@ -67,8 +67,8 @@ def test_a_waived_failure_is_no_failure_and_no_pass(made: Make, run: Run, tmp_pa
     assert "1 of 2 hosts pass, 1 waived" in out
 
 
-def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(made: Make, run: Run) -> None:
-    fleet = made(gpu1=WRONG, gpu2=WRONG, gpu3=WRONG)
+def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=WRONG, gpu2=WRONG, gpu3=WRONG)
     with_waivers(
         fleet,
         {"check": "kernel.running", "until": "2020-01-31", "reason": "week 5", "hosts": ["gpu1"]},
@@ -101,8 +101,8 @@ def test_what_does_not_fit_is_said(run: Run, tmp_path: Path, argv: tuple[str, ..
     assert words in err
 
 
-def test_waivers_of_what_is_not_there(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_waivers_of_what_is_not_there(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     with_waivers(
         fleet,
         {"check": "kernel.runing", "until": "2026-12-31", "reason": "x"},
@@ -123,20 +123,20 @@ def test_waivers_of_what_is_not_there(made: Make, run: Run) -> None:
 
 
 @pytest.fixture
-def record(tmp_path: Path, made: Make) -> Callable[..., LoopbackFleet]:
+def record(tmp_path: Path, make_fleet: Make) -> Callable[..., LoopbackFleet]:
     """A fleet of one host whose gate has left this record: every host is this machine, seen by its server."""
 
     def make(**changed: Any) -> LoopbackFleet:
-        fleet = made(gpu1=RIGHT)
+        fleet = make_fleet(gpu1=RIGHT)
         digest = lockfile.read(lockfile.beside(fleet.path)).digest
         findings = [
             Finding("kernel.running", PASS, "title", RUNNING, RUNNING).as_dict(),
             Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict(),
         ]
-        given = {"state": gate.CLOSED, "reason": "boot.autoload failed", "verdict": FAIL, "boot_id": gate.boot_id(),
+        fields = {"state": gate.CLOSED, "reason": "boot.autoload failed", "verdict": FAIL, "boot_id": gate.boot_id(),
                  "when": "2026-11-21T08:00:00Z", "seconds": 1.0, "host": "gpu1", "profile": "right",
                  "lock_digest": digest, "stack": [["kernel", RUNNING]], "findings": findings}  # fmt: skip
-        fleet.server.place("/run/gdsdeploy/gate.json", gate.Record(**{**given, **changed}).to_json())
+        fleet.server.place("/run/gdsdeploy/gate.json", gate.Record(**{**fields, **changed}).to_json())
         return fleet
 
     return make
@@ -149,7 +149,7 @@ def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], 
     value = json.loads(out)
     jsonschema.validate(value, SCHEMA)
     host = value["hosts"]["gpu1"]
-    verdicts = {item["check"]: item["verdict"] for item in host["findings"]}
+    verdicts = {finding["check"]: finding["verdict"] for finding in host["findings"]}
     assert verdicts == {"gate.this-boot": "pass", "kernel.running": "pass", "boot.autoload": "fail"}
     assert host["boot_id"] == gate.boot_id()
     assert host["stack"] == {"kernel": RUNNING}
@@ -174,8 +174,8 @@ def test_a_verdict_of_another_boot_or_lock_fails(
     assert words in out
 
 
-def test_a_host_whose_gate_never_ran_fails(made: Make, run: Run) -> None:
-    code, out, _ = run("validate", made(gpu1=RIGHT).path, "--since-boot")
+def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, run: Run) -> None:
+    code, out, _ = run("validate", make_fleet(gpu1=RIGHT).path, "--since-boot")
     assert code == 30
     assert "the gate has not judged this host yet" in out
     assert "systemctl start gds-gate" in out
@@ -185,10 +185,10 @@ def test_a_host_whose_gate_never_ran_fails(made: Make, run: Run) -> None:
 
 
 def test_a_bundle_gives_the_same_verdicts_offline(
-    made: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_fleet: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    fleet, file = made(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
+    fleet, file = make_fleet(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
     with_waivers(fleet, {"check": "boot.autoload", "until": "9999-12-31", "reason": "week 50"})
     secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
     with fleet.path.open("a") as text:
@@ -248,8 +248,8 @@ def test_what_is_no_bundle_is_said(run: Run, tmp_path: Path, damage: str) -> Non
 # --- pytest ----------------------------------------------------------------------------------------------------------
 
 
-def test_pytest_runs_the_checks_with_the_fleets_own_connections(made: Make, run: Run, tmp_path: Path) -> None:
-    fleet, xml = made(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml"
+def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    fleet, xml = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml"
     with_waivers(fleet, {"check": "os.release", "until": "9999-12-31", "reason": "CHG-4711", "hosts": ["gpu1"]})
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --nonsense\n")
     code, out, err = run(
@@ -272,9 +272,9 @@ def test_pytest_runs_the_checks_with_the_fleets_own_connections(made: Make, run:
 # --- under load ------------------------------------------------------------------------------------------------------
 
 
-def test_under_load_only_when_asked_and_only_with_a_threshold(made: Make, run: Run) -> None:
+def test_under_load_only_when_asked_and_only_with_a_threshold(make_fleet: Make, run: Run) -> None:
     """In memory, which has no rate of its own: it is said so, and nothing is left in it."""
-    fleet = made(gpu1=RIGHT)
+    fleet = make_fleet(gpu1=RIGHT)
     value = yaml.safe_load(fleet.path.read_text())
     limits = {"read": "5 GB/s", "seconds": 1}
     value["profiles"]["right"] = {
@@ -285,14 +285,14 @@ def test_under_load_only_when_asked_and_only_with_a_threshold(made: Make, run: R
     _, out, _ = run("validate", fleet.path, "--check", "storage.load", "--json")
     assert json.loads(out)["hosts"]["gpu1"]["findings"] == []
     code, out, err = run("validate", fleet.path, "--check", "storage.load", "--load", "--json")
-    (found,) = json.loads(out)["hosts"]["gpu1"]["findings"]
-    assert (code, found["check"], found["expected"]) == (31, "storage.load:/dev/shm", "at least 5 GB/s read"), err
-    assert "what is written there stays in memory, which would be measured" in found["found"]
+    (finding,) = json.loads(out)["hosts"]["gpu1"]["findings"]
+    assert (code, finding["check"], finding["expected"]) == (31, "storage.load:/dev/shm", "at least 5 GB/s read"), err
+    assert "what is written there stays in memory, which would be measured" in finding["found"]
     assert not list(Path("/dev/shm").glob(".gdsdeploy*"))
 
 
 @pytest.mark.parametrize(
-    ("load", "said"),
+    ("load", "message"),
     [
         ({"read": "5"}, 'a rate is text such as "5 GB/s"'),
         ({"read": "5 GB/s", "seconds": 61}, "less than or equal to 60"),
@@ -300,17 +300,17 @@ def test_under_load_only_when_asked_and_only_with_a_threshold(made: Make, run: R
         ({"read": "0 GB/s"}, "greater than 0"),
     ],
 )
-def test_thresholds_that_make_no_sense(made: Make, run: Run, load: dict[str, Any], said: str) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_thresholds_that_make_no_sense(make_fleet: Make, run: Run, load: dict[str, Any], message: str) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     value = yaml.safe_load(fleet.path.read_text())
     value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [{"mount": "/mnt", "load": load}]}
     fleet.path.write_text(yaml.safe_dump(value))
     code, _, err = run("validate", fleet.path, "--load")
-    assert (code, said in err) == (10, True), err
+    assert (code, message in err) == (10, True), err
 
 
-def test_a_threshold_needs_the_scratch_file(made: Make, run: Run) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_a_threshold_needs_the_scratch_file(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     value = yaml.safe_load(fleet.path.read_text())
     mount = {"mount": "/mnt", "scratch": False, "load": {"read": "1 GB/s"}}
     value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [mount]}
@@ -319,8 +319,8 @@ def test_a_threshold_needs_the_scratch_file(made: Make, run: Run) -> None:
     assert (code, "load reads from a scratch file" in err) == (10, True), err
 
 
-def test_what_was_recorded_cannot_be_read_from(made: Make, run: Run, tmp_path: Path) -> None:
-    fleet = made(gpu1=RIGHT)
+def test_what_was_recorded_cannot_be_read_from(make_fleet: Make, run: Run, tmp_path: Path) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
     for words in ((fleet.path, "--since-boot"), ("--evidence", tmp_path / "x.tar.gz")):
         code, _, err = run("validate", "--load", *words)
         assert (code, "--load reads from mounts now" in err) == (2, True), err

@@ -22,13 +22,13 @@ H200 = Path(__file__).parents[2] / "evidence" / "h200"
 
 def values(version: str, document: dict[str, Any] | str) -> dict[str, Value]:
     content = document if isinstance(document, str) else json.dumps(document)
-    (found,) = effective(libraries.library(version), {"cufile.json": content.encode()})
-    return {value.key: value for value in found.values}
+    (result,) = effective(libraries.library(version), {"cufile.json": content.encode()})
+    return {value.key: value for value in result.values}
 
 
 @pytest.mark.parametrize("version", ["1.4.0.31", "1.13.1.3", "1.20.0.107"])
 def test_every_state_of_a_key(version: str) -> None:
-    found = values(
+    states = values(
         version,
         """{
             "properties": {
@@ -39,16 +39,16 @@ def test_every_state_of_a_key(version: str) -> None:
             }
         } and what follows""",
     )
-    assert found["properties.io_batchsize"] == Value("properties.io_batchsize", "7", "7", "128", "set")
-    assert found["properties.allow_compat_mode"] == Value(
+    assert states["properties.io_batchsize"] == Value("properties.io_batchsize", "7", "7", "128", "set")
+    assert states["properties.allow_compat_mode"] == Value(
         "properties.allow_compat_mode", "false", "false", "true", "set"
     )
-    assert found["properties.posix_pool_slab_size_kb"].effective == "4 64"
-    assert found["properties.rdma_dynamic_routing"].state == "set"
-    assert found["properties.io_priority"].state == "not logged"
-    order = found["properties.rdma_dynamic_routing_order"]
+    assert states["properties.posix_pool_slab_size_kb"].effective == "4 64"
+    assert states["properties.rdma_dynamic_routing"].state == "set"
+    assert states["properties.io_priority"].state == "not logged"
+    order = states["properties.rdma_dynamic_routing_order"]
     assert (order.intended, order.state) == (None, "follows")
-    assert found["properties.use_poll_mode"] == Value("properties.use_poll_mode", None, "false", "false", "default")
+    assert states["properties.use_poll_mode"] == Value("properties.use_poll_mode", None, "false", "false", "default")
 
 
 def test_a_key_of_a_newer_release_is_ignored() -> None:
@@ -61,9 +61,9 @@ def test_what_another_key_overrules_differs() -> None:
     """From 1.17 on, a list of bounce buffers decides over the size of their cache."""
     slabs = {"slab_size_kb": [64, 128], "slab_count": [2, 1]}
     document = {"properties": {"gpu_bounce_buffer_slab_config": slabs, "max_device_cache_size_kb": 131072}}
-    found = values("1.20.0.107", document)
-    assert found["properties.gpu_bounce_buffer_slab_config.slab_size_kb"].effective == "64 128"
-    cache = found["properties.max_device_cache_size_kb"]
+    states = values("1.20.0.107", document)
+    assert states["properties.gpu_bounce_buffer_slab_config.slab_size_kb"].effective == "64 128"
+    cache = states["properties.max_device_cache_size_kb"]
     assert (cache.intended, cache.effective, cache.state) == ("131072", "256", "differs")
 
 
@@ -72,7 +72,7 @@ def test_a_mount_table_is_compared_as_a_whole(tmp_path: Path) -> None:
     document = {"fs": {"nfs": {"mount_table": table}}}
     assert values("1.9.1.3", document)["fs.nfs.mount_table"].state == "set"
     logged = {"fs.nfs.mount_table": f"{tmp_path}: 192.0.2.1"}
-    assert [item.key for item in differences(document, logged)[0]] == ["fs.nfs.mount_table"]
+    assert [value.key for value in differences(document, logged)[0]] == ["fs.nfs.mount_table"]
 
 
 def test_the_names_that_the_library_uses_are_those_of_the_keys() -> None:
@@ -188,7 +188,7 @@ def test_the_verb_says_what_it_lacks(run: Run, tmp_path: Path) -> None:
 def test_an_answer_without_values_is_no_success() -> None:
     """As with the real libcuda on a machine without a GPU: it returns before it names a value."""
     answer = Answer(
-        accepted=True, reason=None, key=None, effective={}, error=5001, said=("why",), log="", hung=False, seconds=0.1
+        accepted=True, reason=None, key=None, effective={}, error=5001, output=("why",), log="", hung=False, seconds=0.1
     )
     silent = Effective("a.json", "1.9.1.3", answer, ())
     words = "libcufile 1.9.1.3 returned 5001 without logging its values: why"
@@ -204,6 +204,6 @@ def test_a_real_gpu_and_the_stand_in_say_the_same(version: str) -> None:
     real = json.loads((H200 / f"effective-{version}.json").read_text())
     assert (real["accepted"], real["error"], real["problem"]) == (True, 0, None)
     content = (H200 / f"rendered-{version}.json").read_bytes()
-    (found,) = effective(libraries.library(version), {"file": content}, folders=["/var/log/cufile"])
-    assert json.loads(found.to_json())["values"] == real["values"]
+    (result,) = effective(libraries.library(version), {"file": content}, folders=["/var/log/cufile"])
+    assert json.loads(result.to_json())["values"] == real["values"]
     assert len(real["values"]) > 30

@@ -25,31 +25,31 @@ GOLDEN = TESTS / "golden" / "cufile-fit"
 ADDRESSES = "properties.rdma_dev_addr_list"
 
 
-def profile(**given: Any) -> Profile:
-    return Profile.model_validate({"os": "debian-13", "fit": {}, **given})
+def profile(**keys: Any) -> Profile:
+    return Profile.model_validate({"os": "debian-13", "fit": {}, **keys})
 
 
-def fitted(document: Document, wanted: Profile, **about: Any) -> Fitted:
-    return fit(wanted, FitTarget("gpu1", facts_from(document), **about), (1, 20))
+def fitted(document: Document, intent: Profile, **about: Any) -> Fitted:
+    return fit(intent, FitTarget("gpu1", facts_from(document), **about), (1, 20))
 
 
 def test_interfaces_are_read_in_the_order_of_their_numbers() -> None:
-    found = facts_from(host()).network.rdma
-    assert not isinstance(found, Unknown)
-    assert [item.device for item in found] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10"]
-    assert found[0].addresses == (Address("192.0.2.1", 25), Address("2001:db8:1::1", 64))
-    assert found[3].addresses == (Address("2001:db8:1::2", 64),), "link-local ones are of no use"
-    assert found[0].addresses[0].network == "192.0.2.0/25"
-    assert (found[0].pci, found[0].active) == ("0000:12:00.0", True)
+    devices = facts_from(host()).network.rdma
+    assert not isinstance(devices, Unknown)
+    assert [device.device for device in devices] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10"]
+    assert devices[0].addresses == (Address("192.0.2.1", 25), Address("2001:db8:1::1", 64))
+    assert devices[3].addresses == (Address("2001:db8:1::2", 64),), "link-local ones are of no use"
+    assert devices[0].addresses[0].network == "192.0.2.0/25"
+    assert (devices[0].pci, devices[0].active) == ("0000:12:00.0", True)
 
 
 def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> None:
     document = host(CARDS[:1])
     document["listings"]["/sys/class/infiniband/mlx5_0/device/net"] = {"error": "ENOENT"}
     document["files"]["/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0"] = "ens1\n"
-    found = facts_from(document).network.rdma
-    assert not isinstance(found, Unknown)
-    assert [item.interface for item in found] == ["ens1"]
+    devices = facts_from(document).network.rdma
+    assert not isinstance(devices, Unknown)
+    assert [device.interface for device in devices] == ["ens1"]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_a_device_in_software_names_its_interface_in_the_table_of_its_port() -> 
     ],
 )
 def test_addresses_of_the_interfaces(fit_keys: dict[str, str], expected: list[str] | None) -> None:
-    found = fitted(host(), profile(fit=fit_keys))
-    assert found.values.get(ADDRESSES) == expected
+    result = fitted(host(), profile(fit=fit_keys))
+    assert result.values.get(ADDRESSES) == expected
 
 
 def test_addresses_near_a_gpu() -> None:
@@ -84,16 +84,16 @@ def test_addresses_near_a_gpu() -> None:
 
 
 def test_a_host_that_lacks_what_is_asked_for_is_refused() -> None:
-    wanted = profile(fit={"addresses": "all"})
+    intent = profile(fit={"addresses": "all"})
     with pytest.raises(HostUnfit, match="it has no RDMA device"):
-        fitted(host(()), wanted)
+        fitted(host(()), intent)
     document = host(CARDS[:1])
     document["files"]["/sys/class/infiniband/mlx5_0/ports/1/state"] = "1: DOWN\n"
     with pytest.raises(HostUnfit, match=r"gpu1: no RDMA interface is active .*ens1 \(mlx5_0\) is down, 2 addresses"):
-        fitted(document, wanted)
+        fitted(document, intent)
     document["commands"]["ip-address"].update(status=127, stdout="")
     with pytest.raises(HostUnfit, match="its RDMA interfaces are unknown") as caught:
-        fitted(document, wanted)
+        fitted(document, intent)
     assert "iproute2" in str(caught.value.hint)
 
 
@@ -110,10 +110,10 @@ def test_pools_fit_the_memory() -> None:
 
 
 def test_pools_fit_bar1() -> None:
-    found = fitted(host(bar1=256), profile()).values
-    assert found["properties.max_device_pinned_mem_size_kb"] == 256 << 10
-    assert found["properties.max_device_cache_size_kb"] == 64 << 10
-    assert "properties.per_buffer_cache_size_kb" not in found
+    values = fitted(host(bar1=256), profile()).values
+    assert values["properties.max_device_pinned_mem_size_kb"] == 256 << 10
+    assert values["properties.max_device_cache_size_kb"] == 64 << 10
+    assert "properties.per_buffer_cache_size_kb" not in values
     assert fitted(host(bar1=2), profile()).values["properties.per_buffer_cache_size_kb"] == 512
     large = fitted(host(), profile()).values
     assert large["properties.max_device_pinned_mem_size_kb"] == 128 << 20
@@ -122,29 +122,29 @@ def test_pools_fit_bar1() -> None:
 
 def test_compat_mode_is_forbidden_once_every_path_is_proven() -> None:
     key = "properties.allow_compat_mode"
-    wanted = profile(storage=[{"mount": "/"}])
-    first = fitted(host(), wanted)
+    intent = profile(storage=[{"mount": "/"}])
+    first = fitted(host(), intent)
     assert first.values[key] is True
     assert first.notes[0].startswith(f"{key} stays true on gpu1 until its paths are proven: / takes ")
     document = host()
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
-    kept = fitted(document, wanted)
-    assert kept.values[key] is False
-    assert "not every path works" in kept.notes[0], "a path that broke does not make it allowed again"
+    later = fitted(document, intent)
+    assert later.values[key] is False
+    assert "not every path works" in later.notes[0], "a path that broke does not make it allowed again"
     assert key not in fitted(host(), profile(storage=[{"mount": "/", "path": "compat"}])).values
 
 
 def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests of the check storage.path see a path proven by evidence; here it is given."""
     key = "properties.allow_compat_mode"
-    wanted = profile(storage=[{"mount": "/"}])
+    intent = profile(storage=[{"mount": "/"}])
     proven = MountPath("/", "direct", "nvidia-fs", proven=True, satisfies=True)
     monkeypatch.setattr("gdsdeploy.cufile.fit.storage_paths", lambda *_: (proven,))
-    assert fitted(host(), wanted).values[key] is False
+    assert fitted(host(), intent).values[key] is False
     document = host()
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": true}}'
-    assert fitted(document, wanted).values[key] is False
-    assert fitted(document, wanted, settled=True).values[key] is True, "validation judges the file that is there"
+    assert fitted(document, intent).values[key] is False
+    assert fitted(document, intent, settled=True).values[key] is True, "validation judges the file that is there"
 
 
 def test_mounts_that_the_library_would_miss_are_named() -> None:
@@ -172,13 +172,13 @@ FITTED = {
 @pytest.mark.parametrize("name", FITTED)
 def test_golden_and_the_real_library_agree(name: str) -> None:
     version = name.split("-")[0]
-    given, machine = FITTED[name]
-    made = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
-    again = render_profile("gds", profile(**given), version, FitTarget("gpu1", facts_from(host(**machine))))
-    assert made.text == again.text == (GOLDEN / f"{name}.json").read_text()
-    (found,) = effective(libraries.library(version), {name: made.text.encode()}, folders=["/var/log/cufile"])
-    assert found.problem is None
-    assert get(made.document, ADDRESSES)
+    keys, machine = FITTED[name]
+    rendering = render_profile("gds", profile(**keys), version, FitTarget("gpu1", facts_from(host(**machine))))
+    again = render_profile("gds", profile(**keys), version, FitTarget("gpu1", facts_from(host(**machine))))
+    assert rendering.text == again.text == (GOLDEN / f"{name}.json").read_text()
+    (result,) = effective(libraries.library(version), {name: rendering.text.encode()}, folders=["/var/log/cufile"])
+    assert result.problem is None
+    assert get(rendering.document, ADDRESSES)
 
 
 def test_what_a_host_says_stays_in_its_comment() -> None:
@@ -186,11 +186,11 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
     evil = 'x\n"force_compat_mode": true, //'
     facts = facts_from(host(CARDS[:1]))
     assert isinstance(facts.network.rdma, tuple)
-    network = replace(facts.network, rdma=tuple(replace(item, interface=evil) for item in facts.network.rdma))
-    made = render_profile(
+    network = replace(facts.network, rdma=tuple(replace(device, interface=evil) for device in facts.network.rdma))
+    rendering = render_profile(
         "gds", profile(fit={"addresses": "all"}), "1.20.0.107", FitTarget("gpu1", replace(facts, network=network))
     )
-    answer = libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"])
+    answer = libraries.library("1.20.0.107").ask(rendering.text, folders=["/var/log/cufile"])
     assert answer.effective["properties.force_compat_mode"] == "false"
 
 
@@ -207,11 +207,11 @@ def test_a_device_and_an_interface_have_names(evil: str, place: int) -> None:
 
 @pytest.mark.parametrize("variant", ["container", "user"])
 def test_variants_are_for_the_variable(variant: Any) -> None:
-    wanted = profile(fit=None, rdma="peermem", storage=[{"mount": "/mnt/nvme"}])
-    made = render_profile("gds", wanted, "1.20.0.107", variant=variant)
-    assert "CUFILE_ENV_PATH_JSON" in made.text
+    intent = profile(fit=None, rdma="peermem", storage=[{"mount": "/mnt/nvme"}])
+    rendering = render_profile("gds", intent, "1.20.0.107", variant=variant)
+    assert "CUFILE_ENV_PATH_JSON" in rendering.text
     container = variant == "container"
     for word in ("--device /dev/nvidia-fs15", "--volume /run/udev:/run/udev:ro", "/dev/infiniband", "/mnt/nvme"):
-        assert (word in made.text) is container
-    assert get(made.document, "logging.dir") == ("/tmp" if container else "/var/log/cufile")
-    assert libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"]).accepted is True
+        assert (word in rendering.text) is container
+    assert get(rendering.document, "logging.dir") == ("/tmp" if container else "/var/log/cufile")
+    assert libraries.library("1.20.0.107").ask(rendering.text, folders=["/var/log/cufile"]).accepted is True

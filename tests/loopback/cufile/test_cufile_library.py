@@ -107,7 +107,7 @@ def test_folders_of_another_machine_can_be_shown(newest: Library, folder: str) -
     assert not Path(folder).exists()
 
 
-def made(folder: Path, source: str) -> Library:
+def compile_library(folder: Path, source: str) -> Library:
     path = folder / "libcufile.so.0"
     head = "#include <stdio.h>\n#include <stdlib.h>\ntypedef struct { int a, b; } E;\n"
     code = f"{head}E cuFileDriverOpen(void) {{ {source} }}"
@@ -117,21 +117,21 @@ def made(folder: Path, source: str) -> Library:
 
 def test_a_library_that_spins_or_dies_is_reported(tmp_path: Path) -> None:
     begin = time.monotonic()
-    answers = list(made(tmp_path, 'printf("so far"); for (;;) {}').ask_all(["{}", "{}"], timeout=0.5))
+    answers = list(compile_library(tmp_path, 'printf("so far"); for (;;) {}').ask_all(["{}", "{}"], timeout=0.5))
     assert time.monotonic() - begin < 5
     for answer in answers:
-        assert (answer.accepted, answer.hung, answer.said, answer.error) == (None, True, ("so far",), None)
+        assert (answer.accepted, answer.hung, answer.output, answer.error) == (None, True, ("so far",), None)
         assert 0.5 <= answer.seconds < 3
-    died = made(tmp_path, "abort();").ask("{}")
+    died = compile_library(tmp_path, "abort();").ask("{}")
     assert (died.accepted, died.hung, died.error, died.reason) == (False, False, None, "it ends the process (SIGABRT)")
 
 
 def test_a_child_cannot_fill_the_disk_or_the_memory(tmp_path: Path) -> None:
     flood = 'FILE *f = fopen(getenv("CUFILE_LOGFILE_PATH"), "w"); while (fputs("more\\n", f) >= 0); return (E){7, 0};'
-    answer = made(tmp_path, flood).ask("{}")
+    answer = compile_library(tmp_path, flood).ask("{}")
     assert (answer.error, len(answer.log)) == (7, 4 << 20)
     hungry = "return (E){malloc(1ul << 40) ? 1 : 2, 0};"
-    assert made(tmp_path, hungry).ask("{}").error == 2
+    assert compile_library(tmp_path, hungry).ask("{}").error == 2
 
 
 def test_what_is_no_library_says_so(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ FOLDERS = ("/var/log/cufile", "/mnt/lustre")
 LARGEST = "properties.max_direct_io_size_kb"
 
 
-def profile(**given: Any) -> Profile:
-    return Profile.model_validate({"os": "debian-13", **given})
+def profile(**keys: Any) -> Profile:
+    return Profile.model_validate({"os": "debian-13", **keys})
 
 
 def parsed(text: str) -> Any:
@@ -31,19 +31,19 @@ def parsed(text: str) -> Any:
     return json.loads("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//")))
 
 
-def errors(version: str = "1.9.1.3", **given: Any) -> str:
+def errors(version: str = "1.9.1.3", **keys: Any) -> str:
     with pytest.raises(FleetInvalid) as caught:
-        render("gds", profile(**given), version)
+        render("gds", profile(**keys), version)
     return caught.value.message
 
 
 @pytest.mark.parametrize("source", GOLDEN, ids=lambda p: p.stem)
 def test_golden(source: Path) -> None:
     version = source.name.split("-")[0]
-    wanted = Profile.model_validate(yaml.safe_load(source.read_text()))
-    text = render("gds", wanted, version)
+    intent = Profile.model_validate(yaml.safe_load(source.read_text()))
+    text = render("gds", intent, version)
     assert text == source.with_suffix(".json").read_text()
-    assert parsed(text) == document("gds", wanted, version)
+    assert parsed(text) == document("gds", intent, version)
     assert check(parsed(text), release_of(version)) == []
     assert re.match(r"// Rendered by gdsdeploy; edit fleet\.yml instead\.\n", text)
 
@@ -52,10 +52,10 @@ def test_golden(source: Path) -> None:
 def test_the_real_library_works_with_each_golden_as_intended(source: Path) -> None:
     library = libraries.library(source.name.split("-")[0])
     content = source.with_suffix(".json").read_bytes()
-    (found,) = effective(library, {source.stem: content}, folders=FOLDERS)
-    assert found.problem is None
-    assert found.answer.accepted is True
-    assert {value.key for value in found.values if value.state == "set"} >= {
+    (result,) = effective(library, {source.stem: content}, folders=FOLDERS)
+    assert result.problem is None
+    assert result.answer.accepted is True
+    assert {value.key for value in result.values if value.state == "set"} >= {
         "properties.allow_compat_mode",
         LARGEST,
     }
@@ -74,19 +74,19 @@ def test_the_real_library_works_with_each_golden_as_intended(source: Path) -> No
     ],
 )
 def test_compat_is_allowed_unless_every_mount_wants_a_direct_path(storage: list[dict[str, str]], allowed: bool) -> None:
-    found = document("gds", profile(storage=storage), "1.9.1.3")
-    assert get(found, "properties.allow_compat_mode") is allowed
+    rendering = document("gds", profile(storage=storage), "1.9.1.3")
+    assert get(rendering, "properties.allow_compat_mode") is allowed
 
 
 def test_the_fleet_decides_over_the_default() -> None:
     cufile = {"properties": {"allow_compat_mode": True}, "logging": {"level": "TRACE"}}
-    found = document("gds", profile(storage=[{"mount": "/a"}], cufile=cufile), "1.9.1.3")
-    assert get(found, "properties.allow_compat_mode") is True
-    assert found["logging"] == {"dir": "/var/log/cufile", "level": "TRACE"}
+    rendering = document("gds", profile(storage=[{"mount": "/a"}], cufile=cufile), "1.9.1.3")
+    assert get(rendering, "properties.allow_compat_mode") is True
+    assert rendering["logging"] == {"dir": "/var/log/cufile", "level": "TRACE"}
 
 
 @pytest.mark.parametrize(
-    ("version", "given", "largest", "buffer"),
+    ("version", "properties", "largest", "buffer"),
     [
         ("1.9.1.3", {}, 1024, 1024),
         ("1.20.0.107", {}, 16384, 1024),
@@ -95,11 +95,11 @@ def test_the_fleet_decides_over_the_default() -> None:
     ],
 )
 def test_both_sizes_are_always_written_and_agree(
-    version: str, given: dict[str, int], largest: int, buffer: int
+    version: str, properties: dict[str, int], largest: int, buffer: int
 ) -> None:
-    found = document("gds", profile(cufile={"properties": given}), version)
-    assert get(found, "properties.max_direct_io_size_kb") == largest
-    assert get(found, "properties.per_buffer_cache_size_kb") == buffer
+    rendering = document("gds", profile(cufile={"properties": properties}), version)
+    assert get(rendering, "properties.max_direct_io_size_kb") == largest
+    assert get(rendering, "properties.per_buffer_cache_size_kb") == buffer
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_a_value_cannot_break_out_of_the_file() -> None:
 
 
 def test_every_problem_names_the_profile_and_the_key() -> None:
-    found = errors(cufile={"properties": {"io_batchsize": 999, "allow_compat_mod": True}, "logging": {"level": 3}})
-    level, batch, compat = found.splitlines()
+    message = errors(cufile={"properties": {"io_batchsize": 999, "allow_compat_mod": True}, "logging": {"level": 3}})
+    level, batch, compat = message.splitlines()
     assert level == "profiles.gds.cufile.logging.level: expected text (found 3)"
     assert batch == "profiles.gds.cufile.properties.io_batchsize: must be 1 to 256 (found 999)"
     assert compat.startswith("profiles.gds.cufile.properties.allow_compat_mod: unknown key")
@@ -138,7 +138,7 @@ def test_every_problem_names_the_profile_and_the_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "given", "expected"),
+    ("version", "keys", "expected"),
     [
         ("1.9.1.3", {"mode": "p2pdma"}, ".gds.mode: p2pdma needs libcufile 1.13 or newer; the lock has 1.9.1.3"),
         ("1.13.0", {"cufile": {"properties": {"use_pci_p2pdma": True}}}, "contradicts mode: nvidia-fs"),
@@ -153,12 +153,12 @@ def test_every_problem_names_the_profile_and_the_key() -> None:
         ("1.3.0", {}, "profiles.gds.libcufile: 1.3.0 is older than 1.4"),
     ],
 )
-def test_contradictions_are_refused(version: str, given: dict[str, Any], expected: str) -> None:
-    assert expected in errors(version, **given)
+def test_contradictions_are_refused(version: str, keys: dict[str, Any], expected: str) -> None:
+    assert expected in errors(version, **keys)
 
 
 @pytest.mark.parametrize(("logging", "folder"), [({}, "/var/log/cufile"), ({"dir": "/scratch/logs"}, "/scratch/logs")])
 def test_the_folder_of_log_files_is_known_to_whoever_has_to_make_it(logging: dict[str, str], folder: str) -> None:
-    wanted = profile(cufile={"logging": logging})
-    assert log_dir(wanted) == folder
-    assert get(document("gds", wanted, "1.9.1.3"), "logging.dir") == folder
+    intent = profile(cufile={"logging": logging})
+    assert log_dir(intent) == folder
+    assert get(document("gds", intent, "1.9.1.3"), "logging.dir") == folder

@@ -19,7 +19,7 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 EXPECTATION = HOSTS / "lab-vm.expectation.json"
 #: With these this machine is as open as can be, whatever it is.
-EVERYTHING = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item in checks.listed()]
+EVERYTHING = [{"check": check.id, "until": "9999-12-31", "reason": "a test"} for check in checks.listed()]
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -42,8 +42,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gdsdeploy.host.evidence.collect", lambda *_, **__: evidence)
 
 
-def settings(tmp_path: Path, **given: Any) -> list[object]:
-    value = {"version": 1, "file": str(tmp_path / "healthy"), "metrics": str(tmp_path / "metrics"), **given}
+def settings(tmp_path: Path, **fields: Any) -> list[object]:
+    value = {"version": 1, "file": str(tmp_path / "healthy"), "metrics": str(tmp_path / "metrics"), **fields}
     (tmp_path / "gate.json").write_text(json.dumps(value))
     return ["--expectation", EXPECTATION, "--settings", tmp_path / "gate.json"]
 
@@ -64,7 +64,7 @@ def finding(check: str, verdict: str) -> Finding:
     ],
 )
 def test_only_what_is_known_to_be_good_opens(verdicts: list[str], state: str, reason: str) -> None:
-    assert gate.decide([finding(f"c{n}", item) for n, item in enumerate(verdicts)]) == (state, reason)
+    assert gate.decide([finding(f"c{n}", verdict) for n, verdict in enumerate(verdicts)]) == (state, reason)
 
 
 def test_a_host_that_is_not_as_expected_is_closed(run: Run, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_it_opens_and_closes_again(bare: None, run: Run, tmp_path: Path) -> None
     assert run("run", *settings(tmp_path))[0] == 30
     assert not (tmp_path / "healthy").exists()
     assert "gdsdeploy_gate_open 0\n" in (tmp_path / "metrics" / "gdsdeploy.prom").read_text()
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["gate.json", "metrics", "run", "state"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gate.json", "metrics", "run", "state"]
 
 
 def test_once_is_for_a_boot_that_is_open_by_the_same_standard(bare: None, run: Run, tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_a_verdict_of_another_boot_opens_nothing(bare: None, run: Run, tmp_path:
     state.write_text(replace(gate.record_from(state.read_text()), boot_id="earlier").to_json())
     code, out, _ = run("show", "--json")
     assert code == 31
-    found = json.loads(out)
-    assert found["record"] is None
-    assert found["boot_id"] == gate.boot_id()
-    assert "has not judged this boot; its last verdict, open of " in found["reason"]
+    record = json.loads(out)
+    assert record["record"] is None
+    assert record["boot_id"] == gate.boot_id()
+    assert "has not judged this boot; its last verdict, open of " in record["reason"]
     code, out, _ = run("npd")
     assert (code, out) == (2, "the gate has not judged this host yet\n")
     state.write_text("{}")
@@ -132,16 +132,16 @@ def test_a_verdict_of_another_boot_opens_nothing(bare: None, run: Run, tmp_path:
 def test_what_goes_wrong_closes(
     bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    given = settings(tmp_path, waivers=EVERYTHING)
-    run("run", *given)
+    options = settings(tmp_path, waivers=EVERYTHING)
+    run("run", *options)
     assert (tmp_path / "healthy").exists()
     if fault == "no expectation":
-        given[1] = tmp_path / "nothing.json"
+        options[1] = tmp_path / "nothing.json"
     elif fault == "broken settings":
-        given = settings(tmp_path, waivers=[{"check": "kernel.running"}])
+        options = settings(tmp_path, waivers=[{"check": "kernel.running"}])
     else:
         monkeypatch.setattr(checks, "run", lambda *_: 1 / 0)
-    code, out, _ = run("run", *given)
+    code, out, _ = run("run", *options)
     assert code == 31
     assert out.startswith("closed: the gate itself failed: ")
     if fault != "broken settings":
@@ -151,8 +151,8 @@ def test_what_goes_wrong_closes(
 
 def test_what_cannot_be_written_does_not_keep_the_rest_from_being_told(bare: None, run: Run, tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
-    given = settings(tmp_path, metrics=str(tmp_path / "blocked"), waivers=EVERYTHING)
-    code, out, _ = run("run", *given)
+    options = settings(tmp_path, metrics=str(tmp_path / "blocked"), waivers=EVERYTHING)
+    code, out, _ = run("run", *options)
     assert code == 0
     assert "the metrics cannot be written" in out
     assert (tmp_path / "healthy").exists()
@@ -170,8 +170,8 @@ def test_slurm_that_is_not_there_is_said(bare: None, run: Run, tmp_path: Path, m
 
 
 def test_its_time_is_bounded(tmp_path: Path) -> None:
-    given = gate.Settings(seconds=0.0, file="").to_json()
-    record = gate.judge(EXPECTATION.read_text(), given)
+    settings_text = gate.Settings(seconds=0.0, file="").to_json()
+    record = gate.judge(EXPECTATION.read_text(), settings_text)
     assert record.state == gate.CLOSED
     assert any("no time left" in gap for gap in record.gaps)
     assert record.seconds < 1
@@ -185,7 +185,7 @@ def test_metrics_are_in_the_text_format() -> None:
     evil = 'a"b\\c\nd'
     findings = [finding("kernel.running", PASS), finding(f"storage.path:/mnt/{evil}", FAIL)]
     record = gate.Record(gate.CLOSED, evil, FAIL, "boot", "2026-11-21T08:00:00Z", 1.5, profile=evil,
-                         stack=[["nvidia-fs", "2.19.7"]], findings=[item.as_dict() for item in findings])  # fmt: skip
+                         stack=[["nvidia-fs", "2.19.7"]], findings=[entry.as_dict() for entry in findings])  # fmt: skip
     text = metrics.render(record)
     values: dict[str, str] = {}
     declared = set()

@@ -22,8 +22,10 @@ NODE = "node7"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    with loopback_slurm.cluster(NODE, HealthCheckInterval="1", ReturnToService="1", RebootProgram="/bin/true") as made:
-        yield made
+    with loopback_slurm.cluster(
+        NODE, HealthCheckInterval="1", ReturnToService="1", RebootProgram="/bin/true"
+    ) as started:
+        yield started
 
 
 @pytest.fixture
@@ -44,8 +46,8 @@ def is_in(node: gate_slurm.Node) -> bool:
 
 
 def test_a_closed_gate_drains_and_an_open_one_resumes(slurm: Slurm) -> None:
-    said = gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
-    assert said == "node7 is drained: gdsdeploy: driver.flavour failed"
+    answer = gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
+    assert answer == "node7 is drained: gdsdeploy: driver.flavour failed"
     node = slurm.show()
     assert "DRAIN" in node.states
     assert node.reason == "gdsdeploy: driver.flavour failed"
@@ -88,11 +90,11 @@ def test_a_node_that_is_down_is_drained_too_and_gets_its_reason_back(slurm: Slur
 
 def test_slurm_reboots_and_the_gate_decides(slurm: Slurm) -> None:
     """``nextstate=DOWN`` with a reason of ours: Slurm lifts its own drain of a reboot, whoever gave the reason."""
-    for judged in ("before", "after"):
+    for moment in ("before", "after"):
         slurm.scontrol("reboot", "ASAP", "nextstate=DOWN", "reason=gdsdeploy: reboot", NODE)
         node = slurm.until(lambda node: "REBOOT_ISSUED" in node.states)
         assert node.reason == "gdsdeploy: reboot"
-        if judged == "before":
+        if moment == "before":
             gate_slurm.apply(gate.CLOSED, "driver.flavour failed")
         slurm.reboot_node(NODE)
         node = slurm.until(lambda node: node.states == ["DOWN"])

@@ -34,31 +34,31 @@ def parsed(printed: Printed) -> dict[str, Any]:
 
 @pytest.mark.parametrize("debian", DEBIAN)
 def test_a_whole_run_of_debians_gdscheck(debian: str) -> None:
-    found = parsed(gdscheck(debian, VERSIONS[debian], proc=HOOKS, sys_files=SYSFS))
-    assert (found["release"], found["nvidia_fs_version"], found["exit_status"]) == (VERSIONS[debian], "2.28", 0)
-    assert (found["complete"], found["strays"], found["errors"]) == (True, [], [])
-    assert found["storage"]["NVMe"] == {
+    table = parsed(gdscheck(debian, VERSIONS[debian], proc=HOOKS, sys_files=SYSFS))
+    assert (table["release"], table["nvidia_fs_version"], table["exit_status"]) == (VERSIONS[debian], "2.28", 0)
+    assert (table["complete"], table["strays"], table["errors"]) == (True, [], [])
+    assert table["storage"]["NVMe"] == {
         "supported": True,
         "paths": ["nvfs", "compat"],
         "state": "direct",
         "value": "Supported",
     }
-    assert found["storage"]["NFS"]["supported"] is False
-    assert found["config"]["properties.posix_pool_slab_count"] == [128, 64, 32]
-    (gpu,) = found["gpus"]
+    assert table["storage"]["NFS"]["supported"] is False
+    assert table["config"]["properties.posix_pool_slab_count"] == [128, 64, 32]
+    (gpu,) = table["gpus"]
     assert (gpu["name"], gpu["bar_mib"], gpu["iommu"]) == ("stand-in GPU 0", 131072, "disabled")
     # 1.4.0 says of a model that it does not know neither that it supports GDS nor that it does not.
-    assert (found["verdict"], gpu["supports_gds"]) == (("compat", False) if debian == "debian-12" else ("direct", True))
-    assert found["platform"]["iommu_enabled"] is False
-    assert found["platform"]["driver"] == (None if debian == "debian-12" else "open")
+    assert (table["verdict"], gpu["supports_gds"]) == (("compat", False) if debian == "debian-12" else ("direct", True))
+    assert table["platform"]["iommu_enabled"] is False
+    assert table["platform"]["driver"] == (None if debian == "debian-12" else "open")
 
 
 @pytest.mark.parametrize("debian", DEBIAN)
 def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
     printed = gdscheck(debian, VERSIONS[debian], libcuda=False)
-    found = parsed(printed)
-    assert (printed.status, found["verdict"], found["storage"]) == (127, "refused", {})
-    assert found["reasons"][0].startswith("the program can't start: libcuda.so.1 is not installed")
+    report = parsed(printed)
+    assert (printed.status, report["verdict"], report["storage"]) == (127, "refused", {})
+    assert report["reasons"][0].startswith("the program can't start: libcuda.so.1 is not installed")
 
 
 @pytest.mark.parametrize("debian", DEBIAN)
@@ -78,12 +78,12 @@ def test_failing_runs_of_debians_gdscheck(
     debian: str, config: str, proc: dict[str, str | None], code: int, words: str
 ) -> None:
     printed = gdscheck(debian, VERSIONS[debian], config=config, proc=proc)
-    found = parsed(printed)
+    report = parsed(printed)
     assert printed.status != 0
-    assert found["verdict"] == "refused"
-    assert code in [error["code"] for error in found["errors"]]
-    assert words in found["reasons"][0]
-    assert not any(row["supported"] for row in found["storage"].values())
+    assert report["verdict"] == "refused"
+    assert code in [error["code"] for error in report["errors"]]
+    assert words in report["reasons"][0]
+    assert not any(row["supported"] for row in report["storage"].values())
 
 
 @pytest.mark.parametrize("version", libraries.RELEASES)
@@ -102,16 +102,16 @@ def test_every_release_in_every_state(version: str) -> None:
         "IOMMU": gdscheck("debian-13", version, proc=HOOKS, sys_files=IOMMU),
         "proprietary": gdscheck("debian-13", version, proc={**HOOKS, **PROPRIETARY}, sys_files=SYSFS),
     }
-    found = {name: parsed(printed) for name, printed in cases.items()}
+    reports = {name: parsed(printed) for name, printed in cases.items()}
     assert {printed.status for printed in cases.values()} == {0}
-    assert found["no hooks"]["verdict"] == "compat"
-    assert not any(row["supported"] for row in found["no hooks"]["storage"].values())
-    assert any("no storage driver is registered" in reason for reason in found["no hooks"]["reasons"])
-    assert found["IOMMU"]["verdict"] == direct["verdict"]
-    assert found["IOMMU"]["platform"]["iommu_enabled"] is True
-    assert any("IOMMU" in warning for warning in found["IOMMU"]["warnings"])
+    assert reports["no hooks"]["verdict"] == "compat"
+    assert not any(row["supported"] for row in reports["no hooks"]["storage"].values())
+    assert any("no storage driver is registered" in reason for reason in reports["no hooks"]["reasons"])
+    assert reports["IOMMU"]["verdict"] == direct["verdict"]
+    assert reports["IOMMU"]["platform"]["iommu_enabled"] is True
+    assert any("IOMMU" in warning for warning in reports["IOMMU"]["warnings"])
     # Up to 1.8 the driver is not told.
-    assert found["proprietary"]["verdict"] == ("broken" if release > (1, 4) else "compat")
+    assert reports["proprietary"]["verdict"] == ("broken" if release > (1, 4) else "compat")
 
 
 @pytest.mark.parametrize("version", libraries.RELEASES)
@@ -130,20 +130,20 @@ def test_forced_compat_mode_has_no_header_and_its_rows_bound_the_release(version
 
 @pytest.mark.parametrize("version", ["1.4.0.31", "1.15.1.6", "1.20.0.107"])
 def test_mount_tables_and_rdma_are_typed(version: str) -> None:
-    found = parsed(gdscheck("debian-13", version, config=RICH, proc=HOOKS, sys_files=SYSFS))
-    assert found["complete"]
-    assert found["storage"]["NVMe"]["state"] == "disabled"
-    assert found["storage"]["NVMe"]["supported"] is False
-    ((mount, addresses),) = found["config"]["fs.nfs.mount_table"].items()
+    report = parsed(gdscheck("debian-13", version, config=RICH, proc=HOOKS, sys_files=SYSFS))
+    assert report["complete"]
+    assert report["storage"]["NVMe"]["state"] == "disabled"
+    assert report["storage"]["NVMe"]["supported"] is False
+    ((mount, addresses),) = report["config"]["fs.nfs.mount_table"].items()
     assert "/tmp" in mount
     assert addresses == ["10.0.0.1", "127.0.0.1"]
-    assert found["config"]["properties.rdma_dynamic_routing"] is True
-    assert found["config"]["properties.rdma_dynamic_routing_order"] == ["GPU_MEM", "SYS_MEM"]
-    assert (found["rdma"]["dmabuf"], found["rdma"]["peerdirect"]) == (True, False)
-    assert (found["rdma"]["devices"], found["rdma"]["library"]) == (True, False)
+    assert report["config"]["properties.rdma_dynamic_routing"] is True
+    assert report["config"]["properties.rdma_dynamic_routing_order"] == ["GPU_MEM", "SYS_MEM"]
+    assert (report["rdma"]["dmabuf"], report["rdma"]["peerdirect"]) == (True, False)
+    assert (report["rdma"]["devices"], report["rdma"]["library"]) == (True, False)
     # From 1.18 addresses are not looked at where the RDMA library is not loaded.
     down = 0 if version.startswith("1.20") else 2
-    assert (found["rdma"]["up"], found["rdma"]["down"]) == (0, down)
+    assert (report["rdma"]["up"], report["rdma"]["down"]) == (0, down)
 
 
 @pytest.mark.parametrize("version", libraries.RELEASES)

@@ -46,17 +46,17 @@ def plant(folder: Path, victim: Path, name: str, pid: int, ready: EventClass) ->
     os.setresuid(NOBODY, NOBODY, NOBODY)
     guessed = {name, f".{name}.gdsdeploy-new", f"{name}.new", f"{name}.lock"}
     guessed |= {f"{name}.{near}.new" for near in range(pid - 20, pid + 300)}
-    planted = {Path(item) for item in guessed}
-    for item in planted:
-        item.symlink_to(victim)
+    planted = {Path(place) for place in guessed}
+    for path in planted:
+        path.symlink_to(victim)
     ready.set()
     while True:
-        for item in Path().iterdir():
-            if item not in planted or not item.is_symlink():
+        for path in Path().iterdir():
+            if path not in planted or not path.is_symlink():
                 with contextlib.suppress(OSError):
-                    item.rename("taken")
+                    path.rename("taken")
                 with contextlib.suppress(OSError):
-                    item.symlink_to(victim)
+                    path.symlink_to(victim)
 
 
 @dataclass
@@ -81,21 +81,21 @@ class Hostile:
 
     def untouched(self) -> bool:
         """Whether the victim is as it was."""
-        found = self.victim.stat()
-        return (self.victim.read_text(), found.st_mode & 0o7777, found.st_uid, found.st_nlink) == (SECRET, 0o600, 0, 1)
+        stat = self.victim.stat()
+        return (self.victim.read_text(), stat.st_mode & 0o7777, stat.st_uid, stat.st_nlink) == (SECRET, 0o600, 0, 1)
 
 
 @pytest.fixture
 def hostile() -> Iterator[Hostile]:
     base = Path(tempfile.mkdtemp(prefix="gds-local-", dir="/tmp"))
     base.chmod(0o755)
-    made = Hostile(base / "theirs", base / "roots" / "victim")
-    made.folder.mkdir()
-    os.chown(made.folder, NOBODY, NOBODY)
-    made.victim.parent.mkdir(mode=0o755)
-    made.victim.write_text(SECRET)
-    made.victim.chmod(0o600)
-    yield made
+    attacker = Hostile(base / "theirs", base / "roots" / "victim")
+    attacker.folder.mkdir()
+    os.chown(attacker.folder, NOBODY, NOBODY)
+    attacker.victim.parent.mkdir(mode=0o755)
+    attacker.victim.write_text(SECRET)
+    attacker.victim.chmod(0o600)
+    yield attacker
     shutil.rmtree(base)
 
 
@@ -363,15 +363,15 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
     monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
     programs.collect(recorder, NOTHING)
-    found = recorder.document
-    assert found["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
-    assert ("gdscheck" in found["commands"]) == (kind == "roots")
+    document = recorder.document
+    assert document["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
+    assert ("gdscheck" in document["commands"]) == (kind == "roots")
     assert (probe.libraries() != []) == (kind == "roots")
     unsafe = [
         f"{folder}/gdscheck: users other than root can replace it, so root doesn't run it",
         f"{folder}/libcufile.so.0: users other than root can replace it, so root doesn't load it",
     ]
-    assert [gap["reason"] for gap in found["gaps"]] == ([] if kind == "roots" else unsafe)
+    assert [gap["reason"] for gap in document["gaps"]] == ([] if kind == "roots" else unsafe)
 
 
 def as_nobody(work: Callable[[], None]) -> int:

@@ -14,10 +14,10 @@ CODE = """
 import os, signal
 # A shell has what it starts in the background ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 try:
     print("began", flush=True)
-    Host().attempt_whole(["sh", "-c", "sleep 1; echo whole"], 30)
+    ManagedHost().attempt_whole(["sh", "-c", "sleep 1; echo whole"], 30)
     print("went on", flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -48,13 +48,13 @@ def test_what_the_program_left_is_whole(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_a_thread_just_runs() -> None:
-    seen: list[str] = []
+    outputs: list[str] = []
 
     def work() -> None:
         with process.defer_signals():
-            seen.append(process.run(["echo", "there"], 30).stdout)
+            outputs.append(process.run(["echo", "there"], 30).stdout)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == ["there\n"]
+    assert outputs == ["there\n"]

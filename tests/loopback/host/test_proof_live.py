@@ -117,73 +117,73 @@ def tried(
 
 @pytest.mark.usefixtures("cuda")
 def test_a_read_that_needs_compat_mode(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands, found = tried(monkeypatch, REFUSES + READS, mount)
+    commands, results = tried(monkeypatch, REFUSES + READS, mount)
     assert list(commands) == ["cufile-proof", "cufile-proof-compat"]
-    assert [(item.gpu, item.path) for item in found] == [("0000:1a:00.0", COMPAT), ("0000:1b:00.0", COMPAT)]
-    assert "cuFileDriverOpen returned 5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in found[0].how
-    assert any("compat: 1" in line for line in found[0].evidence)
+    assert [(result.gpu, result.path) for result in results] == [("0000:1a:00.0", COMPAT), ("0000:1b:00.0", COMPAT)]
+    assert "cuFileDriverOpen returned 5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in results[0].how
+    assert any("compat: 1" in line for line in results[0].evidence)
 
 
 @pytest.mark.usefixtures("cuda")
 def test_one_that_succeeds_without_anything_to_show_for_it_is_not_proven(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands, found = tried(monkeypatch, OPENS + READS.replace("compat: 1", "compat: 0"), mount)
+    commands, results = tried(monkeypatch, OPENS + READS.replace("compat: 1", "compat: 0"), mount)
     assert list(commands) == ["cufile-proof"], "no second try where the first did"
-    assert isinstance(found[0].path, Unknown)
-    assert "nvidia-fs shows no counters" in found[0].path.reason
+    assert isinstance(results[0].path, Unknown)
+    assert "nvidia-fs shows no counters" in results[0].path.reason
 
 
 @pytest.mark.usefixtures("cuda")
 def test_compat_mode_that_is_forced_is_not_taken_for_a_direct_path(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, found = tried(monkeypatch, OPENS + READS, mount)
-    assert {item.path for item in found} == {COMPAT}
-    assert "it is forced" in found[0].how
+    _, results = tried(monkeypatch, OPENS + READS, mount)
+    assert {result.path for result in results} == {COMPAT}
+    assert "it is forced" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
 def test_other_bytes_are_broken_whatever_the_calls_return(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = READS.replace("at);", "at) + 0 * (to[99] ^= 1);").replace("return pread", "ssize_t n = pread")
     wrong = wrong.replace("+ 0 * (to[99] ^= 1);", "; to[99] ^= 1; return n;")
-    _, found = tried(monkeypatch, OPENS + wrong, mount)
-    assert {item.path for item in found} == {BROKEN}
-    assert "other bytes came back than were written" in found[0].how
+    _, results = tried(monkeypatch, OPENS + wrong, mount)
+    assert {result.path for result in results} == {BROKEN}
+    assert "other bytes came back than were written" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
 def test_a_library_that_crashes_in_the_read_names_the_signal(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found = tried(monkeypatch, OPENS + READS.replace("logged(", "*(volatile int *)0 = 1; logged("), mount)
-    assert [item.path for item in found] == [BROKEN, BROKEN]
-    assert "cuFile was ended by signal 11, while it read" in found[0].how
-    assert "before it came to this read" in found[1].how
+    _, results = tried(monkeypatch, OPENS + READS.replace("logged(", "*(volatile int *)0 = 1; logged("), mount)
+    assert [result.path for result in results] == [BROKEN, BROKEN]
+    assert "cuFile was ended by signal 11, while it read" in results[0].how
+    assert "before it came to this read" in results[1].how
 
 
 @pytest.mark.usefixtures("cuda")
 def test_one_that_crashes_while_the_file_has_its_name_leaves_none(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = HEAD.replace("return access(", "abort(); return access(")
-    _, found = tried(monkeypatch, OPENS + READS, mount, head=head)
-    assert found[0].path == BROKEN
-    assert "signal 6" in found[0].how
+    _, results = tried(monkeypatch, OPENS + READS, mount, head=head)
+    assert results[0].path == BROKEN
+    assert "signal 6" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
 def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
-    commands, found = tried(monkeypatch, "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS, mount, 1.5)
+    commands, results = tried(monkeypatch, "Error cuFileDriverOpen(void) { for (;;) pause(); }\n" + READS, mount, 1.5)
     assert time.monotonic() - begin < 15
     assert {run["status"] for run in commands.values()} == {124}
-    assert [item.path for item in found] == [BROKEN, BROKEN]
-    assert "did not return in time" in found[0].how
+    assert [result.path for result in results] == [BROKEN, BROKEN]
+    assert "did not return in time" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
 def test_each_error_is_named(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = OPENS + "ssize_t cuFileRead() { return -5027; }\n"
-    _, found = tried(monkeypatch, source, mount)
-    assert found[0].path == BROKEN
-    assert "cuFileRead returned 5027 (" in found[0].how
+    _, results = tried(monkeypatch, source, mount)
+    assert results[0].path == BROKEN
+    assert "cuFileRead returned 5027 (" in results[0].how
 
 
 @pytest.mark.usefixtures("cuda")
@@ -191,9 +191,9 @@ def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeyp
     monkeypatch.setattr(probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
     recorder = Recorder()
     proof.prove(recorder.command, ["/proc"], {})
-    found = proofs(Document({"commands": recorder.document["commands"]}))["/proc"]
-    assert isinstance(found[0].path, Unknown)
-    assert "no scratch file could be made" in found[0].path.reason
+    results = proofs(Document({"commands": recorder.document["commands"]}))["/proc"]
+    assert isinstance(results[0].path, Unknown)
+    assert "no scratch file could be made" in results[0].path.reason
 
 
 def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +201,9 @@ def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.Mo
     recorder = Recorder()
     monkeypatch.setattr(probe, "LIBRARIES", ("/nowhere/libcufile.so.0",))
     proof.prove(recorder.command, [str(mount)], {})
-    (found,) = proofs(Document({"commands": recorder.document["commands"]}))[str(mount)]
-    assert isinstance(found.path, Unknown)
-    assert found.path.reason.startswith("libcufile or libcuda was not loaded")
+    (result,) = proofs(Document({"commands": recorder.document["commands"]}))[str(mount)]
+    assert isinstance(result.path, Unknown)
+    assert result.path.reason.startswith("libcufile or libcuda was not loaded")
 
 
 @pytest.mark.usefixtures("cuda")
@@ -211,10 +211,10 @@ def test_a_configuration_elsewhere_is_laid_over_whole(mount: Path, monkeypatch: 
     text = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, /* why */ "denylist": {"drivers": []}}'
     config = proof.configuration(text, "/opt/cufile.json")
     assert proof.configuration(text, "/etc/cufile.json") == {}
-    seen = OPENS.replace("return good", 'execlp("cp", "cp", getenv("CUFILE_ENV_PATH_JSON"), getenv("COPY"), NULL)')
+    source = OPENS.replace("return good", 'execlp("cp", "cp", getenv("CUFILE_ENV_PATH_JSON"), getenv("COPY"), NULL)')
     copy = mount.parent / "copy.json"
     monkeypatch.setenv("COPY", str(copy))
-    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + seen + READS),))
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + source + READS),))
     proof.prove(lambda *words, **more: Recorder().command(*words, **more), [str(mount)], config)
     expected = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, "denylist": {"drivers": []}}'
     assert copy.read_text() == expected, "the second try allows compat mode, and the rest is the host's"

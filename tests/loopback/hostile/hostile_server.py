@@ -70,9 +70,9 @@ class Server:
 
     def answer(self, host: str, channel: paramiko.Channel) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException, struct.error):
-            given = channel.makefile("rb")
-            given.read(len(hostapp._bootstrap()) + 8)
-            mark, argv, _, _, stdin = (given.read(struct.unpack(">Q", given.read(8))[0]) for _ in range(5))
+            stream = channel.makefile("rb")
+            stream.read(len(hostapp._bootstrap()) + 8)
+            mark, argv, _, _, stdin = (stream.read(struct.unpack(">Q", stream.read(8))[0]) for _ in range(5))
             question = Question(host, tuple(json.loads(argv)), stdin)
             self.questions.append(question)
             channel.sendall(mark)

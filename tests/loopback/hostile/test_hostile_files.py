@@ -120,17 +120,17 @@ def loaded(tmp_path: Path, value: Any) -> str:
 
 
 def text_places(value: Any) -> list[tuple[Any, ...]]:
-    found = []
+    positions = []
     for place in places(value):
         inner = value
         for part in place:
             inner = inner[part]
         if isinstance(inner, str):
-            found.append(place)
-    return found
+            positions.append(place)
+    return positions
 
 
-def taken(whole: Any, refused: Callable[[Any], str]) -> tuple[set[str], set[str]]:
+def accepted_places(whole: Any, refused: Callable[[Any], str]) -> tuple[set[str], set[str]]:
     """Places where a template is taken, with a line end and only without one."""
     free, one_line = set(), set()
     for place in text_places(whole):
@@ -142,7 +142,7 @@ def taken(whole: Any, refused: Callable[[Any], str]) -> tuple[set[str], set[str]
 
 def test_every_text_of_a_fleet_file(tmp_path: Path) -> None:
     assert loaded(tmp_path, WHOLE) == ""
-    assert taken(WHOLE, lambda value: loaded(tmp_path, value)) == (FREE, ONE_LINE)
+    assert accepted_places(WHOLE, lambda value: loaded(tmp_path, value)) == (FREE, ONE_LINE)
 
 
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: ascii(word)[:12])
@@ -178,7 +178,7 @@ def test_every_text_of_a_lock(tmp_path: Path) -> None:
 
     whole = lock_value()
     assert refused(whole) == ""
-    free, one_line = taken(whole, refused)
+    free, one_line = accepted_places(whole, refused)
     names = {"indices.0.date", "os", "packages.0.file", "refused.0.rule", "refused.0.what", "refused.0.words"}
     pins = {f"pins.{name}" for name in whole["targets"]["gds"]["pins"]}
     assert free == {f"targets.gds.{name}" for name in (*names, *pins, "rules.0")}
@@ -237,9 +237,9 @@ class Poisoned(LoopbackFleet):
 
     def sent(self) -> list[str]:
         """Every text that came to the host since the last time."""
-        found = [texts(json.loads(item.stdin)) for item in self.hostile.questions if item.stdin]
+        received = [texts(json.loads(question.stdin)) for question in self.hostile.questions if question.stdin]
         self.hostile.questions.clear()
-        inner = [part for listed in found for part in listed]
+        inner = [part for listed in received for part in listed]
         # Contents of files are JSON themselves, some of them with comments.
         for text in list(inner):
             if text.startswith("{"):
@@ -282,8 +282,8 @@ Inventory.add_constructor("!unsafe", yaml.SafeLoader.construct_yaml_str)  # type
 Inventory.add_constructor("tag:yaml.org,2002:str", _plain)
 
 
-def has(found: list[str], words: list[str]) -> None:
-    assert [word for word in words if word not in found] == []
+def has(received: list[str], words: list[str]) -> None:
+    assert [word for word in words if word not in received] == []
 
 
 def test_validate(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
@@ -302,10 +302,10 @@ def test_validate(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
 def test_plan(fleet: Poisoned, run: Run) -> None:
     code, _, err = run("plan", fleet.path, "--json")
     assert code in OF_HOSTS, err
-    found = fleet.sent()
-    has(found, fleet.lines)
-    has(found, fleet.words)
-    has(found, [f"/mnt/{word}" for word in fleet.lines])
+    received = fleet.sent()
+    has(received, fleet.lines)
+    has(received, fleet.words)
+    has(received, [f"/mnt/{word}" for word in fleet.lines])
     assert run("plan", fleet.path)[0] == code
 
 
@@ -335,11 +335,11 @@ def test_rendering(fleet: Poisoned, run: Run, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     code, _, err = run("rollout", "render", fleet.path, tmp_path / "out", "--for", carrier, "--json")
     assert code == 0, err
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for path in (tmp_path / "out").glob("inventory/*_vars/*.yml"):
-        found |= yaml.load(path.read_text(), Inventory)
-    has(texts(found["gds_driver_options"]), fleet.lines)
-    has(texts(json.loads(found["gds_gate_settings"])), fleet.words)
+        variables |= yaml.load(path.read_text(), Inventory)
+    has(texts(variables["gds_driver_options"]), fleet.lines)
+    has(texts(json.loads(variables["gds_gate_settings"])), fleet.words)
 
 
 def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -
 def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
     """Its journal has their words in what a step found, in why one failed and in how a host ended."""
     story = small()
-    told = tmp_path / "told"
-    command = ["/bin/sh", "-c", f"cat >> {told}", "--", "{host}", "{kind}"]
+    events_file = tmp_path / "told"
+    command = ["/bin/sh", "-c", f"cat >> {events_file}", "--", "{host}", "{kind}"]
     with (
         journal.writing(journal.path_of(fleet.path), doing="try it") as writer,
         Notifier(
@@ -389,7 +389,7 @@ def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path)
                 (Kind.HALTED, "", {"reason": word}),
             ):
                 tell(writer.append(read(PAYLOADS[kind], data), name))
-    events = [json.loads(line) for line in told.read_text().splitlines()]
+    events = [json.loads(line) for line in events_file.read_text().splitlines()]
     has([part for event in events for part in texts(event["data"])], fleet.words)
     page = tmp_path / "rollout.html"
     code, out, err = run("rollout", "status", fleet.path, "--json", "--html", page)
@@ -423,9 +423,9 @@ def verbs(command: click.Command, name: str = "") -> Iterator[str]:
         return
     context = click.Context(command)
     for inner in command.list_commands(context):
-        found = command.get_command(context, inner)
-        assert found is not None
-        yield from verbs(found, f"{name} {inner}")
+        subcommand = command.get_command(context, inner)
+        assert subcommand is not None
+        yield from verbs(subcommand, f"{name} {inner}")
 
 
 def test_every_verb_is_tried_with_hostile_texts() -> None:

@@ -43,15 +43,15 @@ def lying(tmp_path: Path) -> Iterator[Make]:
         server.close()
 
 
-def asked(*hosts: Endpoint, timeout: float = 20) -> dict[str, Answer]:
-    return {item.host: item for item in transport.fan_out(hosts, b"program", ["evidence"], timeout=timeout)}
+def ask(*hosts: Endpoint, timeout: float = 20) -> dict[str, Answer]:
+    return {answer.host: answer for answer in transport.fan_out(hosts, b"program", ["evidence"], timeout=timeout)}
 
 
 def beside(server: Server, timeout: float = 20) -> Answer:
     """The liar's answer; the honest host's is as it should be."""
-    found = asked(server.endpoint("liar"), server.endpoint("honest"), timeout=timeout)
-    assert found["honest"].document == {"fine": 1}, found["honest"].error
-    return found["liar"]
+    answers = ask(server.endpoint("liar"), server.endpoint("honest"), timeout=timeout)
+    assert answers["honest"].document == {"fine": 1}, answers["honest"].error
+    return answers["liar"]
 
 
 @pytest.mark.parametrize(
@@ -72,25 +72,25 @@ def beside(server: Server, timeout: float = 20) -> Answer:
         ('{"a":', "gave no answer"),
         ("\x00\xff" * 1000, "gave no answer"),
     ],
-    ids=lambda item: item[:12],
+    ids=lambda sent: sent[:12],
 )
 def test_a_text_that_is_no_answer(lying: Make, sent: str, words: str) -> None:
-    found = beside(lying(text(sent)))
-    assert isinstance(found.error, HostUnfit)
-    assert words in found.error.message
-    assert found.error.message.startswith("liar (127.0.0.1:")
-    assert len(found.error.message) < 400
+    answer = beside(lying(text(sent)))
+    assert isinstance(answer.error, HostUnfit)
+    assert words in answer.error.message
+    assert answer.error.message.startswith("liar (127.0.0.1:")
+    assert len(answer.error.message) < 400
 
 
 def test_half_a_character_is_replaced(lying: Make) -> None:
-    found = beside(lying(text('{"a\\ud800":["\\udc00","\\ud83d\\ude00"]}')))
-    assert found.document == {"a\ufffd": ["\ufffd", "\U0001f600"]}
+    answer = beside(lying(text('{"a\\ud800":["\\udc00","\\ud83d\\ude00"]}')))
+    assert answer.document == {"a\ufffd": ["\ufffd", "\U0001f600"]}
 
 
 def test_an_answer_has_at_most_eight_mebibytes(lying: Make) -> None:
-    found = beside(lying(text(b"x" * (9 * MIB))))
-    assert isinstance(found.error, HostUnfit)
-    assert "its answer is larger than 8 MiB" in found.error.message
+    answer = beside(lying(text(b"x" * (9 * MIB))))
+    assert isinstance(answer.error, HostUnfit)
+    assert "its answer is larger than 8 MiB" in answer.error.message
 
 
 @pytest.fixture
@@ -99,10 +99,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "ANSWER_LIMIT", MIB)
 
 
-def soon_too_large(found: Answer) -> None:
+def soon_too_large(answer: Answer) -> None:
     """It was cut off at the limit, long before its time was up."""
-    assert "larger than 1 MiB" in str(found.error)
-    assert found.seconds < 15
+    assert "larger than 1 MiB" in str(answer.error)
+    assert answer.seconds < 15
 
 
 @pytest.mark.usefixtures("small")
@@ -131,15 +131,15 @@ def test_a_server_that_ignores_the_window_is_cut_off(lying: Make) -> None:
 
     server = lying(reply)
     liar = server.endpoint("liar")
-    soon_too_large(asked(liar)["liar"])
+    soon_too_large(ask(liar)["liar"])
 
 
 @pytest.mark.parametrize("pace", ["drip", "silence"])
 def test_a_slow_drip_ends_at_the_hosts_time(lying: Make, pace: str) -> None:
     begin = time.monotonic()
-    found = beside(lying(endless(b" " if pace == "drip" else b"", 0.2)), timeout=2)
-    assert isinstance(found.error, HostUnreachable)
-    assert "no answer within 2 s" in found.error.message
+    answer = beside(lying(endless(b" " if pace == "drip" else b"", 0.2)), timeout=2)
+    assert isinstance(answer.error, HostUnreachable)
+    assert "no answer within 2 s" in answer.error.message
     assert time.monotonic() - begin < 8
 
 
@@ -148,9 +148,9 @@ def test_a_request_that_is_never_answered_ends_at_the_hosts_time(lying: Make) ->
     server = lying(text("{}"))
     server.runs = False
     begin = time.monotonic()
-    found = asked(server.endpoint("liar"), timeout=1)["liar"]
-    assert isinstance(found.error, HostUnreachable)
-    assert "no answer within 1 s" in found.error.message
+    answer = ask(server.endpoint("liar"), timeout=1)["liar"]
+    assert isinstance(answer.error, HostUnreachable)
+    assert "no answer within 1 s" in answer.error.message
     assert time.monotonic() - begin < 8
 
 
@@ -171,9 +171,9 @@ def test_what_is_no_ssh_is_bounded_too(lying: Make, line: bytes) -> None:
         threading.Thread(target=greet, daemon=True).start()
         end = replace(server.endpoint("liar"), port=listening.getsockname()[1])
         begin = time.monotonic()
-        found = asked(end, timeout=3)["liar"]
-        assert found.error is not None
-        assert found.error.exit_code in {20, 22}
+        answer = ask(end, timeout=3)["liar"]
+        assert answer.error is not None
+        assert answer.error.exit_code in {20, 22}
         assert time.monotonic() - begin < 12
 
 
@@ -186,9 +186,9 @@ def test_whatever_one_host_sets_off_the_others_are_answered_for(lying: Make, mon
         return real(host, *more)
 
     monkeypatch.setattr(transport, "document", document)
-    found = beside(lying(text("{}")))
-    assert isinstance(found.error, HostUnfit)
-    assert "RecursionError" in found.error.message
+    answer = beside(lying(text("{}")))
+    assert isinstance(answer.error, HostUnfit)
+    assert "RecursionError" in answer.error.message
 
 
 def test_the_worst_answer_of_all_takes_little_memory() -> None:
@@ -209,9 +209,9 @@ def test_answers_wait_for_room(lying: Make, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(transport, "Meter", lambda limit: metering.Meter(limit, room))
     server = lying(text({"a": "x" * (MIB // 2)}))
     threading.Timer(1.0, room.give, [MIB - 100_000]).start()
-    found = asked(server.endpoint("liar"))["liar"]
-    assert found.error is None, found.error
-    assert found.seconds > 0.9
+    answer = ask(server.endpoint("liar"))["liar"]
+    assert answer.error is None, answer.error
+    assert answer.seconds > 0.9
     end = time.monotonic() + 5
     while room._left < MIB:
         assert time.monotonic() < end, "room is lost"
@@ -220,5 +220,5 @@ def test_answers_wait_for_room(lying: Make, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_host_without_room_waits_for_its_time(lying: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "Meter", lambda limit: metering.Meter(limit, metering.Room(100_000)))
-    found = asked(lying(text(json.dumps({"a": "x" * MIB}))).endpoint("liar"), timeout=2)["liar"]
-    assert isinstance(found.error, HostUnreachable)
+    answer = ask(lying(text(json.dumps({"a": "x" * MIB}))).endpoint("liar"), timeout=2)["liar"]
+    assert isinstance(answer.error, HostUnreachable)

@@ -42,8 +42,8 @@ while me.name in ("endless", "drip"):
 
 
 def answer(*, error: object = None, **more: object) -> str:
-    made = {"name": "preflight", "changes": [], "refusals": [], "unknown": [], "report": {}, "diffs": [], **more}
-    return json.dumps({"resources": [made], "error": error, "notes": []})
+    resource = {"name": "preflight", "changes": [], "refusals": [], "unknown": [], "report": {}, "diffs": [], **more}
+    return json.dumps({"resources": [resource], "error": error, "notes": []})
 
 
 def failing(message: object, **more: object) -> str:
@@ -51,10 +51,10 @@ def failing(message: object, **more: object) -> str:
 
 
 def nested(depth: int) -> list[object]:
-    found: list[object] = []
+    value: list[object] = []
     for _ in range(depth):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 LIES: Mapping[str, str] = {
@@ -89,9 +89,9 @@ def play(folder: Path, hosts: Mapping[str, str], env: Mapping[str, str | None] =
         }
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": names}}))
     (folder / "play.yml").write_text(PLAY)
-    made = {**ansible.environment(control_dir=folder, program=folder / HONEST), **env}
+    environment = {**ansible.environment(control_dir=folder, program=folder / HONEST), **env}
     command = [sys.executable, "-P", "-m", "ansible", "playbook", "-i", f"{folder}/inventory.yml", f"{folder}/play.yml"]
-    return ansible.play(command, made, log=folder / "log", progress=lambda _: None)
+    return ansible.play(command, environment, log=folder / "log", progress=lambda _: None)
 
 
 def test_each_liar_fails_and_the_others_are_done(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_its_words_are_data(tmp_path: Path) -> None:
         result = outcome.hosts[f"liar-{number}"]
         assert result.failure is not None
         assert word.strip() in result.failure.message
-        assert [item.subject for item in result.changes] == [word]
+        assert [change.subject for change in result.changes] == [word]
     assert outcome.hosts[HONEST].failure is None
     assert not canary.exists()
 
@@ -159,9 +159,9 @@ def test_what_is_fetched_has_a_size(tmp_path: Path) -> None:
     place, size = tmp_path / "fetched", 300 * 2**20
     child = f"import os; fd = os.open({str(place)!r}, os.O_CREAT | os.O_WRONLY); os.pwrite(fd, b'x', {size})"
     parent = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode)"
-    said: list[str] = []
+    lines: list[str] = []
     command = [sys.executable, "-c", parent]
-    assert run.stream(command, doing="try it", line=said.append, memory=size - 1) == 1
-    assert "File too large" in said[-1]
+    assert run.stream(command, doing="try it", line=lines.append, memory=size - 1) == 1
+    assert "File too large" in lines[-1]
     assert place.stat().st_size == 0
-    assert run.stream(command, doing="try it", line=said.append, memory=size + 1) == 0
+    assert run.stream(command, doing="try it", line=lines.append, memory=size + 1) == 0

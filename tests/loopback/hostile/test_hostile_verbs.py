@@ -47,8 +47,8 @@ def changed_at_random(seed: int) -> Lie:
     def lie(answer: Any) -> bytes:
         chance = random.Random(seed)
         for _ in range(4):
-            found = chance.choice(list(places(answer)))
-            answer = with_value(answer, found, chance.choice((*VALUES, *WORDS)))
+            place = chance.choice(list(places(answer)))
+            answer = with_value(answer, place, chance.choice((*VALUES, *WORDS)))
         return as_sent(answer)
 
     return lie
@@ -63,8 +63,8 @@ def renamed(answer: Any, old: str, new: str) -> Any:
     if isinstance(answer, str):
         return new if answer == old else answer.replace(json.dumps(old), json.dumps(new))
     if isinstance(answer, list):
-        return [renamed(item, old, new) for item in answer]
-    return {key: renamed(item, old, new) for key, item in answer.items()} if isinstance(answer, dict) else answer
+        return [renamed(value, old, new) for value in answer]
+    return {key: renamed(value, old, new) for key, value in answer.items()} if isinstance(answer, dict) else answer
 
 
 #: Lies that no verb takes for an answer, whatever it asked.
@@ -102,13 +102,13 @@ def honest(question: Question, digest: str) -> Any:
     if question.argv[:2] == ("rollout", "status"):
         return status()
     if question.argv[:2] == ("apply", "--check"):
-        return {"error": None, "variants": {name: [result(item) for item in listed]
+        return {"error": None, "variants": {name: [result(resource) for resource in listed]
                 for name, listed in json.loads(question.stdin)["variants"].items()}}  # fmt: skip
     return {"python": "3.11.2", "uid": 0, "kernel": "6.1", "machine": "x86_64"}
 
 
-def result(item: Mapping[str, Any]) -> dict[str, Any]:
-    name = item["resource"] + (f".{item['instance']}" if item["instance"] else "")
+def result(resource: Mapping[str, Any]) -> dict[str, Any]:
+    name = resource["resource"] + (f".{resource['instance']}" if resource["instance"] else "")
     change = {"kind": "write", "subject": f"/etc/{name}", "before": "", "after": "sha256:1", "reason": "missing",
               "disruption": "none", "resource": name}  # fmt: skip
     report = {"dkms": [], "key": {"arch": "x86_64"}, "received": {}, "archive": ""} if name == "modules" else {}
@@ -155,14 +155,14 @@ def served(make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.Monk
     """A fleet whose hosts the hostile server answers for; in the end nothing of theirs was run."""
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    made = make(tmp_path / "fleet")
+    fleet = make(tmp_path / "fleet")
     monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
     monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
     # ssh -G for each host of each verb is another test's subject.
-    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [made.hostile.endpoint(name) for name in names])
-    yield made
-    made.hostile.close()
-    assert not made.canary.exists()
+    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [fleet.hostile.endpoint(name) for name in names])
+    yield fleet
+    fleet.hostile.close()
+    assert not fleet.canary.exists()
 
 
 def program(folder: Path) -> Path:
@@ -190,7 +190,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 def steady(value: Any) -> Any:
     """Without what differs from run to run."""
-    return {key: item for key, item in value.items() if key not in {"seconds", "when"}}
+    return {key: inner for key, inner in value.items() if key not in {"seconds", "when"}}
 
 
 @pytest.mark.parametrize("since_boot", [False, True], ids=["now", "since-boot"])
@@ -241,15 +241,15 @@ def test_plan(fleet: Fleet, run: Run) -> None:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
     """(hosts, inventory) that Ansible would have been started with."""
-    found: list[tuple[list[str], str]] = []
+    plays: list[tuple[list[str], str]] = []
 
     def play(command: list[str], *_: object, **__: object) -> ansible.Outcome:
         inventory = Path(command[command.index("--inventory") + 1]).read_text()
-        found.append((command[command.index("--limit") + 1].split(","), inventory))
-        return ansible.Outcome(0, {name: ansible.HostResult() for name in found[-1][0]})
+        plays.append((command[command.index("--limit") + 1].split(","), inventory))
+        return ansible.Outcome(0, {name: ansible.HostResult() for name in plays[-1][0]})
 
     monkeypatch.setattr(ansible, "play", play)
-    return found
+    return plays
 
 
 @pytest.mark.parametrize("verb", ["provision", "remove"])
@@ -259,10 +259,10 @@ def test_what_changes_hosts(fleet: Fleet, run: Run, played: list[tuple[list[str]
     assert code in OF_HOSTS, err
     ((hosts, inventory),) = played
     assert HONEST in hosts
-    found = json.loads(out)["hosts"]
-    assert found[HONEST]["error"] is None
+    hosts_report = json.loads(out)["hosts"]
+    assert hosts_report[HONEST]["error"] is None
     assert {"liar-deep", "liar-empty", "liar-cut", "liar-twice"} <= {
-        name for name, item in found.items() if item["error"]
+        name for name, entry in hosts_report.items() if entry["error"]
     }
     # Of no host anything stands in the inventory that could be a template.
     assert "cycler" not in inventory

@@ -146,8 +146,8 @@ def test_purge_keeps_what_a_lab_uses_and_discards_leftovers(tmp_path: Path) -> N
     for name in ("trixie-vm-1", "trixie-light-1", "trixie-light-2.tmp-abc"):
         (tmp_path / name / "root").mkdir(parents=True)
     (tmp_path / "accelerator.json").write_text("{}")
-    kept = images.purge(tmp_path, {tmp_path / "trixie-light-1/root"})
-    assert kept == [tmp_path / "trixie-light-1"]
+    names = images.purge(tmp_path, {tmp_path / "trixie-light-1/root"})
+    assert names == [tmp_path / "trixie-light-1"]
     assert [path.name for path in tmp_path.iterdir()] == ["trixie-light-1"]
     assert images.purge(tmp_path, set()) == []
     assert not tmp_path.exists()

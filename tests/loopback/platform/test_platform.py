@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.platform import known, stack_platform_for
+from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
 
 TRIXIE, BOOKWORM = stack_platform_for("debian-13"), stack_platform_for("debian-12")
@@ -17,7 +17,7 @@ NOBLE = stack_platform_for("ubuntu-24.04")
 
 
 def test_known_systems_are_found_and_unknown_ones_listed() -> None:
-    assert all(stack_platform_for(os).os == os for os in known())
+    assert all(stack_platform_for(os).os == os for os in supported_systems())
     with pytest.raises(FleetInvalid) as error:
         stack_platform_for("debian-7")
     assert "debian-13" in (error.value.hint or "")

@@ -38,10 +38,10 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("certificates")
+    path = tmp_path_factory.mktemp("certificates")
     for name in ("server", "client"):
-        certificate(made, name)
-    return made
+        certificate(path, name)
+    return path
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[2]))
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parents[2]))
 
 import pytest  # noqa: E402
 
@@ -24,9 +24,9 @@ from tests.unit.rollout.pretended_hosts import Hosts  # noqa: E402
 
 
 def effects(folder: Path, plan: Plan) -> Effects:
-    told = folder / "pretended.json"
-    given = json.loads(told.read_text()) if told.exists() else {}
-    return Hosts(folder, plan, fails=tuple(given.get("fails", ())), seconds=float(given.get("seconds", 0.0)))
+    path = folder / "pretended.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    return Hosts(folder, plan, fails=tuple(settings.get("fails", ())), seconds=float(settings.get("seconds", 0.0)))
 
 
 def pretend(folder: Path, fleet: PlannedFleet, patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
-from tests.unit.rollout.asked import BOOT, KERNEL, OLD, Asked, compared, differs, needed, snapshot, status, work
+from tests.unit.rollout.asked import BOOT, KERNEL, OLD, ScriptedWork, compared, differs, needed, snapshot, status, work
 
 ROLLOUT = Path(answers.__file__).parent
 QUESTIONS: dict[tuple[str, ...], Question[Any]] = {
@@ -71,16 +71,16 @@ def texts(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The place of every string, that of a key with a mark before it."""
     if isinstance(value, str):
         yield place
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from texts(item, (*place, key))
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from texts(inner, (*place, key))
         if isinstance(value, dict):
             yield (*place, ("key", key))
 
 
 def replaced(whole: dict[str, Any], place: tuple[Any, ...], text: Any) -> dict[str, Any]:
     """A copy with another text at one place."""
-    found = copy.deepcopy(whole)
-    inner: Any = found
+    result = copy.deepcopy(whole)
+    inner: Any = result
     for part in place[:-1]:
         inner = inner[part]
     last = place[-1]
@@ -88,7 +88,7 @@ def replaced(whole: dict[str, Any], place: tuple[Any, ...], text: Any) -> dict[s
         inner[text] = inner.pop(last[1])
     else:
         inner[last] = text
-    return found
+    return result
 
 
 def at(value: Any, place: tuple[Any, ...]) -> Any:
@@ -119,17 +119,17 @@ def test_only_texts_for_people_may_say_anything(question: tuple[str, str], text:
     """Each string in turn is another one: the host is refused by name, or the text comes through as it is."""
     passed = set()
     for place in texts(WHOLE[question]):
-        found = understood(question, replaced(WHOLE[question], place, text))
-        if isinstance(found, str):
-            assert found.startswith(f"gpu1: its answer to {' '.join(question)} is malformed: ")
-            assert "\n" not in found
+        result = understood(question, replaced(WHOLE[question], place, text))
+        if isinstance(result, str):
+            assert result.startswith(f"gpu1: its answer to {' '.join(question)} is malformed: ")
+            assert "\n" not in result
             continue
         if not isinstance(place[-1], tuple):
-            assert at(found, place) == text
+            assert at(result, place) == text
             passed.add(named(place))
         else:
             # A key that nothing asks for is dropped.
-            assert text not in json.dumps(found)
+            assert text not in json.dumps(result)
     if text == TEMPLATE:
         assert passed == FREE.get(question, set())
     else:
@@ -170,8 +170,8 @@ def test_rpm_allows_other_names_than_dpkg() -> None:
 
 
 def test_what_no_question_asks_for_is_dropped() -> None:
-    found = checked(("rollout", "snapshot"), {**snapshot(), "more": TEMPLATE})
-    assert found == snapshot()
+    result = checked(("rollout", "snapshot"), {**snapshot(), "more": TEMPLATE})
+    assert result == snapshot()
 
 
 def test_an_honest_host_is_understood(tmp_path: Path) -> None:
@@ -185,23 +185,23 @@ def test_an_honest_host_is_understood(tmp_path: Path) -> None:
     (kernel / "kernel/x.ko").write_text("x")
     (kernel / "updates").mkdir()
     (kernel / "updates/nvidia.ko").write_text("x")
-    told = json.loads(json.dumps(host_snapshot.take(["bash"], str(tmp_path))))
-    assert checked(("rollout", "snapshot"), told) == told
-    assert "updates/nvidia.ko" in told["kernels"][OLD]["files"]
-    said = json.loads(json.dumps(host_status.status(str(tmp_path))))
-    found = checked(("rollout", "status"), said)
-    assert found.items() >= {key: said[key] for key in ("boot_id", "kernel", "boot", "space", "uptime")}.items()
+    document = json.loads(json.dumps(host_snapshot.take(["bash"], str(tmp_path))))
+    assert checked(("rollout", "snapshot"), document) == document
+    assert "updates/nvidia.ko" in document["kernels"][OLD]["files"]
+    state = json.loads(json.dumps(host_status.status(str(tmp_path))))
+    result = checked(("rollout", "status"), state)
+    assert result.items() >= {key: state[key] for key in ("boot_id", "kernel", "boot", "space", "uptime")}.items()
 
 
 def test_every_question_that_a_rollout_asks_has_its_answer() -> None:
-    asked = set()
+    questions = set()
     for path in ROLLOUT.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "ask":
                 name = getattr(node.args[0], "attr", "")
-                asked |= {getattr(answers, name).words} if name.isupper() else set()
-    assert len(asked) > 10
-    assert asked == QUESTIONS.keys()
+                questions |= {getattr(answers, name).words} if name.isupper() else set()
+    assert len(questions) > 10
+    assert questions == QUESTIONS.keys()
 
 
 @pytest.fixture
@@ -221,19 +221,22 @@ def test_steps_get_no_answer_that_was_not_checked() -> None:
 @pytest.mark.usefixtures("liar")
 def test_nor_does_the_planning() -> None:
     host = work(Step.PREFLIGHT, {})
-    found = preconditions.present_states(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
-    assert isinstance(found["gpu1"], HostUnfit)
+    states = preconditions.present_states(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
+    assert isinstance(states["gpu1"], HostUnfit)
 
 
 # -- a whole way back on a host that lies
 
 
-def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, str], document: Any) -> Asked:
+def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, str], document: Any) -> ScriptedWork:
     """A host in the middle of its rollout; to one question it answers with ``document``."""
-    told = {**WHOLE, ("rollout", "status"): status(), ("guard", "judge"): {"admitted": True, "reasons": []}}
-    told[question] = document
-    known = {"snapshot": told["rollout", "snapshot"], "modules_before": {"mode": "receive", "want": "w", "archive": ""}}
-    host = work(Step.UNDO, {" ".join(words): found for words, found in told.items()}, known)
+    replies = {**WHOLE, ("rollout", "status"): status(), ("guard", "judge"): {"admitted": True, "reasons": []}}
+    replies[question] = document
+    data = {
+        "snapshot": replies["rollout", "snapshot"],
+        "modules_before": {"mode": "receive", "want": "w", "archive": ""},
+    }
+    host = work(Step.UNDO, {" ".join(words): answer for words, answer in replies.items()}, data)
     object.__setattr__(host, "logs", tmp_path / "logs")
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(rollback, "towards_before", lambda _: host)
@@ -259,7 +262,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
         for question in (("rollout", "snapshot"), ("rollout", "status"), ("rollout", "compare"))
         for place in texts(WHOLE[question])
     ],
-    ids=lambda item: named(item) if item and item[0] != "rollout" else item[1],
+    ids=lambda value: named(value) if value and value[0] != "rollout" else value[1],
 )
 def test_nothing_that_a_host_says_reaches_ansible_as_it_likes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, str], place: tuple[Any, ...]
@@ -284,18 +287,18 @@ def test_nothing_that_a_host_says_reaches_ansible_as_it_likes(
     assert message.startswith("gpu1: ")
     assert TEMPLATE not in "".join(played)
     assert "lookup" not in "".join(played)
-    assert "pwned" not in "".join(" ".join(item) for item in host.questions)
+    assert "pwned" not in "".join(" ".join(words) for words in host.questions)
 
 
 def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = [differs("file", "/etc/modprobe.d/gdsdeploy.conf", ""), differs("file", "/etc/cufile.json")]
-    found = compared(differs("package", "nvidia-driver"), *files)
-    host = lying(monkeypatch, tmp_path, ("rollout", "compare"), found)
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(provision, "play", lambda *args: given.append(args[5]) or [])
+    comparison = compared(differs("package", "nvidia-driver"), *files)
+    host = lying(monkeypatch, tmp_path, ("rollout", "compare"), comparison)
+    variables: list[dict[str, Any]] = []
+    monkeypatch.setattr(provision, "play", lambda *args: variables.append(args[5]) or [])
     monkeypatch.setattr(rollback, "_differences", lambda *_, **__: [])
     rollback.undo(host)
-    (had,) = given
+    (had,) = variables
     assert had["gds_restore_unwanted"] == ["new-one"]
     assert had["gds_restore_installed"] == had["gds_restore_held"] == ["nvidia-driver"]
     assert had["gds_restore_known"] is True
@@ -321,7 +324,7 @@ def test_a_snapshot_in_the_journal_is_checked_again(monkeypatch: pytest.MonkeyPa
 def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
     """Whatever path a host names."""
     host = work(Step.SNAPSHOT, {"rollout keep": {"archive": "/etc/shadow"}})
-    seen = SimpleNamespace(supply=Supply("receive", "", ""))
+    before = SimpleNamespace(supply=Supply("receive", "", ""))
     document = answers.SNAPSHOT.read("gpu1", snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))
-    kept = prepare._kept_archive(host, host, seen, document)  # type: ignore[arg-type]
-    assert kept == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"
+    archive = prepare._kept_archive(host, host, before, document)  # type: ignore[arg-type]
+    assert archive == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"

@@ -49,9 +49,9 @@ def work(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) -> Work:
 
 
 def test_an_answer_is_one_object(fleet: LoopbackFleet) -> None:
-    found = work(fleet).ask(answers.STATUS)
-    assert found.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(found.model_dump())
+    answer = work(fleet).ask(answers.STATUS)
+    assert answer.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(answer.model_dump())
 
 
 def test_what_the_host_refuses_is_an_error_with_its_words(fleet: LoopbackFleet) -> None:

@@ -21,7 +21,7 @@ def test_a_reboot_is_ordered_for_the_boot_that_was_noted() -> None:
         {"boot_id": BOOT},
     )
     assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
-    assert host.asked("rollout", "reboot") == [
+    assert host.calls("rollout", "reboot") == [
         ("rollout", "reboot", "--boot-id", BOOT, "--rollout", "20261121T1054-7f3a")
     ]
 
@@ -30,7 +30,7 @@ def test_in_another_boot_than_the_noted_one_nothing_is_ordered() -> None:
     """It was killed after the order: whether the new kernel runs is for the next step to prove."""
     host = work(Step.REBOOT, {"rollout status": status(NEXT)}, {"boot_id": BOOT})
     assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
-    assert host.asked("rollout", "reboot") == []
+    assert host.calls("rollout", "reboot") == []
 
 
 def test_without_need_nothing_is_done() -> None:
@@ -50,7 +50,7 @@ def test_modules_are_exchanged_where_the_host_finds_that_safe(safe: bool) -> Non
     }
     host = work(Step.REBOOT, replies, {"boot_id": BOOT})
     assert boot.reboot(host)["how"] == ("reload" if safe else "reboot")
-    assert len(host.asked("rollout", "reload")) == (2 if safe else 1)
+    assert len(host.calls("rollout", "reload")) == (2 if safe else 1)
 
 
 def test_a_fleet_may_want_no_exchange_of_modules() -> None:
@@ -124,13 +124,13 @@ def test_one_that_comes_back_with_the_old_kernel_says_that_it_fell_back() -> Non
 
 
 def test_modules_may_be_loaded_after_sshd_answers_but_not_never() -> None:
-    said = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
-    known = {"how": "reboot", "boot_id": BOOT}
-    replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: said[n]}
-    assert boot.boot(work(Step.BOOT, replies, known))["boot_id"] == NEXT
+    verdicts = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
+    data = {"how": "reboot", "boot_id": BOOT}
+    replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: verdicts[n]}
+    assert boot.boot(work(Step.BOOT, replies, data))["boot_id"] == NEXT
     replies["boot needed"] = needed("nvidia is not loaded")
     with pytest.raises(RebootFailed, match="it is back, but nvidia is not loaded"):
-        boot.boot(work(Step.BOOT, replies, known))
+        boot.boot(work(Step.BOOT, replies, data))
 
 
 def test_power_is_switched_by_the_fleets_own_command() -> None:

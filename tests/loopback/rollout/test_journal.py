@@ -56,7 +56,7 @@ def child(path: Path, script: str, *, before: str = "") -> subprocess.Popen[str]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def said(process: subprocess.Popen[str]) -> list[str]:
+def output_of(process: subprocess.Popen[str]) -> list[str]:
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     return out.splitlines()
@@ -185,7 +185,7 @@ def torn(path: Path) -> None:
     path.write_bytes(content)
 
 
-def gone(path: Path) -> None:
+def remove(path: Path) -> None:
     path.unlink()
     path.parent.joinpath(path.name + ".lock").unlink()
 
@@ -204,7 +204,7 @@ def folder(path: Path) -> None:
         (of_others, "SQLite file of something else", False),
         (newer, "newer gdsdeploy .version 2; this one knows 1", False),
         (torn, "is damaged", False),
-        (gone, "there is no journal", True),
+        (remove, "there is no journal", True),
         (folder, "cannot be", False),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -277,7 +277,7 @@ def test_read_only_media_can_be_read(path: Path) -> None:
         except GdsError as error:
             print(type(error).__name__, error.message)
         """
-    count, refused = said(child(path, script, before=before))
+    count, refused = output_of(child(path, script, before=before))
     assert count == "3"
     assert refused.startswith("JournalUnusable")
     assert "Read-only file system" in refused
@@ -293,7 +293,7 @@ def test_a_read_only_file_is_not_written(path: Path) -> None:
         except GdsError as error:
             print(type(error).__name__, error.message, error.hint)
         """
-    (refused,) = said(child(path, script, before=before))
+    (refused,) = output_of(child(path, script, before=before))
     assert "JournalUnusable" in refused
     assert "it is read-only" in refused
     assert "resume" in refused
@@ -319,7 +319,7 @@ def test_a_writer_that_is_killed_in_its_commit(path: Path) -> None:
     assert path.read_bytes() == content, "and leaves it to the next writer"
     before = f"mount --bind {path.parent} {path.parent} && mount -o remount,ro,bind {path.parent}"
     script = f'print(len(list(journal.reading(path).events("{PLAN.id}"))))'
-    assert said(child(path, script, before=before)) == ["3"], "also from read-only media"
+    assert output_of(child(path, script, before=before)) == ["3"], "also from read-only media"
     with journal.writing(path, doing="test") as writer:
         writer.go_on(PLAN.id)
         assert writer.append(Note()).number == 4
@@ -358,7 +358,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         """
     place = tmp_path / "small"
     place.mkdir()
-    full, lost, after = said(child(place / "x.sqlite", script, before=f"mount -t tmpfs -o size=256k none {place}"))
+    full, lost, after = output_of(child(place / "x.sqlite", script, before=f"mount -t tmpfs -o size=256k none {place}"))
     assert full.startswith("JournalUnusable")
     assert "the disk is full" in full
     assert "Free space" in full
@@ -378,7 +378,7 @@ def test_a_limit_on_the_size_of_files(path: Path) -> None:
             print(type(error).__name__, error.message)
         print(writer.append(Note()).number)
         """
-    refused, number = said(child(path, script))
+    refused, number = output_of(child(path, script))
     assert "JournalUnusable" in refused
     assert number == "4"
 
@@ -432,14 +432,14 @@ def test_readers_while_it_is_written(path: Path) -> None:
     problems: list[object] = []
 
     def read() -> None:
-        seen = 3
-        while seen < 603:
+        number = 3
+        while number < 603:
             with journal.reading(path) as reader:
-                batch = [event.data["text"] for event in reader.events(PLAN.id, after=seen)]
-            if batch != [str(seen + 1 + place) for place in range(len(batch))] or len(batch) % 3:
+                batch = [event.data["text"] for event in reader.events(PLAN.id, after=number)]
+            if batch != [str(number + 1 + place) for place in range(len(batch))] or len(batch) % 3:
                 problems.append(batch)
                 return
-            seen += len(batch)
+            number += len(batch)
             time.sleep(0.01)
 
     threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
@@ -448,5 +448,5 @@ def test_readers_while_it_is_written(path: Path) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert said(process) == []
+    assert output_of(process) == []
     assert problems == []

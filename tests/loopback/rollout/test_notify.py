@@ -77,7 +77,7 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def warnings() -> list[str]:
     return []
 
 
@@ -86,21 +86,21 @@ def private(path: Path, content: str | bytes) -> None:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def notifier(tmp_path: Path, said: list[str], **settings: Any) -> Notifier:
+def notifier(tmp_path: Path, warnings: list[str], **settings: Any) -> Notifier:
     fleet = tmp_path / "fleet.yml"
     quick = {key: settings.pop(key) for key in ("pauses", "answer") if key in settings}
     return Notifier(
-        Notify.model_validate(settings), rollout="20261121T1054-7f3a", fleet=fleet, warn=said.append,
+        Notify.model_validate(settings), rollout="20261121T1054-7f3a", fleet=fleet, warn=warnings.append,
         **{"pauses": (0.01, 0.01), "answer": 0.5, **quick},
     )  # fmt: skip
 
 
 def test_a_webhook_gets_each_event_with_its_token(
-    serve: Callable[..., Server], tmp_path: Path, said: list[str]
+    serve: Callable[..., Server], tmp_path: Path, warnings: list[str]
 ) -> None:
     server = serve()
     private(tmp_path / "token", TOKEN + "\n")
-    with notifier(tmp_path, said, webhook=server.address, token_file="token") as tell:
+    with notifier(tmp_path, warnings, webhook=server.address, token_file="token") as tell:
         tell(HALTED)
         tell(Event(8, 1795258801.0, Kind.FINISHED, data={"outcomes": {"rolled-back": 1}}))
     headers, body = server.got[0]
@@ -117,8 +117,8 @@ def test_a_webhook_gets_each_event_with_its_token(
         "data": {"reason": "1 of 1 canaries failed"},
         "text": "halted: no other host is begun, those under way finish: 1 of 1 canaries failed",
     }
-    assert [item[1]["number"] for item in server.got] == [7, 8]
-    assert said == []
+    assert [request[1]["number"] for request in server.got] == [7, 8]
+    assert warnings == []
 
 
 @pytest.mark.parametrize(
@@ -139,69 +139,71 @@ def test_what_a_webhook_may_do(
     complaint: str,
     serve: Callable[..., Server],
     tmp_path: Path,
-    said: list[str],
+    warnings: list[str],
 ) -> None:
     server = serve(*answers)
     private(tmp_path / "token", TOKEN)
-    with notifier(tmp_path, said, webhook=server.address, token_file="token", answer=0.2) as tell:
+    with notifier(tmp_path, warnings, webhook=server.address, token_file="token", answer=0.2) as tell:
         tell(HALTED)
     assert len(server.got) == tries
     assert len({headers["Idempotency-Key"] for headers, _ in server.got}) == 1
-    assert said == ([f"notification: the webhook at 127.0.0.1 {complaint}"] if complaint else [])
-    assert not any(TOKEN in text or "secret" in text for text in said)
+    assert warnings == ([f"notification: the webhook at 127.0.0.1 {complaint}"] if complaint else [])
+    assert not any(TOKEN in text or "secret" in text for text in warnings)
 
 
 def test_nobody_waits_for_a_webhook_that_hangs(
-    serve: Callable[..., Server], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Server], tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "WAITING", 5)
     server = serve(60.0)
-    tell = notifier(tmp_path, said, webhook=server.address, answer=60.0)
+    tell = notifier(tmp_path, warnings, webhook=server.address, answer=60.0)
     begin = time.monotonic()
     for number in range(1, 201):
         tell(Event(number, 0.0, Kind.HALTED))
     assert time.monotonic() - begin < 1, "telling is not waiting"
     tell.close(0.2)
     assert time.monotonic() - begin < 2, "closing waits for so long and no longer"
-    assert said == [
+    assert warnings == [
         "notification: events come faster than they can be sent; the oldest were dropped",
         "notification: not all events were sent within 0.2 s",
     ]
 
 
-def test_a_server_that_is_not_there_is_said_once(serve: Callable[..., Server], tmp_path: Path, said: list[str]) -> None:
+def test_a_server_that_is_not_there_is_said_once(
+    serve: Callable[..., Server], tmp_path: Path, warnings: list[str]
+) -> None:
     server = serve()
     address = server.address
     server.shutdown()
     server.server_close()
-    with notifier(tmp_path, said, webhook=address) as tell:
+    with notifier(tmp_path, warnings, webhook=address) as tell:
         for _ in range(3):
             tell(HALTED)
-    assert said == ["notification: the webhook at 127.0.0.1 cannot be reached (ConnectError)"]
+    assert warnings == ["notification: the webhook at 127.0.0.1 cannot be reached (ConnectError)"]
 
 
-def test_a_command_gets_the_event_on_standard_input(tmp_path: Path, said: list[str]) -> None:
+def test_a_command_gets_the_event_on_standard_input(tmp_path: Path, warnings: list[str]) -> None:
     script = tmp_path / "tell"
     script.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/args; cat >> {tmp_path}/stdin\n')
     script.chmod(0o755)
     event = Event(3, 0.0, Kind.OUTCOME, "gpu1", {"outcome": "kept", "reason": "$(touch /tmp/no)"})
-    with notifier(tmp_path, said, command=[str(script), "{kind} of {rollout}", "host={host}"]) as tell:
+    with notifier(tmp_path, warnings, command=[str(script), "{kind} of {rollout}", "host={host}"]) as tell:
         tell(event)
     assert (tmp_path / "args").read_text() == "outcome of 20261121T1054-7f3a host=gpu1\n"
     assert json.loads((tmp_path / "stdin").read_text())["data"]["outcome"] == "kept"
-    assert said == []
+    assert warnings == []
 
 
 def test_a_command_that_fails_keeps_nothing_from_the_webhook(
-    serve: Callable[..., Server], tmp_path: Path, said: list[str]
+    serve: Callable[..., Server], tmp_path: Path, warnings: list[str]
 ) -> None:
     server = serve()
-    with notifier(tmp_path, said, webhook=server.address, command=["/nowhere/tell"]) as tell:
+    with notifier(tmp_path, warnings, webhook=server.address, command=["/nowhere/tell"]) as tell:
         tell(HALTED)
         tell(HALTED)
     assert len(server.got) == 2
-    assert len(said) == 1
-    assert "/nowhere/tell is not installed" in said[0]
+    assert len(warnings) == 1
+    assert "/nowhere/tell is not installed" in warnings[0]
 
 
 def test_which_events_are_told() -> None:
@@ -214,12 +216,12 @@ def test_which_events_are_told() -> None:
 
 @pytest.mark.parametrize("content", [None, "", "two\nlines", "späte", b"\xff\xfe"])
 def test_a_token_that_cannot_be_read_is_said_before_the_rollout(
-    content: str | bytes | None, tmp_path: Path, said: list[str]
+    content: str | bytes | None, tmp_path: Path, warnings: list[str]
 ) -> None:
     if content is not None:
         private(tmp_path / "token", content)
     with pytest.raises(FleetInvalid, match="token_file"):
-        notifier(tmp_path, said, webhook="http://127.0.0.1:1/", token_file="token")
+        notifier(tmp_path, warnings, webhook="http://127.0.0.1:1/", token_file="token")
 
 
 def test_events_that_do_not_exist_are_refused() -> None:
@@ -228,23 +230,27 @@ def test_events_that_do_not_exist_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o602, 0o610, 0o777])
-def test_a_token_that_others_can_read_is_refused_with_the_command(mode: int, tmp_path: Path, said: list[str]) -> None:
+def test_a_token_that_others_can_read_is_refused_with_the_command(
+    mode: int, tmp_path: Path, warnings: list[str]
+) -> None:
     private(tmp_path / "token", TOKEN)
     (tmp_path / "token").chmod(mode)
     with pytest.raises(FleetInvalid, match=rf"can be read by others than its owner \(mode {mode:04o}\)") as caught:
-        notifier(tmp_path, said, webhook="http://127.0.0.1:1/", token_file="token")
+        notifier(tmp_path, warnings, webhook="http://127.0.0.1:1/", token_file="token")
     assert caught.value.hint == f"Run: chmod 0600 {tmp_path / 'token'}"
     assert TOKEN not in caught.value.message
 
 
-def test_a_token_of_another_owner_is_refused(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_another_owner_is_refused(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     private(tmp_path / "token", TOKEN)
     owner = (tmp_path / "token").stat().st_uid
     monkeypatch.setattr("gdsdeploy.host.io.private.os.geteuid", lambda: owner + 1)
     settings = {"webhook": "http://127.0.0.1:1/", "token_file": "token"}
     if owner == 0:
-        notifier(tmp_path, said, **settings).close()  # Root's file serves every user who can read it.
+        notifier(tmp_path, warnings, **settings).close()  # Root's file serves every user who can read it.
         os.chown(tmp_path / "token", 4711, -1)
     with pytest.raises(FleetInvalid, match="token belongs to uid") as caught:
-        notifier(tmp_path, said, **settings)
+        notifier(tmp_path, warnings, **settings)
     assert caught.value.hint == f"Run: chown {owner + 1} {tmp_path / 'token'}"

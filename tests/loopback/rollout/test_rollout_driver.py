@@ -89,13 +89,13 @@ def events(path: Path) -> list[Event]:
 
 def open_steps(path: Path) -> list[tuple[str, str]]:
     """Steps that were begun, and of which nobody says how they ended."""
-    found: dict[str, str] = {}
+    steps: dict[str, str] = {}
     for event in events(path):
         if event.kind is Kind.BEGIN:
-            found[event.host] = event.data["step"]
+            steps[event.host] = event.data["step"]
         elif event.kind in {Kind.END, Kind.FAIL}:
-            assert found.pop(event.host) == event.data["step"]
-    return list(found.items())
+            assert steps.pop(event.host) == event.data["step"]
+    return list(steps.items())
 
 
 def all_done(machine: StateMachine) -> bool:
@@ -110,24 +110,24 @@ def wait_for(what: Callable[[], object], seconds: float = 30) -> None:
 
 
 def test_a_step_is_written_down_before_it_is_begun(path: Path) -> None:
-    seen: list[Event] = []
+    watched: list[Event] = []
     lines: list[tuple[str, str]] = []
 
     def begun_already(task: Task) -> None:
         last = [event for event in events(path) if event.host == task.host][-1]
         assert (last.kind, last.data) == (Kind.BEGIN, {"step": task.step, "attempt": 1})
 
-    hooks = Hooks(observe=seen.append, progress=lambda *said: lines.append(said))
+    hooks = Hooks(observe=watched.append, progress=lambda *words: lines.append(words))
     machine = driven(path, THREE, hooks=hooks, step=begun_already)
     assert all_done(machine)
-    assert seen == events(path)[1:], "who watches sees everything that this driver wrote, in its order"
+    assert watched == events(path)[1:], "who watches sees everything that this driver wrote, in its order"
     assert ("c", "apply is done") in lines
-    drains = [event for event in seen if event.data.get("step") == Step.DRAIN and event.kind is Kind.END]
+    drains = [event for event in watched if event.data.get("step") == Step.DRAIN and event.kind is Kind.END]
     assert drains[0].data["data"]["drained"] is True
     assert not open_steps(path)
     with begun(path, THREE) as writer:
         assert drive(writer, PLAN.id, Hosts(path.parent, THREE)).finished
-    assert len(events(path)) == len(seen) + 1, "nothing is left to do"
+    assert len(events(path)) == len(watched) + 1, "nothing is left to do"
 
 
 def test_two_drivers_at_once(path: Path) -> None:
@@ -210,10 +210,10 @@ def test_wishes_where_there_is_no_rollout(path: Path) -> None:
 def test_nonsense_beside_the_journal_stops_nobody(path: Path) -> None:
     control.folder(path).mkdir()
     (control.folder(path) / "1.json").write_text("[")
-    with (control.folder(path) / "2.json").open("w") as held:
-        held.write('{"kind": "halt and catch fire", "data": 1}\n')
-        held.flush()
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (control.folder(path) / "2.json").open("w") as file:
+        file.write('{"kind": "halt and catch fire", "data": 1}\n')
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert all_done(driven(path, ONE))
 
 
@@ -414,9 +414,9 @@ def test_a_journal_that_cannot_be_written_while_steps_are_under_way(
         time.sleep(0.5 if (task.host, task.step) == ("b", Step.DRAIN) else 0)
 
     with pytest.raises(JournalUnusable, match="on fire"):
-        driven(path, TWO, hooks=Hooks(progress=lambda *said: lines.append(said)), step=slow)
-    (told,) = [text for host, text in lines if not host]
-    assert told == "the disk is on fire\n1 steps are finished before this ends; a signal stops them"
+        driven(path, TWO, hooks=Hooks(progress=lambda *words: lines.append(words)), step=slow)
+    (line,) = [text for host, text in lines if not host]
+    assert line == "the disk is on fire\n1 steps are finished before this ends; a signal stops them"
     assert open_steps(path) == [], "the end of both steps could be written"
     monkeypatch.undo()
     assert all_done(resumed(path, TWO))
@@ -455,13 +455,13 @@ def test_who_watches_cannot_stop_it(path: Path) -> None:
 
 def test_hosts_that_are_no_longer_in_the_fleet(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "LOOK", 0.0)
-    gone: list[str] = []
+    removed: list[str] = []
 
     def observe(event: Event) -> None:
         if event.host == "a" and event.data.get("step") == Step.BOOT:
-            gone.extend(["a", "c"])
+            removed.extend(["a", "c"])
 
-    machine = driven(path, THREE, hooks=Hooks(observe=observe, removed=lambda: gone))
+    machine = driven(path, THREE, hooks=Hooks(observe=observe, removed=lambda: removed))
     assert [machine.hosts[name].outcome for name in "abc"] == [Outcome.DONE, Outcome.DONE, Outcome.SKIPPED]
     assert not [event for event in events(path) if event.host == "c" and event.kind is Kind.BEGIN]
     assert Hosts(path.parent, THREE).look()["c"].count.total() == 0
@@ -479,13 +479,13 @@ def test_a_fleet_file_that_cannot_be_read_any_more(path: Path) -> None:
 
 
 def test_hosts_wait_for_their_window(path: Path) -> None:
-    asked: list[float] = []
+    times: list[float] = []
 
     def open_window(now: float) -> bool:
-        asked.append(now)
-        if len(asked) < 20:
+        times.append(now)
+        if len(times) < 20:
             assert not [event for event in events(path) if event.kind is Kind.BEGIN]
-        return len(asked) >= 20
+        return len(times) >= 20
 
     assert all_done(driven(path, ONE, hooks=Hooks(open_window=open_window)))
-    assert asked[19] - asked[0] > 100, "the clock of this test, by which waiting takes no time"
+    assert times[19] - times[0] > 100, "the clock of this test, by which waiting takes no time"

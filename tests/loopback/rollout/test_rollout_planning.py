@@ -55,12 +55,12 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PlannedFleet]:
+def make_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PlannedFleet]:
     def make(*hosts: str, **changed: object) -> PlannedFleet:
-        found = PlannedFleet(tmp_path, hosts or "abc", **changed)
-        found.tried()
-        found.answer(monkeypatch)
-        return found
+        fleet = PlannedFleet(tmp_path, hosts or "abc", **changed)
+        fleet.tried()
+        fleet.answer(monkeypatch)
+        return fleet
 
     return make
 
@@ -79,36 +79,36 @@ def refusal(fleet: PlannedFleet, **more: object) -> str:
     return caught.value.message
 
 
-def test_the_plan_as_people_see_it(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a", "b", "c", "d")
+def test_the_plan_as_people_see_it(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a", "b", "c", "d")
     fleet.plans |= {"b": HostPlan("b", CHANGE[:1]), "c": HostPlan("c")}
     fleet.drains.out["d"] = "disk"
-    found = prepare(fleet, exclude="d")
-    found.require()
-    text = shown.text(found, time.time()).replace(found.plan.id, "ID").replace(fleet.new.digest[7:19], "LOCK")
+    preview = prepare(fleet, exclude="d")
+    preview.require()
+    text = shown.text(preview, time.time()).replace(preview.plan.id, "ID").replace(fleet.new.digest[7:19], "LOCK")
     assert text == GOLDEN
     assert fleet.asked == ["a", "b", "c"], "who takes no part is not planned for"
-    assert found.pending == ("a", "b")
-    assert found.satisfied == ("c",)
-    assert found.plan.previous == dict.fromkeys("abc", fleet.old.digest)
-    assert (found.plan.lock_digest, found.plan.fleet) == (fleet.new.digest, str(fleet.path))
-    assert found.plan.fleet_digest == releases.digest_of(fleet.path)
-    assert found.plan.down == ("d",)
-    assert found.plan.from_json(found.plan.as_json()) == found.plan
-    value = json.loads(shown.to_json(found))
+    assert preview.pending == ("a", "b")
+    assert preview.satisfied == ("c",)
+    assert preview.plan.previous == dict.fromkeys("abc", fleet.old.digest)
+    assert (preview.plan.lock_digest, preview.plan.fleet) == (fleet.new.digest, str(fleet.path))
+    assert preview.plan.fleet_digest == releases.digest_of(fleet.path)
+    assert preview.plan.down == ("d",)
+    assert preview.plan.from_json(preview.plan.as_json()) == preview.plan
+    value = json.loads(shown.to_json(preview))
     assert value["hosts"]["a"]["disruption"] == "reboot"
     assert value["preflights"][0]["ok"] is True
     assert value["refused"] == []
 
 
-def test_one_canary_of_each_kind_of_host(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made(*"abcdef")
+def test_one_canary_of_each_kind_of_host(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet(*"abcdef")
     fleet.kernels = {"c": "0.9", "e": "0.9"}
     assert prepare(fleet).plan.waves[0].hosts == ("a", "c")
 
 
-def test_all_reasons_come_at_once(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made(*"abcde")
+def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet(*"abcde")
     fleet.plans |= {
         "a": HostUnreachable("a: no answer", hint="Is it up?"),
         "b": HostPlan("b", CHANGE, refusal="it runs debian-12"),
@@ -130,8 +130,8 @@ def test_all_reasons_come_at_once(made: Callable[..., PlannedFleet]) -> None:
         assert line in text
 
 
-def test_a_stack_that_nobody_has_tried(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a")
+def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
     for path in (record._folder()).glob("*.json"):
         path.unlink()
     text = refusal(fleet)
@@ -144,21 +144,23 @@ def test_a_stack_that_nobody_has_tried(made: Callable[..., PlannedFleet]) -> Non
     assert "whether it would load could not be told" in refusal(fleet)
 
 
-def test_a_stack_that_hosts_have_already_needs_no_preflight(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a")
+def test_a_stack_that_hosts_have_already_needs_no_preflight(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
     for path in (record._folder()).glob("*.json"):
         path.unlink()
     changed = fleet.old.targets["gds"].model_copy(update={"libcufile": fleet.old.targets["gds"].libcufile.model_copy(
         update={"version": "1.9.9"})})  # fmt: skip
     lockfile.write(lockfile.beside(fleet.path), lockfile.build({"gds": changed}))
-    found = prepare(fleet)
-    assert [(item.same, item.ok) for item in found.trials] == [(True, True)]
-    found.require()
-    assert "as the hosts have it" in shown.text(found, 0.0)
+    preview = prepare(fleet)
+    assert [(trial.same, trial.ok) for trial in preview.trials] == [(True, True)]
+    preview.require()
+    assert "as the hosts have it" in shown.text(preview, 0.0)
 
 
-def test_a_lock_that_hosts_have_and_this_machine_has_not(made: Callable[..., PlannedFleet], tmp_path: Path) -> None:
-    fleet = made("a", "b")
+def test_a_lock_that_hosts_have_and_this_machine_has_not(
+    make_fleet: Callable[..., PlannedFleet], tmp_path: Path
+) -> None:
+    fleet = make_fleet("a", "b")
     other = lockfile.build({"gds": fleet.old.targets["gds"].model_copy(update={"pins": {"driver": "535"}})})
     fleet.locks = dict.fromkeys("ab", other.digest)
     text = refusal(fleet)
@@ -168,18 +170,18 @@ def test_a_lock_that_hosts_have_and_this_machine_has_not(made: Callable[..., Pla
     assert "a, b: it has the lock" in refusal(fleet, since=fleet.old), "another lock is none"
 
 
-def test_hosts_that_have_the_lock_are_asked_for_nothing_else(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a")
+def test_hosts_that_have_the_lock_are_asked_for_nothing_else(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
     fleet.plans["a"], fleet.locks["a"] = HostPlan("a"), fleet.new.digest
     for path in (record._folder()).glob("*.json"):
         path.unlink()
-    found = prepare(fleet)
-    found.require()
-    assert (found.pending, found.seconds) == ((), 0.0)
+    preview = prepare(fleet)
+    preview.require()
+    assert (preview.pending, preview.seconds) == ((), 0.0)
 
 
-def test_another_rollout_that_is_not_finished(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a")
+def test_another_rollout_that_is_not_finished(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
     with journal.writing(journal.path_of(fleet.path), doing="test") as writer:
         writer.begin(sample_plan((Wave("canary", ("a",), canary=True),)))
         assert "the rollout 20261121T1054-7f3a is not finished" in refusal(fleet)
@@ -187,25 +189,27 @@ def test_another_rollout_that_is_not_finished(made: Callable[..., PlannedFleet])
     prepare(fleet).require()
 
 
-def test_too_many_are_out_of_work_already(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made(*"abcd")
+def test_too_many_are_out_of_work_already(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet(*"abcd")
     fleet.drains.out = {"c": "gdsdeploy rollout 20260101T0000-aaaa: x", "d": ""}
-    found = prepare(fleet, exclude="d,c")
-    assert found.down == {"c": "it was drained by rollout 20260101T0000-aaaa", "d": "it is drained"}
+    preview = prepare(fleet, exclude="d,c")
+    assert preview.down == {"c": "it was drained by rollout 20260101T0000-aaaa", "d": "it is drained"}
     with pytest.raises(RolloutRefused, match="2 of at most 2 hosts are out of work already: c, d"):
-        found.require()
+        preview.require()
 
 
-def test_a_scheduler_that_does_not_answer(made: Callable[..., PlannedFleet], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_does_not_answer(
+    make_fleet: Callable[..., PlannedFleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise DrainFailed("sinfo: unable to contact slurm controller", hint="Is slurmctld up?")
 
     monkeypatch.setattr(Drains, "states", fails)
-    assert "sinfo: unable to contact slurm controller" in refusal(made("a"))
+    assert "sinfo: unable to contact slurm controller" in refusal(make_fleet("a"))
 
 
-def test_the_lock_has_to_fit_the_fleet_file(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a")
+def test_the_lock_has_to_fit_the_fleet_file(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
     fleet.path.write_text(fleet.path.read_text().replace("os: debian-13", "os: debian-13\n    driver: '535'"))
     with pytest.raises(LockStale):
         prepare(fleet)
@@ -217,27 +221,27 @@ def test_the_lock_has_to_fit_the_fleet_file(made: Callable[..., PlannedFleet]) -
      ("a", "a,b", "no host is left")],
 )  # fmt: skip
 def test_names_that_no_host_has(
-    limit: str | None, exclude: str | None, match: str, made: Callable[..., PlannedFleet]
+    limit: str | None, exclude: str | None, match: str, make_fleet: Callable[..., PlannedFleet]
 ) -> None:
     with pytest.raises(FleetInvalid, match=match):
-        prepare(made("a", "b"), limit, exclude)
+        prepare(make_fleet("a", "b"), limit, exclude)
 
 
-def test_a_host_that_is_skipped_keeps_nobody_back(made: Callable[..., PlannedFleet]) -> None:
+def test_a_host_that_is_skipped_keeps_nobody_back(make_fleet: Callable[..., PlannedFleet]) -> None:
     skipped = {"profile": "gds", "labels": {"gdsdeploy-skip": "CHG-4711"}}
-    fleet = made("a", "b", rollout={})
+    fleet = make_fleet("a", "b", rollout={})
     fleet.path.write_text(yaml.safe_dump({**fleet.value, "hosts": {"a": "gds", "b": skipped}}))
     fleet.plans["b"] = HostUnreachable("b: no answer")
-    found = prepare(fleet)
-    found.require()
+    preview = prepare(fleet)
+    preview.require()
     assert fleet.asked == ["a"]
-    assert found.plan.skipped == {"b": "it has the label gdsdeploy-skip"}
+    assert preview.plan.skipped == {"b": "it has the label gdsdeploy-skip"}
     with pytest.raises(FleetInvalid, match="no host is left"):
         prepare(fleet, "b")
 
 
-def test_canaries_that_are_left_out_have_a_stand_in(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a", "b", "c", rollout={"canary": {"hosts": ["a"], "per_kind": False}})
+def test_canaries_that_are_left_out_have_a_stand_in(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a", "b", "c", rollout={"canary": {"hosts": ["a"], "per_kind": False}})
     assert [wave.hosts for wave in prepare(fleet, "b,c").plan.waves] == [("b",), ("c",)]
     assert prepare(fleet).plan.waves[0].hosts == ("a",)
     assert prepare(fleet, exclude="a").plan.waves[0].canary
@@ -246,13 +250,13 @@ def test_canaries_that_are_left_out_have_a_stand_in(made: Callable[..., PlannedF
         prepare(fleet, "b,c")
 
 
-def test_a_builder_of_those_who_take_part_takes_part(made: Callable[..., PlannedFleet]) -> None:
+def test_a_builder_of_those_who_take_part_takes_part(make_fleet: Callable[..., PlannedFleet]) -> None:
     profiles = {
         "gds": {"os": "debian-13", "repositories": [], "builder": "build1"},
         "other": {"os": "debian-13", "repositories": []},
     }
     builders = {"build1": "gds", "build2": "other"}
-    fleet = made("a", "b", profiles=profiles, builders=builders)
+    fleet = make_fleet("a", "b", profiles=profiles, builders=builders)
     chosen = preconditions.choose(fleet.fleet, fleet.path, "a", None)
     assert (chosen.names, dict(chosen.others)) == (["build1", "a"], {"b": "not in --limit"})
     waves = prepare(fleet, "a").plan.waves
@@ -261,8 +265,8 @@ def test_a_builder_of_those_who_take_part_takes_part(made: Callable[..., Planned
     ]  # fmt: skip
 
 
-def test_times_come_from_earlier_rollouts(made: Callable[..., PlannedFleet]) -> None:
-    fleet = made("a", "b", "c")
+def test_times_come_from_earlier_rollouts(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a", "b", "c")
     story = Story(sample_plan((Wave("canary", ("a", "b"), canary=True),)))
     story.upgrade("a")
     story.upgrade("b", until=Step.VALIDATE, error={"message": "no"})
@@ -275,10 +279,10 @@ def test_times_come_from_earlier_rollouts(made: Callable[..., PlannedFleet]) -> 
         writer.go_on(story.plan.id)
         writer.append_many([(event.host, event.payload) for event in story.events[1:]])
     fleet.plans["c"] = HostPlan("c", CHANGE[:1])
-    found = prepare(fleet)
+    preview = prepare(fleet)
     took = sum([4, 95, 12, 140, 180, 6, 3, 110, 40, 2])
-    assert found.plan.expected == {"a": took, "b": took, "c": 300.0}, "b failed, which shows nothing"
-    assert found.measured
+    assert preview.plan.expected == {"a": took, "b": took, "c": 300.0}, "b failed, which shows nothing"
+    assert preview.measured
 
 
 def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
@@ -286,14 +290,14 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     right = {"profile": "right"}
     fleet = LoopbackFleet(tmp_path, sshd(), {"gpu1": right, "gone": {**right, "port": free_port()}, "other": right})
     intent = load_fleet(fleet.path)
-    kept = lockfile.read(lockfile.beside(fleet.path))
-    record.keep(trial(lockfile.build({"right": kept.targets["right"]})))
+    lock = lockfile.read(lockfile.beside(fleet.path))
+    record.keep(trial(lockfile.build({"right": lock.targets["right"]})))
     chosen = preconditions.choose(intent, fleet.path, "gpu1", None)
-    found = preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
-    assert set(found.down) == {"gone"}, "of those that take no part only who does not answer is down"
+    preview = preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
+    assert set(preview.down) == {"gone"}, "of those that take no part only who does not answer is down"
     assert fleet.sessions() == 3, "who takes part is asked for its plan and its status, the others only knocked at"
     with pytest.raises(RolloutRefused) as caught:
-        found.require()
+        preview.require()
     assert "gpu1: never provisioned" in caught.value.message or "gpu1: it runs" in caught.value.message
 
 
@@ -301,24 +305,24 @@ def test_what_a_host_says_beside_its_plan(monkeypatch: pytest.MonkeyPatch) -> No
     """One that was never provisioned has no lock, and one without a word for itself is left out."""
     lock = "sha256:" + "1" * 64
     documents = [status(kernel="6.12", lock_digest=lock), status(kernel="6.13", devices=""), None]
-    given = [Answer(f"gpu{number}", document, None, 0.1) for number, document in enumerate(documents)]
+    answers = [Answer(f"gpu{number}", document, None, 0.1) for number, document in enumerate(documents)]
     monkeypatch.setattr(transport, "endpoints", lambda *_: [])
-    monkeypatch.setattr(transport, "fan_out", lambda *_, **__: iter(given))
+    monkeypatch.setattr(transport, "fan_out", lambda *_, **__: iter(answers))
     host = work(Step.PREFLIGHT, {})
     assert preconditions.present_states(host.fleet, host.fleet_path, [], timeout=1) == {
         "gpu0": PresentState(lock, "6.12", "10de2330"), "gpu1": PresentState("", "6.13", ""),
     }  # fmt: skip
 
 
-def test_a_large_plan_stays_readable(made: Callable[..., PlannedFleet]) -> None:
-    lines = shown.text(prepare(made(*(f"n{number}" for number in range(60)), rollout={})), time.time()).splitlines()
+def test_a_large_plan_stays_readable(make_fleet: Callable[..., PlannedFleet]) -> None:
+    lines = shown.text(prepare(make_fleet(*(f"n{n}" for n in range(60)), rollout={})), time.time()).splitlines()
     assert max(map(len, lines)) < 140
     assert len(lines) < 40
     assert all(line.startswith("  ~ n") for line in lines if " and 3 more: [" in line)
     assert [line for line in lines if " and 3 more: [" in line]
 
 
-def test_hosts_that_take_no_part_are_one_line_a_reason(made: Callable[..., PlannedFleet]) -> None:
-    lines = shown.text(prepare(made(*(f"n{number}" for number in range(60))), "n1"), time.time()).splitlines()
+def test_hosts_that_take_no_part_are_one_line_a_reason(make_fleet: Callable[..., PlannedFleet]) -> None:
+    lines = shown.text(prepare(make_fleet(*(f"n{number}" for number in range(60))), "n1"), time.time()).splitlines()
     (line,) = [line for line in lines if "left out" in line]
     assert line.endswith("n2 and 47 more: not in --limit")

@@ -40,13 +40,13 @@ Make = Callable[..., PlannedFleet]
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(*hosts: str, fails: str = "", seconds: float = 0.0, **changed: object) -> PlannedFleet:
-        found = PlannedFleet(tmp_path, hosts or "abc", **changed)
-        found.tried()
+        fleet = PlannedFleet(tmp_path, hosts or "abc", **changed)
+        fleet.tried()
         (tmp_path / "pretended.json").write_text(json.dumps({"fails": list(fails), "seconds": seconds}))
-        pretended_cli.pretend(tmp_path, found, monkeypatch)
-        return found
+        pretended_cli.pretend(tmp_path, fleet, monkeypatch)
+        return fleet
 
     return make
 
@@ -68,7 +68,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.wait()
 
 
-def found(fleet: PlannedFleet) -> status.Status:
+def status_of(fleet: PlannedFleet) -> status.Status:
     _, events = session.find_rollout(journal.path_of(fleet.path), None)
     return status.fold(events)
 
@@ -78,7 +78,7 @@ def until(fleet: PlannedFleet, what: Callable[[status.Status], bool]) -> None:
     while time.monotonic() < end:
         if journal.path_of(fleet.path).exists():
             try:
-                if what(found(fleet)):
+                if what(status_of(fleet)):
                     return
             except (RolloutRefused, ValueError):
                 pass  # it has not written its plan down yet
@@ -86,8 +86,10 @@ def until(fleet: PlannedFleet, what: Callable[[status.Status], bool]) -> None:
     raise AssertionError("it did not come to it")
 
 
-def test_a_rollout_from_its_plan_to_its_end(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    fleet = made()
+def test_a_rollout_from_its_plan_to_its_end(
+    make_fleet: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fleet = make_fleet()
     page = tmp_path / "rollout.html"
     assert run("rollout", "start", fleet.path, "--yes", "--html", page) == 0
     out, err = capsys.readouterr()
@@ -101,7 +103,7 @@ def test_a_rollout_from_its_plan_to_its_end(made: Make, capsys: pytest.CaptureFi
     ):
         assert words in err
     assert "3 of 3 hosts have the lock" in page.read_text()
-    assert found(fleet).counts() == OUTCOMES
+    assert status_of(fleet).counts() == OUTCOMES
     fleet.plans = {name: HostPlan(name) for name in "abc"}
     assert run("rollout", "start", fleet.path, "--yes") == 0, "a second run has nothing to do"
     assert "Nothing to do: every host that takes part has the lock" in capsys.readouterr().err
@@ -111,8 +113,8 @@ def test_a_rollout_from_its_plan_to_its_end(made: Make, capsys: pytest.CaptureFi
     assert rows[1].split()[-4:] == ["s", "finished", "3", "done"]
 
 
-def test_json_is_one_event_a_line(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made("a")
+def test_json_is_one_event_a_line(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet("a")
     assert run("rollout", "start", fleet.path, "--yes", "--json") == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["number"] for event in events] == list(range(1, len(events) + 1))
@@ -128,8 +130,8 @@ def test_json_is_one_event_a_line(made: Make, capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)[0]["counts"] == {"done": 1}
 
 
-def test_a_dry_run_does_nothing(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made()
+def test_a_dry_run_does_nothing(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet()
     assert run("rollout", "start", fleet.path, "--dry-run") == 0
     assert "canary: 1 host" in capsys.readouterr().out
     assert run("rollout", "start", fleet.path, "--dry-run", "--json") == 0
@@ -142,13 +144,15 @@ def test_a_dry_run_does_nothing(made: Make, capsys: pytest.CaptureFixture[str]) 
     assert not journal.path_of(fleet.path).exists()
 
 
-def test_a_failed_canary_halts_and_nothing_else_is_touched(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(fails="a")
+def test_a_failed_canary_halts_and_nothing_else_is_touched(
+    make_fleet: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = make_fleet(fails="a")
     assert run("rollout", "start", fleet.path, "--yes") == 51
     err = plain(capsys.readouterr().err)
     assert re.search(r"error: halted: 1 .*the rollout halts at 1", err)
     assert "0 of 3 hosts have the lock, 1 rolled-back, 2 not finished" in err
-    now = found(fleet)
+    now = status_of(fleet)
     assert [host.works == [] for host in now.taking_part()] == [False, True, True]
     assert run("rollout", "start", fleet.path, "--yes") == 50, "not beside one that is not finished"
     err = plain(capsys.readouterr().err)
@@ -157,36 +161,36 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(made: Make, capsys: p
     assert run("rollout", "resume", fleet.path, "--accept", "b") == 50
     assert "--accept: b did not fail in this rollout" in plain(capsys.readouterr().err)
     assert run("rollout", "resume", fleet.path, "--accept", "a") == 51, "one host does not have the lock"
-    assert found(fleet).counts() == {"done": 2, "rolled-back": 1}
-    assert found(fleet).finished
+    assert status_of(fleet).counts() == {"done": 2, "rolled-back": 1}
+    assert status_of(fleet).finished
 
 
-def test_everything_is_taken_back(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made()
+def test_everything_is_taken_back(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet()
     assert run("rollout", "start", fleet.path, "--yes") == 0
     assert run("rollout", "rollback", fleet.path, "--yes", "--reason", "slower") == 0
     assert "rollback" not in capsys.readouterr().out
-    now = found(fleet)
+    now = status_of(fleet)
     assert (now.phase, now.counts()) == ("rolled back", {"rolled-back": 3})
     assert now.away() == set()
     assert run("rollout", "rollback", fleet.path, "--yes") == 50, "there is nothing left to take back"
     assert "has no changed host left to roll back" in plain(capsys.readouterr().err)
 
 
-def test_an_abort_ends_a_rollout_that_halted(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(fails="a")
+def test_an_abort_ends_a_rollout_that_halted(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(fails="a")
     run("rollout", "start", fleet.path, "--yes")
     assert run("rollout", "abort", fleet.path, "--reason", "CHG-1 was withdrawn") == 0
-    now = found(fleet)
+    now = status_of(fleet)
     assert (now.phase, now.finished, now.away()) == ("aborted", True, set())
     assert run("rollout", "abort", fleet.path) == 50
     assert run("rollout", "start", fleet.path, "--yes") == 51, "another one can begin, and halts for the same reason"
 
 
 def test_an_abort_needs_no_lock_where_nothing_is_under_way(
-    made: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = made(fails="a")
+    fleet = make_fleet(fails="a")
     run("rollout", "start", fleet.path, "--yes")
 
     def refuses(_: object) -> None:
@@ -195,16 +199,18 @@ def test_an_abort_needs_no_lock_where_nothing_is_under_way(
     monkeypatch.setattr(session, "real", refuses)
     for verb in ("resume", "rollback"):
         assert run("rollout", verb, fleet.path, *(["--yes"] if verb == "rollback" else [])) == 50
-    before = found(fleet).last
+    before = status_of(fleet).last
     assert run("rollout", "abort", fleet.path) == 0
     assert before is not None
     assert before.kind is Kind.CLOSED, "what is refused writes nothing"
-    assert found(fleet).finished
+    assert status_of(fleet).finished
 
 
 @pytest.mark.parametrize("verb", ["status", "pause", "resume", "abort", "rollback"])
-def test_verbs_without_a_rollout(verb: str, made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    fleet = made("a")
+def test_verbs_without_a_rollout(
+    verb: str, make_fleet: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fleet = make_fleet("a")
     more = ["--yes"] if verb == "rollback" else []
     assert run("rollout", verb, fleet.path, *more) == 50
     assert f"there is no rollout of {fleet.path}" in plain(capsys.readouterr().err)
@@ -213,8 +219,8 @@ def test_verbs_without_a_rollout(verb: str, made: Make, capsys: pytest.CaptureFi
     assert run("rollout", "history", fleet.path) == 0
 
 
-def test_what_users_do_wrong(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    fleet = made("a")
+def test_what_users_do_wrong(make_fleet: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fleet = make_fleet("a")
     for argv, code, words in (
         (["start", fleet.path], 2, "standard input isn't a terminal"),
         (["start", fleet.path, "--yes", "--html", tmp_path / "no" / "x.html"], 1, "does not exist"),
@@ -234,9 +240,9 @@ def test_what_users_do_wrong(made: Make, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_somebody_who_does_not_say_yes(
-    made: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = made("a")
+    fleet = make_fleet("a")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run("rollout", "start", fleet.path) == 130
@@ -244,8 +250,8 @@ def test_somebody_who_does_not_say_yes(
     assert not journal.path_of(fleet.path).exists()
 
 
-def test_ctrl_c_pauses_and_resume_goes_on(made: Make, command: Callable[..., Any]) -> None:
-    fleet = made(seconds=0.15)
+def test_ctrl_c_pauses_and_resume_goes_on(make_fleet: Make, command: Callable[..., Any]) -> None:
+    fleet = make_fleet(seconds=0.15)
     process = command("start", fleet.path, "--yes")
     until(fleet, lambda now: bool(now.under_way()))
     process.send_signal(signal.SIGINT)
@@ -255,16 +261,16 @@ def test_ctrl_c_pauses_and_resume_goes_on(made: Make, command: Callable[..., Any
     assert "error: paused" in err
     assert "gdsdeploy rollout resume" in err
     assert "Traceback" not in err
-    assert found(fleet).phase == "paused"
+    assert status_of(fleet).phase == "paused"
     (fleet.path.parent / "pretended.json").unlink()
     assert run("rollout", "resume", fleet.path) == 0
-    assert found(fleet).counts() == OUTCOMES
+    assert status_of(fleet).counts() == OUTCOMES
 
 
 def test_a_killed_controller_is_seen_and_resumed(
-    made: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = made(seconds=0.15)
+    fleet = make_fleet(seconds=0.15)
     process = command("start", fleet.path, "--yes")
     until(fleet, lambda now: any(host.away for host in now.hosts.values()))
     path = journal.path_of(fleet.path)
@@ -279,38 +285,38 @@ def test_a_killed_controller_is_seen_and_resumed(
     assert run("rollout", "status", fleet.path, "--watch") == 51
     (fleet.path.parent / "pretended.json").unlink()
     assert run("rollout", "resume", fleet.path) == 0
-    assert found(fleet).counts() == OUTCOMES
+    assert status_of(fleet).counts() == OUTCOMES
 
 
 def test_others_watch_and_pause_the_one_that_works(
-    made: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    make_fleet: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet = made(seconds=0.15)
+    fleet = make_fleet(seconds=0.15)
     process = command("start", fleet.path, "--yes", "--json")
     until(fleet, lambda now: bool(now.under_way()))
     watcher = command("status", fleet.path, "--watch", "--json")
     assert run("rollout", "pause", fleet.path, "--reason", "lunch", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["by_driver"] is True
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["by_driver"] is True
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 130
     watched, _ = watcher.communicate(timeout=30)
     assert watcher.returncode == 130
-    seen, said = ([json.loads(line) for line in text.splitlines()] for text in (watched, out))
-    assert seen == said, "who watches sees what the one who works says"
-    assert seen[-1]["kind"] in ("paused", "end")
+    watched_events, events = ([json.loads(line) for line in text.splitlines()] for text in (watched, out))
+    assert watched_events == events, "who watches sees what the one who works says"
+    assert watched_events[-1]["kind"] in ("paused", "end")
     assert run("rollout", "pause", fleet.path) == 50, "it is paused already"
-    assert found(fleet).reason == "lunch"
+    assert status_of(fleet).reason == "lunch"
 
 
-def test_a_rollout_in_a_terminal_is_drawn_anew(made: Make, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_rollout_in_a_terminal_is_drawn_anew(make_fleet: Make, command: Callable[..., Any], tmp_path: Path) -> None:
     """With a real pseudo terminal of 80 columns."""
     import pty
     import struct
     import termios
     from fcntl import ioctl
 
-    fleet = made(seconds=0.05)
+    fleet = make_fleet(seconds=0.05)
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     words = [sys.executable, pretended_cli.__file__, str(tmp_path), "rollout", "start", str(fleet.path)]
@@ -318,19 +324,19 @@ def test_a_rollout_in_a_terminal_is_drawn_anew(made: Make, command: Callable[...
     environment.pop("COLUMNS", None)
     process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
     os.close(theirs)
-    seen = b""
+    output = b""
     while True:
         try:
             chunk = os.read(ours, 65536)
         except OSError:
             break
-        seen += chunk
-        if b"Begin? [y/N]" in seen and b"y\r" not in seen:
+        output += chunk
+        if b"Begin? [y/N]" in output and b"y\r" not in output:
             os.write(ours, b"y\r")
-            seen += b"y\r"
+            output += b"y\r"
     os.close(ours)
     assert process.wait(timeout=30) == 0
-    text = seen.decode()
+    text = output.decode()
     assert "under way:" in text
     assert "\x1b[3" not in text, "NO_COLOR is honoured"
     assert "[########################] 3 of 3 hosts" in text
@@ -338,8 +344,8 @@ def test_a_rollout_in_a_terminal_is_drawn_anew(made: Make, command: Callable[...
     assert max(len(line) for line in text.replace("\r", "\n").split("\n") if line.startswith("  ")) <= 80
 
 
-def test_a_fleet_that_was_edited_meanwhile_is_said(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = made(fails="a")
+def test_a_fleet_that_was_edited_meanwhile_is_said(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(fails="a")
     run("rollout", "start", fleet.path, "--yes")
     value = {**PATIENT, "parallel": 3}
     fleet.path.write_text(fleet.path.read_text() + f"# edited\nwaivers: []  # {value['parallel']}\n")
@@ -347,14 +353,14 @@ def test_a_fleet_that_was_edited_meanwhile_is_said(made: Make, capsys: pytest.Ca
     assert "was edited since; the rollout continues with the one that it was planned with" in capsys.readouterr().err
 
 
-def test_a_command_is_told_of_what_a_person_is_woken_for(made: Make, tmp_path: Path) -> None:
+def test_a_command_is_told_of_what_a_person_is_woken_for(make_fleet: Make, tmp_path: Path) -> None:
     script = tmp_path / "tell"
     script.write_text(f"#!/bin/sh\ncat >> {tmp_path}/told\n")
     script.chmod(0o755)
-    fleet = made(fails="a", rollout={**PATIENT, "notify": {"command": [str(script)]}})
+    fleet = make_fleet(fails="a", rollout={**PATIENT, "notify": {"command": [str(script)]}})
     assert run("rollout", "start", fleet.path, "--yes") == 51
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    assert [(event["kind"], event["host"]) for event in told] == [("halted", ""), ("outcome", "a")]
+    events = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [(event["kind"], event["host"]) for event in events] == [("halted", ""), ("outcome", "a")]
 
 
 @pytest.mark.parametrize(
@@ -384,7 +390,7 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
 
 
 @pytest.mark.parametrize(
-    ("by", "accept", "known", "data"),
+    ("by", "accept", "reasons", "data"),
     [
         ("none", [], {}, {"back": ["old"], "down": []}),
         ("none", ["a"], {}, {"back": ["a", "old"], "down": []}),
@@ -395,12 +401,12 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
     ],
 )
 def test_who_is_in_work_again_when_a_rollout_is_resumed(
-    by: str, accept: list[str], known: dict[str, str] | None, data: dict[str, Any], made: Make,
+    by: str, accept: list[str], reasons: dict[str, str] | None, data: dict[str, Any], make_fleet: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    fleet = made("a", "b", "old")
-    fleet.drains.out = known or {}
-    if known is None:
+    fleet = make_fleet("a", "b", "old")
+    fleet.drains.out = reasons or {}
+    if reasons is None:
         monkeypatch.setattr(type(fleet.drains), "states", lambda *_: {})
     monkeypatch.setattr(session, "drainer", lambda *_: fleet.drains)
     drain = {"by": by, "out": ["x"], "back": ["x"]} if by == "command" else {"by": by}

@@ -18,7 +18,7 @@ BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519 and so on").decode()
 
 
 @pytest.mark.parametrize(
-    ("names", "address", "port", "found"),
+    ("names", "address", "port", "expected"),
     [
         ("gpu1", "gpu1", 22, True),
         ("gpu1", "GPU1", 22, True),
@@ -37,10 +37,10 @@ BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519 and so on").decode()
         ("|1|not base64|x", "gpu1", 22, False),
     ],
 )
-def test_names(tmp_path: Path, names: str, address: str, port: int, found: bool) -> None:
+def test_names(tmp_path: Path, names: str, address: str, port: int, expected: bool) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"{names} ssh-ed25519 {BLOB} a comment\n")
-    assert bool(known_keys(host(address, port, file))) is found
+    assert bool(known_keys(host(address, port, file))) is expected
 
 
 def test_an_alias_stands_for_the_host_whatever_its_port(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_lines_markers_and_what_is_no_entry(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     first.write_text(f"# gpu1 ssh-rsa {BLOB}\n\ngpu1\n@revoked gpu1 ssh-rsa {BLOB}\ngpu1 ssh-rsa ***\n")
     second.write_text(f"gpu1 ssh-ed25519 {BLOB}\n@cert-authority * ssh-rsa {BLOB}\n")
-    found = known_keys(host("gpu1", 22, first, tmp_path / "none", second))
-    assert [(key.place(), key.type, key.marker) for key in found] == [
+    keys = known_keys(host("gpu1", 22, first, tmp_path / "none", second))
+    assert [(key.place(), key.type, key.marker) for key in keys] == [
         (f"{first}:4", "ssh-rsa", "revoked"),
         (f"{second}:1", "ssh-ed25519", ""),
         (f"{second}:2", "ssh-rsa", "cert-authority"),
@@ -66,8 +66,8 @@ def test_lines_markers_and_what_is_no_entry(tmp_path: Path) -> None:
     [([""], True), ([], False), (["cert-authority"], False), (["", "revoked"], False), (["revoked"], False)],
 )
 def test_a_key_counts_only_when_it_is_there_plainly(markers: list[str], accepted: bool) -> None:
-    known = [KnownKey(Path("f"), 1, "ssh-rsa", b"blob", marker) for marker in markers]
-    assert is_recorded([*known, KnownKey(Path("f"), 2, "ssh-rsa", b"other")], b"blob") is accepted
+    keys = [KnownKey(Path("f"), 1, "ssh-rsa", b"blob", marker) for marker in markers]
+    assert is_recorded([*keys, KnownKey(Path("f"), 2, "ssh-rsa", b"other")], b"blob") is accepted
 
 
 def test_openssh_agrees(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_openssh_agrees(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"{record_name(host('gpu1', 2222))} {kind} {blob}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", file], check=True, capture_output=True)
-    (found,) = known_keys(host("gpu1", 2222, file))
+    (record,) = known_keys(host("gpu1", 2222, file))
     shown = subprocess.run(["ssh-keygen", "-l", "-f", key], check=True, capture_output=True, text=True).stdout
-    assert fingerprint(found.blob) in shown
+    assert fingerprint(record.blob) in shown
     assert known_keys(host("gpu1", 22, file)) == []

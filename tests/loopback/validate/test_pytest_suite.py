@@ -30,7 +30,7 @@ def suite(*argv: object) -> tuple[int, str]:
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path) -> LoopbackFleet:
+def fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> LoopbackFleet:
     server = sshd()
     fleet = LoopbackFleet(tmp_path, server, {"gpu1": {"profile": "right"}, "gpu2": {"profile": "wrong"}})
     text = (
@@ -52,14 +52,14 @@ def test_without_hosts_it_does_not_run_and_says_how() -> None:
 
 @pytest.mark.parametrize("config", ["ssh_config", "ssh_config_sudo"])
 def test_one_test_per_check_and_host_with_the_findings_own_words(
-    made: LoopbackFleet, tmp_path: Path, config: str
+    fleet: LoopbackFleet, tmp_path: Path, config: str
 ) -> None:
     before = programs()
     xml = tmp_path / "junit.xml"
     code, out = suite(
         "--hosts=ssh://gpu1,ssh://gpu2",
         f"--ssh-config={tmp_path / config}",
-        f"--fleet={made.path}",
+        f"--fleet={fleet.path}",
         f"--junitxml={xml}",
     )
     assert code == pytest.ExitCode.TESTS_FAILED, out
@@ -78,21 +78,21 @@ def test_one_test_per_check_and_host_with_the_findings_own_words(
         time.sleep(0.5)
 
 
-def test_a_host_that_cannot_be_asked_is_a_failed_test(made: LoopbackFleet, tmp_path: Path) -> None:
-    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config_closed'}", f"--fleet={made.path}")
+def test_a_host_that_cannot_be_asked_is_a_failed_test(fleet: LoopbackFleet, tmp_path: Path) -> None:
+    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config_closed'}", f"--fleet={fleet.path}")
     assert code == pytest.ExitCode.TESTS_FAILED
     assert "this host could not be asked" in out
     assert "Connection refused" in out
 
 
-def test_a_name_that_is_not_in_the_fleet(made: LoopbackFleet, tmp_path: Path) -> None:
-    code, out = suite("--hosts=ssh://gpu9", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={made.path}")
+def test_a_name_that_is_not_in_the_fleet(fleet: LoopbackFleet, tmp_path: Path) -> None:
+    code, out = suite("--hosts=ssh://gpu9", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={fleet.path}")
     assert code != pytest.ExitCode.OK
     assert "has no host 'gpu9'; it has gpu1, gpu2" in out
 
 
-def test_a_lock_that_does_not_fit(made: LoopbackFleet, tmp_path: Path) -> None:
-    made.path.write_text(made.path.read_text().replace("os: debian-13", "os: debian-12", 1))
-    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={made.path}")
+def test_a_lock_that_does_not_fit(fleet: LoopbackFleet, tmp_path: Path) -> None:
+    fleet.path.write_text(fleet.path.read_text().replace("os: debian-13", "os: debian-12", 1))
+    code, out = suite("--hosts=ssh://gpu1", f"--ssh-config={tmp_path / 'ssh_config'}", f"--fleet={fleet.path}")
     assert code != pytest.ExitCode.OK
     assert "the lock does not fit the fleet file" in out

@@ -44,13 +44,13 @@ def want(target: Target, facts: BuildFacts) -> str:
 
 
 def chosen(
-    intent: Fleet, facts: dict[str, BuildFacts], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
+    intent: Fleet, facts: dict[str, BuildFacts], *wants: str, manifest: dict[str, Any] | None = None, by: str = ""
 ) -> dict[str, Supply]:
-    """``kept``: wants of kept builds; ``by``: who built them, by default whoever may."""
+    """``wants``: those of kept builds; ``by``: who built them, by default whoever may."""
 
-    def cached(wanted: str, builders: Sequence[str]) -> CachedBuild | None:
+    def cached(key: str, builders: Sequence[str]) -> CachedBuild | None:
         builder = by or next(iter(builders), "")
-        return CachedBuild(builder, manifest or {}) if wanted in kept and builder in builders else None
+        return CachedBuild(builder, manifest or {}) if key in wants and builder in builders else None
 
     return supplies(intent, LOCK, facts, cached)
 
@@ -105,10 +105,10 @@ def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselv
 
 
 def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
-    kept = want(TARGET, PLAIN)
+    key = want(TARGET, PLAIN)
     intent = fleet("a", "b", "c", c="build")
-    assert summary(chosen(intent, dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
-    assert summary(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
+    assert summary(chosen(intent, dict.fromkeys("ab", PLAIN), key)) == {"a": "cache", "b": "cache"}
+    assert summary(chosen(fleet("a", builder=True), {"a": PLAIN}, key)) == {"a": "cache"}
 
 
 def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
@@ -142,8 +142,8 @@ def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
     one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
     hosts = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
     assert summary(hosts) == {"a": "build", "b": "build", "c": "a"}
-    kept = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
-    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
+    manifest = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
+    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=manifest)
     assert summary(hosts) == {"a": "build", "b": "cache"}
     away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
     hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
@@ -227,7 +227,7 @@ def test_what_a_builder_has_built_is_looked_up() -> None:
         "a": replace(PLAIN, built=True, kernel_build=KERNEL),
         "b": replace(PLAIN, built=True, kernel_build=(KERNEL[0], "b")),
     }
-    hosts = supplies(fleet("a", "b"), LOCK, facts, lambda wanted, _: wants.append(wanted))
+    hosts = supplies(fleet("a", "b"), LOCK, facts, lambda key, _: wants.append(key))
     assert {supply.want for supply in hosts.values()} <= set(wants)
 
 
@@ -251,9 +251,9 @@ class TestClaims:
         assert summary(hosts) == {"gpu1": source, "gpu2": source, "evil": "build"}
 
     def test_a_kept_build_counts_only_if_a_supplier_built_it(self) -> None:
-        intent, kept = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
-        assert summary(chosen(intent, {"gpu1": PLAIN}, kept, by="evil")) == {"gpu1": "none"}
-        hosts = chosen(intent, {"gpu1": PLAIN}, kept, by="build1")
+        intent, key = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
+        assert summary(chosen(intent, {"gpu1": PLAIN}, key, by="evil")) == {"gpu1": "none"}
+        hosts = chosen(intent, {"gpu1": PLAIN}, key, by="build1")
         assert (hosts["gpu1"].source, hosts["gpu1"].origin) == ("cache", "build1")
 
     def test_a_host_of_a_profile_that_builds_supplies_no_other_profile(self) -> None:
@@ -305,7 +305,7 @@ def test_a_plan_says_whose_code_hosts_run() -> None:
     hosts = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
     assert built_on(hosts) == {"build1": ["a", "c"]}
     assert origins(hosts) == ["These hosts run kernel code built on build1: a, c"]
-    kept = replace(PLAIN, received=True, builder="old1")
-    hosts = chosen(fleet("a", "b", builder=True), {"a": kept, "b": replace(kept, builder="")})
+    facts = replace(PLAIN, received=True, builder="old1")
+    hosts = chosen(fleet("a", "b", builder=True), {"a": facts, "b": replace(facts, builder="")})
     assert {supply.source for supply in hosts.values()} == {"kept"}
     assert origins(hosts) == ["These hosts run kernel code built on old1: a"]

@@ -97,7 +97,7 @@ def test_what_is_signed_by_another_or_claims_another_stack_is_not_kept(
             assert "what build1 built cannot be kept" in keep(shelf)[0].message
         archive(path, "a")
         for name, value in (("driver_version", "551"), ("kernel_release", "6.13"), ("nvidia_fs_version", "2")):
-            monkeypatch.setattr(run_archives, "expected_manifest", lambda *_, wanted={name: value}: wanted)
+            monkeypatch.setattr(run_archives, "expected_manifest", lambda *_, manifest={name: value}: manifest)
             assert f"its {name.replace('_', ' ')} is" in keep(shelf)[0].message
         assert cache.default(print).entries() == []
 
@@ -142,8 +142,8 @@ def test_what_a_host_told() -> None:
 
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
     value = answered(key={"arch": "\ud800", "ofed": "\udfff", "signatures": "\ud800"})
-    found = facts_from(value)
-    assign.want(TARGET, found)
+    facts = facts_from(value)
+    assign.want(TARGET, facts)
 
 
 def test_another_kernel_package_is_going_to_be_replaced() -> None:
@@ -198,13 +198,13 @@ def test_those_who_wait_for_a_failed_build_are_told_which(tmp_path: Path) -> Non
         "c": "c: disk full",
         "d": "d: disk full",
     }
-    found = provision._explained(run(failures, "b"), supplies, tmp_path).failures()
-    assert isinstance(found["b"], NotProvisioned)
-    assert found["b"].message == (
+    errors = provision._explained(run(failures, "b"), supplies, tmp_path).failures()
+    assert isinstance(errors["b"], NotProvisioned)
+    assert errors["b"].message == (
         "b: not provisioned because a, which builds its modules (key aaaaaaaaaaaa), failed:"
         " a: gds_modules: Build with DKMS: nvidia does not compile"
     )
-    assert {name: type(error).__name__ for name, error in found.items() if name != "b"} == dict.fromkeys(
+    assert {name: type(error).__name__ for name, error in errors.items() if name != "b"} == dict.fromkeys(
         "acd", "ConvergeFailed"
     )
     archive_of(WANT, tmp_path).touch()
@@ -218,8 +218,8 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         "b": HostPlan("b", supply=lacking),
         "c": HostPlan("c", supply=Supply("build", "", WANT)),
     }
-    (found,) = provision._without_supply(plans, ["b"]).values()
-    assert found.message == "a: not provisioned: no machine builds its modules: nobody is there"
+    (failure,) = provision._without_supply(plans, ["b"]).values()
+    assert failure.message == "a: not provisioned: no machine builds its modules: nobody is there"
 
 
 @pytest.mark.parametrize(
@@ -243,5 +243,5 @@ def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:
     supply = Supply("receive", "x", WANT, cached=True, origin="build1")
     plans = {name: HostPlan(name, unknown=("why",), supply=supply) for name in ("a", "b")}
     assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in plan_report.text(plans)
-    found = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))
-    assert found["code_built_on"] == {"build1": ["a", "b"]}
+    document = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))
+    assert document["code_built_on"] == {"build1": ["a", "b"]}

@@ -30,12 +30,12 @@ def objects(result: Result, *, unknown: bool = False) -> list[dict[str, Any]]:
 
 
 def test_one_object_a_line_for_each_file_in_order() -> None:
-    found = objects(parse("--json", DIRECT, REFUSED, LOG))
-    assert [item["file"] for item in found] == [str(DIRECT), str(REFUSED), str(LOG)]
-    assert [item["verdict"] for item in found] == ["direct", "refused", "compat"]
-    assert [item["kind"] for item in found] == ["gdscheck", "gdscheck", "cufile.log"]
-    assert all(key in item for item in found for key in ("file", *KEYS, "verdict"))
-    assert found[1]["errors"][0] == {
+    reports = objects(parse("--json", DIRECT, REFUSED, LOG))
+    assert [report["file"] for report in reports] == [str(DIRECT), str(REFUSED), str(LOG)]
+    assert [report["verdict"] for report in reports] == ["direct", "refused", "compat"]
+    assert [report["kind"] for report in reports] == ["gdscheck", "gdscheck", "cufile.log"]
+    assert all(key in report for report in reports for key in ("file", *KEYS, "verdict"))
+    assert reports[1]["errors"][0] == {
         "line": "json type mismatch, config read failed for json field properties.use_poll_mode",
         "means": "the value of properties.use_poll_mode has a wrong type",
         "code": 5002,
@@ -45,17 +45,17 @@ def test_one_object_a_line_for_each_file_in_order() -> None:
 
 @pytest.mark.parametrize("words", [(), ("-",)])
 def test_standard_input(words: tuple[str, ...]) -> None:
-    (found,) = objects(parse("--json", *words, text=DIRECT.read_bytes()))
-    assert (found["file"], found["verdict"], found["exit_status"]) == ("-", "direct", 0)
+    (report,) = objects(parse("--json", *words, text=DIRECT.read_bytes()))
+    assert (report["file"], report["verdict"], report["exit_status"]) == ("-", "direct", 0)
 
 
 def test_an_exit_status_that_is_given_overrules_the_file_but_not_the_verdict() -> None:
-    (found,) = objects(parse("--json", "--exit-status", "134", DIRECT))
-    assert (found["exit_status"], found["verdict"]) == (134, "direct")
-    assert "it ended with status 134 after a whole report" in found["warnings"]
-    (found,) = objects(parse("--json", "--exit-status", "0", REFUSED))
-    assert (found["exit_status"], found["verdict"]) == (0, "refused")
-    assert "it ended with status 0, although the library gave up" in found["warnings"]
+    (report,) = objects(parse("--json", "--exit-status", "134", DIRECT))
+    assert (report["exit_status"], report["verdict"]) == (134, "direct")
+    assert "it ended with status 134 after a whole report" in report["warnings"]
+    (report,) = objects(parse("--json", "--exit-status", "0", REFUSED))
+    assert (report["exit_status"], report["verdict"]) == (0, "refused")
+    assert "it ended with status 0, although the library gave up" in report["warnings"]
 
 
 def test_text_tells_verdict_reason_and_rows() -> None:
@@ -68,9 +68,9 @@ def test_text_tells_verdict_reason_and_rows() -> None:
 
 
 def test_what_is_no_report_is_told_so() -> None:
-    (found,) = objects(parse("--json", text=b"hello\n"), unknown=True)
-    assert (found["kind"], found["verdict"], found["storage"]) == ("unknown", "unknown", {})
-    assert found["reasons"] == ["this is neither output of gdscheck nor a libcufile log of level INFO or more"]
+    (report,) = objects(parse("--json", text=b"hello\n"), unknown=True)
+    assert (report["kind"], report["verdict"], report["storage"]) == ("unknown", "unknown", {})
+    assert report["reasons"] == ["this is neither output of gdscheck nor a libcufile log of level INFO or more"]
 
 
 @pytest.mark.parametrize("words", [("nowhere.txt",), (str(EVIDENCE),), ("--exit-status", "x", "-"), ("--frob",)])
@@ -88,9 +88,9 @@ def test_the_verb_is_listed_and_has_examples() -> None:
 
 def test_the_page_tells_every_verdict_and_key() -> None:
     page = (EVIDENCE.parents[1] / "docs" / "gdscheck.md").read_text()
-    (found,) = objects(parse("--json", DIRECT))
-    assert not [key for key in found if f"`{key}`" not in page]
-    assert not [key for key in (*found["rdma"], *found["platform"], *found["gpus"][0]) if f"`{key}`" not in page]
+    (report,) = objects(parse("--json", DIRECT))
+    assert not [key for key in report if f"`{key}`" not in page]
+    assert not [key for key in (*report["rdma"], *report["platform"], *report["gpus"][0]) if f"`{key}`" not in page]
     assert not [verdict for verdict in VERDICTS if f"| `{verdict}` |" not in page]
 
 
@@ -98,9 +98,9 @@ def test_what_is_not_understood_is_no_success(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.txt"
     garbage.write_bytes(bytes(range(256)))
     for words in (("--json", garbage), (garbage,), (DIRECT, garbage), (garbage, DIRECT)):
-        found = parse(*words).exception
-        assert isinstance(found, ChecksUnknown)
-        assert found.message.startswith(f"{garbage}: ")
+        error = parse(*words).exception
+        assert isinstance(error, ChecksUnknown)
+        assert error.message.startswith(f"{garbage}: ")
     rows = objects(parse("--json", garbage, DIRECT), unknown=True)
     assert [row["verdict"] for row in rows] == ["unknown", "direct"]
     assert parse(DIRECT, REFUSED, LOG).exit_code == 0

@@ -54,10 +54,10 @@ def test_one_object_a_module(root: Root, capsys: pytest.CaptureFixture[str]) -> 
     code, out, err = run(capsys, "audit", "--json", "--kernel", RELEASE, "--root", str(root.path))
     assert (code, err) == (24, "")
     results = json.loads(out)
-    assert [(item["module"], item["ok"]) for item in results] == [("nvidia", True), ("nvidia_fs", False)]
-    for item in results:
-        assert {"module", "ok", "findings"} <= set(item)
-        for finding in item["findings"]:
+    assert [(result["module"], result["ok"]) for result in results] == [("nvidia", True), ("nvidia_fs", False)]
+    for result in results:
+        assert {"module", "ok", "findings"} <= set(result)
+        for finding in result["findings"]:
             assert set(finding) == {"id", "severity", "outcome", "message", "hint"}
 
 
@@ -74,13 +74,13 @@ def test_what_cannot_be_audited_is_an_error_with_a_hint(root: Root, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [(["audit", "--fast"], "unrecognized arguments: --fast"), (["build"], "the following arguments are required")],
 )
-def test_a_wrong_command_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *words)
     assert code == 2
-    assert said in err
+    assert message in err
 
 
 def test_no_driver_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ from gdsdeploy.host.apply import model, registry
 from gdsdeploy.host.apply.model import Change, Refusal
 
 WANT = "a" * 32
-THERE, OTHER = "1" * 64, "2" * 64
+ARCHIVE, OTHER = "1" * 64, "2" * 64
 BUILDS = Supply("build", "", WANT)
 DELIVERS = replace(BUILDS, delivers=True)
 FROM_BUILDER = Supply("receive", "", WANT, builder="build1")
 CACHED = Supply("receive", "", WANT, cached=True)
-KEPT = Supply("receive", "", WANT)
+RECEIVES = Supply("receive", "", WANT)
 WRITE = Change("write", "/etc/cufile.json", "", "sha256:1", "missing", resource="cufile")
 BUILT = Change("build", "nvidia/1", "", "6.12", "stale", resource="modules")
 PACK = Change("pack", "/var/lib/gdsdeploy/modules-6.12.tar", "", "", "missing", resource="modules")
@@ -28,12 +28,12 @@ RECEIVED = Change("receive", "/var/lib/gdsdeploy/modules-6.12.tar", "", "", "not
 REBOOT = Change("reboot", "kernel 6.12", "kernel 6.1", "kernel 6.12", "running", "reboot", "reboot")
 
 
-def modules(*changes: Change, archive: str = THERE) -> Result:
+def modules(*changes: Change, archive: str = ARCHIVE) -> Result:
     return Result("modules", changes, report={"archive": archive})
 
 
-def answer(*build: Change, archive: str = THERE) -> dict[str, list[Result]]:
-    """A host that has the archive THERE in place, and would build what ``build`` says."""
+def answer(*build: Change, archive: str = ARCHIVE) -> dict[str, list[Result]]:
+    """A host that has the archive ARCHIVE in place, and would build what ``build`` says."""
     return {
         BUILD: [modules(*build, archive=archive), Result("reboot")],
         KEEP: [modules(archive=archive), Result("reboot")],
@@ -63,8 +63,8 @@ def test_the_worst_change_says_what_it_does_to_work() -> None:
         (BUILDS, None, ["build"]),
         (DELIVERS, None, ["build", "pack"]),
         (DELIVERS, OTHER, ["build", "pack"]),
-        (KEPT, None, []),
-        (CACHED, THERE, []),
+        (RECEIVES, None, []),
+        (CACHED, ARCHIVE, []),
         (CACHED, OTHER, ["receive", "reboot"]),
         (FROM_BUILDER, None, ["receive", "reboot"]),
     ],
@@ -74,9 +74,9 @@ def test_the_way_to_its_modules_decides(supply: Supply, archive: str | None, exp
 
 
 def test_a_builder_packs_only_what_the_controller_lacks() -> None:
-    assert kinds(plan("a", answer(PACK), DELIVERS, THERE)) == [], "any build of its key is as good"
+    assert kinds(plan("a", answer(PACK), DELIVERS, ARCHIVE)) == [], "any build of its key is as good"
     assert kinds(plan("a", answer(), DELIVERS, None)) == ["pack"], "it has packed, and the controller has lost it"
-    assert plan("a", answer(), DELIVERS, THERE).satisfied
+    assert plan("a", answer(), DELIVERS, ARCHIVE).satisfied
 
 
 def test_an_archive_is_received_under_its_digest() -> None:
@@ -90,7 +90,7 @@ def test_an_archive_is_received_under_its_digest() -> None:
 
 def test_a_certificate_that_is_to_come_is_a_change_and_no_refusal() -> None:
     waits = Result("signing", refusals=(Refusal("not-delivered", "no certificate yet"),))
-    result = plan("a", {KEEP: [waits, modules()]}, KEPT, None)
+    result = plan("a", {KEEP: [waits, modules()]}, RECEIVES, None)
     assert result.refusal == ""
     assert [(change.kind, change.resource, change.reason) for change in result.changes] == [
         ("receive", "signing", "not-delivered")

@@ -58,22 +58,22 @@ def fleet(**profile: Any) -> Fleet:
 
 
 def test_everything_comes_from_the_lock_and_the_profile() -> None:
-    found = expectation(fleet(builder="build1"), lock(), "gpu1")
+    expected = expectation(fleet(builder="build1"), lock(), "gpu1")
     text = render("gds", fleet().profiles["gds"], "1.9.1.3")
-    assert found.host == "gpu1"
-    assert found.profile == "gds"
-    assert found.os == "debian-13"
-    assert found.arch == "x86_64"
-    assert found.kernel_release == "6.12.94+deb13-amd64"
-    assert (found.driver_version, found.driver_flavour) == ("550.163.01", "open")
-    assert found.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
-    assert (found.mode, found.rdma) == ("nvidia-fs", "none")
-    assert (found.nvidia_fs_version, found.libcufile_version) == ("2.19.7", "1.9.1.3")
-    assert found.cufile_path == "/etc/cufile.json"
-    assert found.cufile_sha256 == hashlib.sha256(text.encode()).hexdigest()
-    assert found.storage == [{"mount": "/mnt/nvme", "path": "compat"}]
-    assert found.lock_digest == "sha256:" + "1" * 64
-    assert from_json(found.to_json()) == found
+    assert expected.host == "gpu1"
+    assert expected.profile == "gds"
+    assert expected.os == "debian-13"
+    assert expected.arch == "x86_64"
+    assert expected.kernel_release == "6.12.94+deb13-amd64"
+    assert (expected.driver_version, expected.driver_flavour) == ("550.163.01", "open")
+    assert expected.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
+    assert (expected.mode, expected.rdma) == ("nvidia-fs", "none")
+    assert (expected.nvidia_fs_version, expected.libcufile_version) == ("2.19.7", "1.9.1.3")
+    assert expected.cufile_path == "/etc/cufile.json"
+    assert expected.cufile_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert expected.storage == [{"mount": "/mnt/nvme", "path": "compat"}]
+    assert expected.lock_digest == "sha256:" + "1" * 64
+    assert from_json(expected.to_json()) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_everything_comes_from_the_lock_and_the_profile() -> None:
     [("auto", {"libcufile0", "linux-image"}), ("build", {"libcufile0", "linux-image", "gcc-14"})],
 )
 def test_a_host_that_has_to_build_has_what_builds(modules: str, packages: set[str]) -> None:
-    found = expectation(fleet(modules=modules), lock(), "gpu1").packages
-    assert set(found) == packages
-    assert found["libcufile0"] == "libcufile0-1"
+    versions = expectation(fleet(modules=modules), lock(), "gpu1").packages
+    assert set(versions) == packages
+    assert versions["libcufile0"] == "libcufile0-1"
 
 
 def test_a_mode_without_nvidia_fs_expects_none() -> None:
@@ -103,10 +103,10 @@ def test_a_cufile_section_that_cannot_be_rendered() -> None:
 
 def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
     mounts = [{"mount": "/mnt/nvme"}, {"mount": "/data", "path": "compat", "scratch": False}]
-    found = expectation(fleet(storage=mounts), lock(), "gpu1")
-    assert found.storage == [
+    expected = expectation(fleet(storage=mounts), lock(), "gpu1")
+    assert expected.storage == [
         {"mount": "/mnt/nvme", "path": "direct"},
         {"mount": "/data", "path": "compat", "scratch": "no"},
     ]
-    assert request_for(found).scratch == ("/mnt/nvme",)
-    assert request_for(found).mounts == ("/mnt/nvme", "/data")
+    assert request_for(expected).scratch == ("/mnt/nvme",)
+    assert request_for(expected).mounts == ("/mnt/nvme", "/data")

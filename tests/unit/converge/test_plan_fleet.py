@@ -48,12 +48,12 @@ def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
     run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
     document = plan_fleet.desired_documents(fleet, LOCK, run_files, [name])[name]
-    found = {}
+    variants = {}
     for way, resources in document["variants"].items():
         entries = engine.read_resources({"version": document["version"], "resources": resources})
-        found[way] = {entry.name: entry.desired for entry in entries}
-        assert len(entries) == len(found[way]), "each resource stands once"
-    return found
+        variants[way] = {entry.name: entry.desired for entry in entries}
+        assert len(entries) == len(variants[way]), "each resource stands once"
+    return variants
 
 
 HOST = [
@@ -67,22 +67,22 @@ BUILDER = [
 
 
 def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
-    found = ways(fleet, "gpu1")
-    assert list(found) == ["build", "keep", "receive"]
-    assert list(found["keep"]) == list(found["receive"]) == HOST
-    assert list(found["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
-    sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in found.items()}
+    variants = ways(fleet, "gpu1")
+    assert list(variants) == ["build", "keep", "receive"]
+    assert list(variants["keep"]) == list(variants["receive"]) == HOST
+    assert list(variants["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
+    sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
-    assert found["build"]["modules"].hand_over
-    packages = {entry.package for entry in found["keep"]["packages.kernel"].wanted}
-    assert packages < {entry.package for entry in found["build"]["packages.kernel"].wanted}, "headers are for builds"
+    assert variants["build"]["modules"].hand_over
+    packages = {entry.package for entry in variants["keep"]["packages.kernel"].wanted}
+    assert packages < {entry.package for entry in variants["build"]["packages.kernel"].wanted}, "headers are for builds"
 
 
 def test_a_builder_builds(fleet: Fleet) -> None:
-    found = ways(fleet, "build1")
-    assert list(found) == ["build"]
-    assert list(found["build"]) == BUILDER
-    assert found["build"]["expectation"].content == ""
+    variants = ways(fleet, "build1")
+    assert list(variants) == ["build"]
+    assert list(variants["build"]) == BUILDER
+    assert variants["build"]["expectation"].content == ""
 
 
 @pytest.mark.parametrize(("wish", "expected"), [("build", ["build"]), ("receive", ["keep", "receive"])])
@@ -92,17 +92,17 @@ def test_the_fleet_file_has_the_last_word(fleet: Fleet, wish: str, expected: lis
 
 
 def test_a_host_without_a_kernel_of_its_own_is_neither_booted_nor_loaded(fleet: Fleet) -> None:
-    found = ways(changed(fleet, own_kernel=False), "gpu1")["keep"]
-    assert set(HOST) - set(found) == {"guard", "boot_default", "loaded", "reboot"}
+    entries = ways(changed(fleet, own_kernel=False), "gpu1")["keep"]
+    assert set(HOST) - set(entries) == {"guard", "boot_default", "loaded", "reboot"}
 
 
 def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path: Path) -> None:
     signed = changed(fleet, signing=Signing(certificate="/etc/keys/modules.der"))
-    found = ways(signed, "gpu1")
-    assert list(found["keep"]).index("signing") == list(found["keep"]).index("modules") - 1
-    assert list(found["build"]).index("signing") == list(found["build"]).index("recipes") - 1
-    assert (found["build"]["signing"].signs, found["build"]["signing"].certificate_content) == (True, "")
-    assert found["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
+    variants = ways(signed, "gpu1")
+    assert list(variants["keep"]).index("signing") == list(variants["keep"]).index("modules") - 1
+    assert list(variants["build"]).index("signing") == list(variants["build"]).index("recipes") - 1
+    assert (variants["build"]["signing"].signs, variants["build"]["signing"].certificate_content) == (True, "")
+    assert variants["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
     values = {"gds_secureboot_signs": False}
     (tmp_path / "c.der").write_bytes(b"certificate")
     delivered = desired._fields("shared", str(tmp_path / "c.der"), values, desired.Files(), "")

@@ -30,16 +30,16 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
     """(hosts, arguments) of every call of the host program; none of them is answered."""
-    found: list[tuple[list[str], list[str]]] = []
+    runs: list[tuple[list[str], list[str]]] = []
 
     def fan_out(endpoints: Sequence[Any], _program: bytes, argv: Sequence[str], **_: Any) -> Iterator[Any]:
-        found.append(([endpoint.host for endpoint in endpoints], list(argv)))
+        runs.append(([endpoint.host for endpoint in endpoints], list(argv)))
         raise HostUnreachable("gone")
         yield  # it is a generator, as the real one
 
     monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [Named(name) for name in names])
     monkeypatch.setattr(transport, "fan_out", fan_out)
-    return found
+    return runs
 
 
 class Named:

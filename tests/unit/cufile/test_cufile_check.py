@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gdsdeploy import cli
 from gdsdeploy.cufile import machine
 from gdsdeploy.cufile.check import MachineFacts, check, judged_release, kinds
-from gdsdeploy.cufile.model import ASKED, known_keys
+from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys
 from gdsdeploy.cufile.verdict import What, judge
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.differential import deviations
@@ -25,11 +25,11 @@ from tests.cufile.documents import document
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
-HERE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
+MACHINE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
 
 
-def found(text: str | bytes, release: tuple[int, int], here: MachineFacts | None = None) -> list[str]:
-    report = check(text if isinstance(text, bytes) else text.encode(), release, here)
+def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFacts | None = None) -> list[str]:
+    report = check(text if isinstance(text, bytes) else text.encode(), release, facts)
     return [f"{one.line}:{one.column} {one.severity} {one.id} {one.key}" for one in report.findings]
 
 
@@ -82,9 +82,9 @@ def found(text: str | bytes, release: tuple[int, int], here: MachineFacts | None
     ],
 )  # fmt: skip
 def test_each_finding(release: str, text: str, accepted: bool, expected: list[str]) -> None:
-    judged, _ = judged_release(release)
-    assert found(text, judged) == expected
-    assert check(text.encode(), judged).accepted is accepted
+    nearest, _ = judged_release(release)
+    assert finding_lines(text, nearest) == expected
+    assert check(text.encode(), nearest).accepted is accepted
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_each_finding(release: str, text: str, accepted: bool, expected: list[st
     ],
 )  # fmt: skip
 def test_what_this_machine_has_to_say(text: str, accepted: bool, expected: list[str]) -> None:
-    report = check(text.encode(), (1, 20), HERE)
+    report = check(text.encode(), (1, 20), MACHINE)
     assert [f"{one.id} {one.key}" for one in report.findings] == expected
     assert report.accepted is accepted
-    assert found(text, (1, 20)) == []
+    assert finding_lines(text, (1, 20)) == []
     assert check(text.encode(), (1, 20)).accepted
 
 
@@ -120,7 +120,7 @@ def test_every_id_is_shown_above_and_documented() -> None:
     ]
 
 
-@given(st.integers(0, 10**9), st.sampled_from(ASKED))
+@given(st.integers(0, 10**9), st.sampled_from(EXAMINED_RELEASES))
 def test_what_the_library_refuses_is_always_an_error(seed: int, release: tuple[int, int]) -> None:
     text = document(random.Random(seed), release)
     report = check(text, release)
@@ -234,4 +234,4 @@ def test_every_key_has_a_finding_for_a_wrong_type() -> None:
         parts = name.split(".")
         text = "".join(f'{{"{part}":' for part in parts) + "[[]]" + "}" * len(parts)
         expected = "not-written" if key.refused else "wrong-type"
-        assert [expected, name] in [line.split()[2:] for line in found(text, release)]
+        assert [expected, name] in [line.split()[2:] for line in finding_lines(text, release)]

@@ -16,7 +16,7 @@ def plain(node: Node) -> object:
     """The value as Python has it; of repeated names the last."""
     if node.kind == "object":
         return {member.name: plain(member.value) for member in node.members}
-    return [plain(item) for item in node.items] if node.kind == "array" else node.value
+    return [plain(child) for child in node.items] if node.kind == "array" else node.value
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_every_value_has_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "rest"),
     [(b"{} // x\n/* y */\n ", None), (b"{}x", "x"), (b"{} // x\n }", "}"), (b"{} /* y", "/* y"), (b"{}", None)],
 )
-def test_text_after_the_end_is_found(text: bytes, found: str | None) -> None:
+def test_text_after_the_end_is_found(text: bytes, rest: str | None) -> None:
     document = read(text)
     ignored = document.ignored()
-    assert (None if ignored is None else document.text[ignored:]) == found
+    assert (None if ignored is None else document.text[ignored:]) == rest
 
 
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]",:/*\\\n 0-eu.tfn\0', max_size=60).map(str.encode))

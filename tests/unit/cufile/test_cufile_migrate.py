@@ -15,7 +15,7 @@ from gdsdeploy import cli
 from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.migrate import migrate
-from gdsdeploy.cufile.model import ASKED
+from gdsdeploy.cufile.model import EXAMINED_RELEASES
 from gdsdeploy.cufile.verdict import judge
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.documents import document
@@ -108,7 +108,7 @@ def test_a_default_that_changed_is_said_and_not_written() -> None:
     }
 
 
-@given(st.integers(0, 10**9), st.sampled_from(ASKED), st.sampled_from(ASKED))
+@given(st.integers(0, 10**9), st.sampled_from(EXAMINED_RELEASES), st.sampled_from(EXAMINED_RELEASES))
 def test_what_was_right_is_right_for_the_target(seed: int, source: tuple[int, int], target: tuple[int, int]) -> None:
     text = document(random.Random(seed), source)
     if not judge(text, source).accepted or check(text, source).errors:

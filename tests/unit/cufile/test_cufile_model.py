@@ -45,11 +45,11 @@ def test_the_data_holds_together() -> None:
             default = key.default_for((1, minor)) if key.read_by((1, minor)) else None
             if default is not None:
                 document: dict[str, Any] = {}
-                here = document
+                section = document
                 *path, last = name.split(".")
                 for part in path:
-                    here = here.setdefault(part, {})
-                here[last] = default
+                    section = section.setdefault(part, {})
+                section[last] = default
                 relation = "may not exceed" if last == "per_buffer_cache_size_kb" else "entries"
                 assert [m for m in messages(document, f"1.{minor}") if relation not in m] == [], (name, minor)
 
@@ -63,10 +63,10 @@ def test_defaults_are_what_the_library_reports_about_itself(report: Path) -> Non
     shown = {key.shown or name: key.default_for(release) for name, key in keys(release).items()}
     compared = 0
     for line in report.read_text().split("CUFILE CONFIGURATION:")[1].split("GPU INFO:")[0].splitlines():
-        found = re.match(r"\s*([a-z0-9_]+(?:\.[a-zA-Z0-9_]+)+)\s*:\s*(.*?)\s*$", line)
-        if not found:
+        match = re.match(r"\s*([a-z0-9_]+(?:\.[a-zA-Z0-9_]+)+)\s*:\s*(.*?)\s*$", line)
+        if not match:
             continue
-        name, value = found[1], found[2]
+        name, value = match[1], match[2]
         assert name in shown, f"{name} is printed by {report.name} and not in keys.yml"
         default = shown[name]
         if default is None:
@@ -114,9 +114,9 @@ def test_defaults_are_what_the_library_reports_about_itself(report: Path) -> Non
     ],
 )  # fmt: skip
 def test_each_kind_of_problem(release: str, document: dict[str, Any], expected: str) -> None:
-    found = messages(document, release)
-    assert len(found) == 1, found
-    assert expected in found[0]
+    problems = messages(document, release)
+    assert len(problems) == 1, problems
+    assert expected in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_what_the_library_takes_is_no_problem(release: str, document: dict[str, 
 
 
 def test_every_problem_is_reported_at_once() -> None:
-    found = check({"properties": {"io_batchsize": 0, "poll_mode_max_size_kb": 5}, "loging": {}}, (1, 9))
-    assert [problem.key for problem in found] == [
+    problems = check({"properties": {"io_batchsize": 0, "poll_mode_max_size_kb": 5}, "loging": {}}, (1, 9))
+    assert [problem.key for problem in problems] == [
         "properties.io_batchsize",
         "properties.poll_mode_max_size_kb",
         "loging",
     ]
-    assert found[0] == Problem("properties.io_batchsize", "must be 1 to 256 (found 0)")
+    assert problems[0] == Problem("properties.io_batchsize", "must be 1 to 256 (found 0)")
 
 
 _NAMES = st.sampled_from(sorted({part for name in known_keys() for part in name.split(".")})) | st.text(max_size=5)

@@ -115,23 +115,23 @@ MORE: dict[str, str] = json.loads(Path(__file__).with_name("secret_probes.json")
 def test_a_secret_is_gone_and_its_surroundings_stay(name: str) -> None:
     text, stays = PROBES[name]
     redactor = Redactor()
-    found = redactor.text(text)
-    assert "hunter2" not in found
-    assert REDACTED in found
-    assert stays in found
+    output = redactor.text(text)
+    assert "hunter2" not in output
+    assert REDACTED in output
+    assert stays in output
     assert redactor.summary()["secret"] >= 1
-    assert redactor.text(found) == found, "once is enough"
+    assert redactor.text(output) == output, "once is enough"
 
 
 @pytest.mark.parametrize("name", MORE)
 def test_a_secret_between_other_lines_is_gone(name: str) -> None:
     redactor = Redactor()
-    found = redactor.text(f"x: before\n{MORE[name]}\n\nx: after\n")
-    assert "hunter2" not in found.lower()
-    assert REDACTED in found
-    assert found.startswith("x: before\n")
-    assert found.endswith("x: after\n")
-    assert redactor.text(found) == found, "once is enough"
+    output = redactor.text(f"x: before\n{MORE[name]}\n\nx: after\n")
+    assert "hunter2" not in output.lower()
+    assert REDACTED in output
+    assert output.startswith("x: before\n")
+    assert output.endswith("x: after\n")
+    assert redactor.text(output) == output, "once is enough"
 
 
 def test_there_are_enough_probes() -> None:
@@ -157,7 +157,7 @@ def test_json_with_lists_and_objects_stays_json(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "masked"),
+    ("value", "masked"),
     [
         ({"tokens": ["hunter2", 1, ""]}, {"tokens": [REDACTED, 1, ""]}),
         ({"secret": {"value": "hunter2", "n": [2]}}, {"secret": {"value": REDACTED, "n": [2]}}),
@@ -165,20 +165,20 @@ def test_json_with_lists_and_objects_stays_json(name: str) -> None:
         ({"name": "COLOUR", "value": "red"}, {"name": "COLOUR", "value": "red"}),
     ],
 )
-def test_everything_below_a_key_of_a_secret_is_masked(given: object, masked: object) -> None:
-    assert Redactor().value(given) == masked
+def test_everything_below_a_key_of_a_secret_is_masked(value: object, masked: object) -> None:
+    assert Redactor().value(value) == masked
 
 
 def test_json_is_masked_by_its_keys() -> None:
-    given = {"env": {"TOKEN": "hunter2", "client-key-data": "hunter2", "pass": 3, "a": ["b"]}, "pass": "hunter2"}
+    document = {"env": {"TOKEN": "hunter2", "client-key-data": "hunter2", "pass": 3, "a": ["b"]}, "pass": "hunter2"}
     redactor = Redactor()
-    found = redactor.value(given)
-    assert found == {
+    output = redactor.value(document)
+    assert output == {
         "env": {"TOKEN": REDACTED, "client-key-data": REDACTED, "pass": 3, "a": ["b"]},
         "pass": REDACTED,
     }
     assert redactor.summary() == {"secret": 3}
-    assert redactor.value(found) == found
+    assert redactor.value(output) == output
 
 
 @pytest.mark.parametrize(

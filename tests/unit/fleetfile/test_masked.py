@@ -53,8 +53,8 @@ rollout:
 
 
 def test_every_private_value_is_masked_and_counted() -> None:
-    found: list[str] = []
-    text = mask_fleet(SECRETS, found.append)
+    values: list[str] = []
+    text = mask_fleet(SECRETS, values.append)
     assert "hunter2" not in text
     assert "#" not in text
     value = yaml.safe_load(text)
@@ -68,7 +68,7 @@ def test_every_private_value_is_masked_and_counted() -> None:
     assert value["rollout"]["drain"]["by"] == "command"
     assert value["profiles"]["gds"]["driver"]["options"] == {"key": "x"}
     assert value["hosts"]["gpu1"]["labels"] == {"user": "a", "rack": "r1"}
-    assert "https://chat.example/hunter2" in found
+    assert "https://chat.example/hunter2" in values
 
 
 def test_a_webhook_is_taken_out_of_other_texts_too() -> None:

@@ -9,13 +9,13 @@ import pytest
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.selection import select
 
-KNOWN = ["gpu1", "gpu2", "build1"]
+HOSTS = ["gpu1", "gpu2", "build1"]
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (None, KNOWN),
+        (None, HOSTS),
         ("gpu2", ["gpu2"]),
         ("build1,gpu1", ["gpu1", "build1"]),
         ("gpu*", ["gpu1", "gpu2"]),
@@ -23,16 +23,16 @@ KNOWN = ["gpu1", "gpu2", "build1"]
     ],
 )
 def test_selection(limit: str | None, expected: list[str]) -> None:
-    assert select(limit, KNOWN, Path("fleet.yml")) == expected
+    assert select(limit, HOSTS, Path("fleet.yml")) == expected
 
 
 @pytest.mark.parametrize("limit", ["gpu3", "", "gpu1,", "*9"])
 def test_what_selects_nothing_is_an_error(limit: str) -> None:
     with pytest.raises(FleetInvalid, match=r"--limit: fleet.yml has no host") as caught:
-        select(limit, KNOWN, Path("fleet.yml"))
+        select(limit, HOSTS, Path("fleet.yml"))
     assert caught.value.hint == "It has: gpu1, gpu2, build1"
 
 
 def test_the_nearest_name_is_offered() -> None:
     with pytest.raises(FleetInvalid, match="did you mean 'build1'"):
-        select("biuld1", KNOWN, Path("fleet.yml"))
+        select("biuld1", HOSTS, Path("fleet.yml"))

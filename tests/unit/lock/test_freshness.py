@@ -33,25 +33,25 @@ def wish(max_age: object) -> dict[str, Repository]:
 
 
 def test_an_old_index_without_valid_until_is_a_warning() -> None:
-    (found,) = judge([index(OLD + DAY)], {}, NOW)
-    assert (found.rule, found.warning) == ("index-age", True)
-    assert found.words.startswith(
+    (finding,) = judge([index(OLD + DAY)], {}, NOW)
+    assert (finding.rule, finding.warning) == ("index-age", True)
+    assert finding.words.startswith(
         "http://mirror.example/debian: the index of debian trixie is dated 2026-05-26T12:00:00Z, 181 days ago"
     )
 
 
 @pytest.mark.parametrize(
-    "found",
+    "other",
     [index(OLD - DAY), index(OLD - DAY, valid_until="2036-12-01T00:00:00Z"), index(-DAY)],
     ids=["young", "young and valid for long", "ahead"],
 )
-def test_other_indices_are_none(found: Index) -> None:
-    assert judge([found], {}, NOW) == []
+def test_other_indices_are_none(other: Index) -> None:
+    assert judge([other], {}, NOW) == []
 
 
 def test_an_old_index_that_is_valid_for_years_is_a_warning() -> None:
-    (found,) = judge([index(OLD + DAY, valid_until="2036-12-01T00:00:00Z")], {}, NOW)
-    assert "181 days ago, and is valid until 2036-12-01T00:00:00Z: is that mirror up to date?" in found.words
+    (finding,) = judge([index(OLD + DAY, valid_until="2036-12-01T00:00:00Z")], {}, NOW)
+    assert "181 days ago, and is valid until 2036-12-01T00:00:00Z: is that mirror up to date?" in finding.words
 
 
 @pytest.mark.parametrize("valid_until", [None, "2026-12-01T00:00:00Z"])

@@ -144,10 +144,10 @@ def test_a_newer_minor_is_read_with_a_warning(path: Path) -> None:
     value = yaml.safe_load(path.read_text())
     value["targets"]["gds"]["doca"] = {"version": "3.1"}
     resign(path, lock_version="1.7", targets=value["targets"])
-    said: list[str] = []
-    assert lockfile.read(path, warn=said.append).targets == LOCK.targets
-    assert len(said) == 1
-    assert "lock version 1.7" in said[0]
+    warnings: list[str] = []
+    assert lockfile.read(path, warn=warnings.append).targets == LOCK.targets
+    assert len(warnings) == 1
+    assert "lock version 1.7" in warnings[0]
 
 
 def test_an_edit_of_a_newer_minor_is_noticed_too(path: Path) -> None:
@@ -172,14 +172,14 @@ def test_another_major_is_refused(path: Path, version: str, hint: str) -> None:
 
 
 def test_a_lock_that_is_to_be_replaced_may_be_broken_but_not_newer(path: Path) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     assert lockfile.previous(path.parent / "none") is None
     assert lockfile.previous(path) == LOCK
     resign(path, lock_version="0.9")
-    assert lockfile.previous(path, warn=said.append) is None
+    assert lockfile.previous(path, warn=warnings.append) is None
     path.write_text("{")
-    assert lockfile.previous(path, warn=said.append) is None
-    assert len(said) == 2
+    assert lockfile.previous(path, warn=warnings.append) is None
+    assert len(warnings) == 2
     lockfile.write(path, LOCK)
     resign(path, lock_version="2.0")
     with pytest.raises(LockInvalid):
@@ -213,13 +213,13 @@ REASONS: list[tuple[dict[str, Any], Difference, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("profile", "difference", "subject", "expected", "found"), REASONS)
+@pytest.mark.parametrize(("profile", "difference", "subject", "expected", "actual"), REASONS)
 def test_a_changed_profile_is_named(
-    profile: dict[str, Any], difference: Difference, subject: str, expected: str, found: str
+    profile: dict[str, Any], difference: Difference, subject: str, expected: str, actual: str
 ) -> None:
     wish = {"version": 1, "profiles": {"gds": {"os": "debian-13", **profile}}, "hosts": {"gpu1": "gds"}}
     reasons = lockfile.status(Fleet.model_validate(wish), LOCK)
-    assert (difference, subject, expected, found) in [
+    assert (difference, subject, expected, actual) in [
         (reason.difference, reason.subject, reason.expected, reason.found) for reason in reasons
     ]
 

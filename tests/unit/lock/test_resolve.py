@@ -66,13 +66,13 @@ TWO_DRIVERS = [
 
 
 def test_the_newest_driver_wins_then_the_newest_kernel() -> None:
-    found = target(TWO_DRIVERS)
-    assert (found.driver.version, found.kernel.release) == ("570.133.07", "6.12.107+deb13-amd64")
+    result = target(TWO_DRIVERS)
+    assert (result.driver.version, result.kernel.release) == ("570.133.07", "6.12.107+deb13-amd64")
 
 
 def test_a_branch_holds_the_driver_and_the_kernel_follows() -> None:
-    found = target(TWO_DRIVERS, driver="550")
-    assert (found.driver.version, found.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
+    result = target(TWO_DRIVERS, driver="550")
+    assert (result.driver.version, result.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
 
 
 @pytest.mark.parametrize(
@@ -83,34 +83,34 @@ def test_a_kernel_is_pinned_by_any_of_its_names(pin: str) -> None:
 
 
 def test_every_package_that_follows_the_driver_has_its_version() -> None:
-    found = versions(target(TWO_DRIVERS, driver="550"))
+    packages = versions(target(TWO_DRIVERS, driver="550"))
     following = ("libcuda1", "libnvidia-ml1", "nvidia-smi", "nvidia-alternative", "firmware-nvidia-gsp",
                  "nvidia-open-kernel-dkms", "nvidia-open-kernel-support")  # fmt: skip
-    assert {found[name] for name in following} == {"550.163.01-2"}
+    assert {packages[name] for name in following} == {"550.163.01-2"}
 
 
 def test_the_newest_revision_of_userland_is_taken() -> None:
     """A rebuilt userland of the same driver is welcome; the pieces of it have to be of one build."""
-    found = versions(target([*TRIXIE, *proprietary_driver("550.163.01", "2+deb13u1")]))
-    assert found["libcuda1"] == found["nvidia-alternative"] == found["libnvidia-ml1"] == "550.163.01-2+deb13u1"
-    assert found["nvidia-open-kernel-dkms"] == "550.163.01-2"
+    packages = versions(target([*TRIXIE, *proprietary_driver("550.163.01", "2+deb13u1")]))
+    assert packages["libcuda1"] == packages["nvidia-alternative"] == packages["libnvidia-ml1"] == "550.163.01-2+deb13u1"
+    assert packages["nvidia-open-kernel-dkms"] == "550.163.01-2"
 
 
 def test_the_chosen_flavour_wins_over_the_order_of_alternatives() -> None:
-    found = versions(target())
-    assert "nvidia-open-kernel-dkms" in found
-    assert "nvidia-kernel-dkms" not in found
-    assert "nvidia-kernel-support" not in found
+    packages = versions(target())
+    assert "nvidia-open-kernel-dkms" in packages
+    assert "nvidia-kernel-dkms" not in packages
+    assert "nvidia-kernel-support" not in packages
 
 
 def test_the_proprietary_flavour_with_an_nvidia_fs_that_does_not_link() -> None:
     old = [*TRIXIE, *gds("2.13.5", "1.4.0.31", "11.8.0", "5"), *kernel("6.1.0-50", "6.1.176-1")]
-    found = target(old, driver={"version": "550", "flavour": "proprietary"}, kernel="6.1")
-    assert found.nvidia_fs is not None
-    assert found.nvidia_fs.version == "2.13.5"
-    assert found.driver.source_tree == "/usr/src/nvidia-current-550.163.01"
-    assert "nvidia-open-kernel-dkms" not in versions(found)
-    assert "nvidia-kernel-support" in versions(found)
+    result = target(old, driver={"version": "550", "flavour": "proprietary"}, kernel="6.1")
+    assert result.nvidia_fs is not None
+    assert result.nvidia_fs.version == "2.13.5"
+    assert result.driver.source_tree == "/usr/src/nvidia-current-550.163.01"
+    assert "nvidia-open-kernel-dkms" not in versions(result)
+    assert "nvidia-kernel-support" in versions(result)
 
 
 def test_the_other_flavour_does_not_come_in_as_a_dependency() -> None:
@@ -129,9 +129,9 @@ def test_an_alternative_that_the_stack_has_anyway_wins() -> None:
 
 def test_headers_of_another_build_do_not_do() -> None:
     older = [p for p in kernel("6.12.99+deb13", "6.12.99-1") if p["Package"].startswith("linux-headers")]
-    found = target([*TRIXIE, *kernel("6.12.99+deb13", "6.12.99-2", headers=False), *older])
-    assert found.kernel.release == "6.12.94+deb13-amd64"
-    assert ("kernel 6.12.99+deb13-amd64", "kernel-headers") in {(r.what, r.rule) for r in found.refused}
+    result = target([*TRIXIE, *kernel("6.12.99+deb13", "6.12.99-2", headers=False), *older])
+    assert result.kernel.release == "6.12.94+deb13-amd64"
+    assert ("kernel 6.12.99+deb13-amd64", "kernel-headers") in {(r.what, r.rule) for r in result.refused}
 
 
 def test_recommends_are_not_followed() -> None:
@@ -164,14 +164,14 @@ def test_a_kernel_refused_for_its_nvidia_fs_is_named_as_a_kernel() -> None:
     """The rule is about nvidia-fs, but what was given up is the kernel."""
     both = [*kernel("6.16.3+deb13", "6.16.3-1"), *kernel("6.12.94+deb13", "6.12.94-1")]
     rest = [p for p in TRIXIE if not p["Package"].startswith(KERNEL)]
-    found = target([*both, *rest])
-    assert found.kernel.release == "6.12.94+deb13-amd64"
-    assert [(r.what, r.rule) for r in found.refused] == [("kernel 6.16.3+deb13-amd64", "debian-nvidia-fs-2.19")]
+    result = target([*both, *rest])
+    assert result.kernel.release == "6.12.94+deb13-amd64"
+    assert [(r.what, r.rule) for r in result.refused] == [("kernel 6.16.3+deb13-amd64", "debian-nvidia-fs-2.19")]
 
 
 def test_older_kernels_are_not_listed_as_refused() -> None:
-    found = target([*TRIXIE, *kernel("6.12.90+deb13", "6.12.90-1", headers=False)])
-    assert not [r for r in found.refused if "6.12.90" in r.what]
+    result = target([*TRIXIE, *kernel("6.12.90+deb13", "6.12.90-1", headers=False)])
+    assert not [r for r in result.refused if "6.12.90" in r.what]
 
 
 def test_rules_that_spoke_are_listed_and_warnings_returned() -> None:
@@ -183,8 +183,8 @@ def test_rules_that_spoke_are_listed_and_warnings_returned() -> None:
 
 def test_rules_look_at_who_made_the_package() -> None:
     """The same nvidia-fs as upstream has it does not compile on this kernel."""
-    found = reasons(origin="nvidia")
-    assert found[0].startswith("[nvidia-fs-unsigned-offset]")
+    lines = reasons(origin="nvidia")
+    assert lines[0].startswith("[nvidia-fs-unsigned-offset]")
 
 
 # ── no solution ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,15 +192,15 @@ def test_rules_look_at_who_made_the_package() -> None:
 
 def test_reasons_are_nearest_first() -> None:
     """One rule is against the older kernel, two are against the newer one."""
-    found = reasons(driver={"version": "newest", "flavour": "proprietary"})
-    assert [line.split("]")[0] for line in found] == ["[nvidia-fs-open-only", "[driver-550-pci-resize"]
-    assert found[0].endswith("(2 of 2 combinations) Fixed in the open kernel modules, or nvidia-fs 2.17.4.")
-    assert found[1].endswith("(1 of 2 combinations)")
+    lines = reasons(driver={"version": "newest", "flavour": "proprietary"})
+    assert [line.split("]")[0] for line in lines] == ["[nvidia-fs-open-only", "[driver-550-pci-resize"]
+    assert lines[0].endswith("(2 of 2 combinations) Fixed in the open kernel modules, or nvidia-fs 2.17.4.")
+    assert lines[1].endswith("(1 of 2 combinations)")
 
 
 def test_every_pin_that_nothing_fits_is_listed_at_once() -> None:
-    found = reasons(driver="580", kernel="7", nvidia_fs="2.28", libcufile=">=1.17")
-    assert [line.split(": ")[0] for line in found[:4]] == [
+    lines = reasons(driver="580", kernel="7", nvidia_fs="2.28", libcufile=">=1.17")
+    assert [line.split(": ")[0] for line in lines[:4]] == [
         "[pin] the pin driver",
         "[pin] the pin kernel",
         "[pin] the pin nvidia_fs",
@@ -209,8 +209,8 @@ def test_every_pin_that_nothing_fits_is_listed_at_once() -> None:
 
 
 def test_packages_that_nobody_offers_are_named() -> None:
-    found = reasons(without(SURROUNDINGS))
-    assert [line.split("] ")[1] for line in found] == [
+    lines = reasons(without(SURROUNDINGS))
+    assert [line.split("] ")[1] for line in lines] == [
         "the repositories have no nvidia-open-kernel-dkms",
         "the repositories have no kernel image with headers of its version",
         "the repositories have no nvidia-fs-dkms",
@@ -266,14 +266,14 @@ def test_a_conflict_sends_an_alternative_elsewhere() -> None:
         package("glx-a", "1", source="glx-alternatives", conflicts="libcufile0"),
         package("glx-b", "1", source="glx-alternatives"),
     ]
-    found = versions(target(either))
-    assert "glx-b" in found
-    assert "glx-a" not in found
+    packages = versions(target(either))
+    assert "glx-b" in packages
+    assert "glx-a" not in packages
 
 
 def test_a_mode_that_a_rule_forbids_from_the_start_is_explained() -> None:
-    found = reasons(rdma="dmabuf", mode="compat", driver={"version": "newest", "flavour": "proprietary"})
-    assert found[0].startswith("[dmabuf-open-driver]")
+    lines = reasons(rdma="dmabuf", mode="compat", driver={"version": "newest", "flavour": "proprietary"})
+    assert lines[0].startswith("[dmabuf-open-driver]")
 
 
 def test_p2pdma_on_debians_kernels_names_every_rule() -> None:
@@ -293,6 +293,6 @@ rules:
 """
     wish = Profile.model_validate({"os": "debian-13"})
     rules = [*load(rule), *(r for r in shipped() if r.id == "nvidia-fs-open-only")]
-    found = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], rules).target
-    assert (found.driver.version, found.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
-    assert len(found.refused) == 6 + 5
+    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], rules).target
+    assert (result.driver.version, result.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
+    assert len(result.refused) == 6 + 5

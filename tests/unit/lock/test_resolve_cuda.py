@@ -59,16 +59,16 @@ def reasons(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> 
 
 
 def test_the_whole_stack_on_ubuntu() -> None:
-    found = target(driver="580.95")
-    assert (found.kernel.release, found.kernel.version) == ("6.11.0-26-generic", "6.11.0-26.26~24.04.1")
-    assert found.driver.model_dump() == {
+    result = target(driver="580.95")
+    assert (result.kernel.release, result.kernel.version) == ("6.11.0-26-generic", "6.11.0-26.26~24.04.1")
+    assert result.driver.model_dump() == {
         "version": "580.95.05", "flavour": "open", "source_tree": "/usr/src/nvidia-580.95.05", "dkms_name": "nvidia",
         "module": "nvidia",
     }  # fmt: skip
-    assert found.nvidia_fs is not None
-    assert (found.nvidia_fs.version, found.nvidia_fs.source_tree) == ("2.28.4", "/usr/src/nvidia-fs-2.28.4")
-    assert found.libcufile.version == "1.15.1.6"
-    assert {p.package: (p.version, p.part, p.needed_by) for p in found.packages} == {
+    assert result.nvidia_fs is not None
+    assert (result.nvidia_fs.version, result.nvidia_fs.source_tree) == ("2.28.4", "/usr/src/nvidia-fs-2.28.4")
+    assert result.libcufile.version == "1.15.1.6"
+    assert {p.package: (p.version, p.part, p.needed_by) for p in result.packages} == {
         "dkms": ("1:3.1.8-1", "dkms", "build"),
         "gds-tools-13-0": ("1.15.1.6-1", "gds-tools", "host"),
         "libcufile-13-0": ("1.15.1.6-1", "libcufile", "host"),
@@ -91,25 +91,25 @@ def test_the_whole_stack_on_ubuntu() -> None:
 
 
 def test_names_lose_their_branch_at_590() -> None:
-    found = versions(target(driver="590"))
-    assert found["nvidia-dkms-open"] == found["libnvidia-compute"] == "590.44.01-1ubuntu1"
-    assert not [name for name in found if "580" in name or "590" in name]
+    packages = versions(target(driver="590"))
+    assert packages["nvidia-dkms-open"] == packages["libnvidia-compute"] == "590.44.01-1ubuntu1"
+    assert not [name for name in packages if "580" in name or "590" in name]
 
 
 def test_a_package_that_became_a_stub_is_no_driver_of_its_branch() -> None:
     """nvidia-dkms-570-open 580.95.05 is the newest of that name, and would pull branch 580."""
-    found = target(driver="570")
-    assert found.driver.version == "570.172.08"
-    assert versions(found)["nvidia-dkms-570-open"] == "570.172.08-0ubuntu1"
+    result = target(driver="570")
+    assert result.driver.version == "570.172.08"
+    assert versions(result)["nvidia-dkms-570-open"] == "570.172.08-0ubuntu1"
     stub = reasons(driver="580.95.05", libcufile="1.15", companions=["imex"])
     assert any("nvidia-dkms-570-open 580.95.05-0ubuntu1 is an empty package that pulls branch 580" in r for r in stub)
 
 
 def test_the_proprietary_flavour_takes_its_own_packages_alone() -> None:
-    found = versions(target(driver={"version": "580.95", "flavour": "proprietary"}, mode="compat"))
-    assert "nvidia-dkms-580" in found
-    assert "nvidia-kernel-source-580" in found
-    assert not [name for name in found if name.endswith("-open")]
+    packages = versions(target(driver={"version": "580.95", "flavour": "proprietary"}, mode="compat"))
+    assert "nvidia-dkms-580" in packages
+    assert "nvidia-kernel-source-580" in packages
+    assert not [name for name in packages if name.endswith("-open")]
 
 
 def test_the_other_flavour_does_not_come_in_as_a_dependency() -> None:
@@ -118,17 +118,17 @@ def test_the_other_flavour_does_not_come_in_as_a_dependency() -> None:
         p | {"Depends": "nvidia-dkms-580 (= 580.95.05-0ubuntu1)"} if p["Package"] == "nvidia-fs-dkms" else p
         for p in CUDA_UBUNTU
     ]
-    found = reasons({**UBUNTU, "cuda": ("nvidia", bent)}, driver="580.95")
+    lines = reasons({**UBUNTU, "cuda": ("nvidia", bent)}, driver="580.95")
     assert any(
-        "needs nvidia-dkms-580 (= 580.95.05-0ubuntu1), of which the repositories have nothing" in r for r in found
+        "needs nvidia-dkms-580 (= 580.95.05-0ubuntu1), of which the repositories have nothing" in r for r in lines
     )
 
 
 def test_a_kernel_without_headers_is_passed_over_and_flavours_are_no_kernels() -> None:
-    found = target(driver="580.95", kernel="6.8")
-    assert found.kernel.release == "6.8.0-60-generic"
-    assert ("kernel 6.8.0-71-generic", "kernel-headers") in refused(found)
-    assert "linux-image-unsigned-6.8.0-60-generic" not in versions(found)
+    result = target(driver="580.95", kernel="6.8")
+    assert result.kernel.release == "6.8.0-60-generic"
+    assert ("kernel 6.8.0-71-generic", "kernel-headers") in refused(result)
+    assert "linux-image-unsigned-6.8.0-60-generic" not in versions(result)
 
 
 def test_a_tilde_sorts_before_the_release() -> None:
@@ -140,18 +140,18 @@ def test_a_tilde_sorts_before_the_release() -> None:
 
 
 def test_cuda_13s_library_needs_its_driver() -> None:
-    found = target(driver="570")
-    assert found.libcufile.version == "1.14.1.1"
-    assert ("libcufile 1.15.1.6", "cuda-13-driver") in refused(found)
+    result = target(driver="570")
+    assert result.libcufile.version == "1.14.1.1"
+    assert ("libcufile 1.15.1.6", "cuda-13-driver") in refused(result)
 
 
 @pytest.mark.parametrize(("os", "series"), [("ubuntu-22.04", "5.15.0-140"), ("ubuntu-26.04", "7.0.0-12")])
 def test_other_releases_of_ubuntu(os: str, series: str) -> None:
     own = [p for p in NOBLE if not p["Package"].startswith("linux-") or p["Package"] == "linux-base"]
     offer: Offer = {**UBUNTU, "ubuntu": ("ubuntu", [*own, *ubuntu_kernel(series, f"{series}.150")])}
-    found = target(offer, os, driver="580")
-    assert found.kernel.release == f"{series}-generic"
-    assert found.driver.version == "580.95.05"
+    result = target(offer, os, driver="580")
+    assert result.kernel.release == f"{series}-generic"
+    assert result.driver.version == "580.95.05"
 
 
 # ── whose driver ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,18 +167,18 @@ def test_the_order_of_repositories_says_whose_driver_wins() -> None:
         (UBUNTU, "cuda", "580.95.05-0ubuntu1"),
         (ubuntu_first, "ubuntu", "580.95.05-0ubuntu0.24.04.2"),
     ):
-        found = target(offer, driver="580.95")
-        pieces = {name: where for name, where in makers(found).items() if "580" in name or name == "nvidia-modprobe"}
+        result = target(offer, driver="580.95")
+        pieces = {name: where for name, where in makers(result).items() if "580" in name or name == "nvidia-modprobe"}
         assert set(pieces.values()) == {maker}
-        assert versions(found)["libnvidia-compute-580"] == version
+        assert versions(result)["libnvidia-compute-580"] == version
 
 
 def test_a_driver_is_never_mixed_from_two_makers() -> None:
     """Ubuntu's own userland has the right version, but NVIDIA's modules do not go with it."""
     bare = without(CUDA_UBUNTU, "libnvidia-compute-580")
-    found = target({"cuda": ("nvidia", bare), "ubuntu": UBUNTU["ubuntu"]}, driver="580")
-    assert makers(found)["nvidia-dkms-580-open"] == makers(found)["libnvidia-compute-580"] == "ubuntu"
-    (why,) = [r for r in found.refused if r.what == "driver 580.95.05 (open)"]
+    result = target({"cuda": ("nvidia", bare), "ubuntu": UBUNTU["ubuntu"]}, driver="580")
+    assert makers(result)["nvidia-dkms-580-open"] == makers(result)["libnvidia-compute-580"] == "ubuntu"
+    (why,) = [r for r in result.refused if r.what == "driver 580.95.05 (open)"]
     assert why.rule == "dependencies"
     assert "nothing that goes with this driver (but libnvidia-compute-580 580.95.05-0ubuntu0.24.04.2" in why.words
 
@@ -208,44 +208,44 @@ def test_debians_open_modules_had_another_name_before_570_148() -> None:
         *(p | {"Version": "570.133.20-1"} for p in CUDA_DEBIAN if "580.95.05" in p["Version"]),
     ]
     bent = [{k: v.replace("580.95.05", "570.133.20") for k, v in p.items()} for p in older]
-    found = target({**DEBIAN, "cuda": ("nvidia", bent)}, "debian-13", mode="compat", driver="570.133")
-    assert (found.driver.dkms_name, found.driver.source_tree) == ("nvidia-open", "/usr/src/nvidia-open-570.133.20")
+    result = target({**DEBIAN, "cuda": ("nvidia", bent)}, "debian-13", mode="compat", driver="570.133")
+    assert (result.driver.dkms_name, result.driver.source_tree) == ("nvidia-open", "/usr/src/nvidia-open-570.133.20")
 
 
 def test_nvidias_nvidia_fs_is_judged_as_upstreams() -> None:
     """2.25.7 is not Debian's patched build: on kernel 6.18 upstream's own rule speaks."""
-    found = target(DEBIAN, "debian-13", driver="580", nvidia_fs="2.26")
-    assert found.nvidia_fs is not None
-    assert found.nvidia_fs.source_tree == "/usr/src/nvidia-fs-2.26.6"
-    assert versions(found)["libcufile-13-0"] == "1.15.1.6-1"
+    result = target(DEBIAN, "debian-13", driver="580", nvidia_fs="2.26")
+    assert result.nvidia_fs is not None
+    assert result.nvidia_fs.source_tree == "/usr/src/nvidia-fs-2.26.6"
+    assert versions(result)["libcufile-13-0"] == "1.15.1.6-1"
 
 
 # ── companions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_companions_have_the_drivers_version_and_an_older_driver_wins_where_they_lag() -> None:
-    found = target(driver="580", companions=["fabricmanager", "imex", "persistenced"])
-    assert found.driver.version == "580.82.07"
-    picked = versions(found)
+    result = target(driver="580", companions=["fabricmanager", "imex", "persistenced"])
+    assert result.driver.version == "580.82.07"
+    picked = versions(result)
     assert picked["nvidia-fabricmanager-580"] == picked["nvidia-imex-580"] == "580.82.07-1"
     assert picked["nvidia-persistenced"] == "580.82.07-0ubuntu1"
-    assert {p.part for p in found.packages if p.package.startswith(("nvidia-fabric", "nvidia-imex"))} == {"companion"}
-    (why,) = [r for r in found.refused if r.rule == "companion" and r.what == "driver 580.95.05 (open)"]
+    assert {p.part for p in result.packages if p.package.startswith(("nvidia-fabric", "nvidia-imex"))} == {"companion"}
+    (why,) = [r for r in result.refused if r.rule == "companion" and r.what == "driver 580.95.05 (open)"]
     assert why.words.startswith("It needs fabricmanager of its own version (nvidia-fabricmanager-580 580.95.05); ")
     assert "there is nvidia-fabricmanager-580 580.82.07-1" in why.words
-    assert found.pins["companions"] == "fabricmanager, imex, persistenced"
+    assert result.pins["companions"] == "fabricmanager, imex, persistenced"
 
 
 def test_a_pin_that_excludes_the_older_driver_names_the_lagging_package() -> None:
-    found = reasons(driver="580.95.05", companions=["fabricmanager"])
-    assert found[0].startswith("[driver] no driver on offer is complete") or found[0].startswith("[pin]")
-    (why,) = [r for r in found if r.startswith("[companion] driver 580.95.05 (open): ")]
+    lines = reasons(driver="580.95.05", companions=["fabricmanager"])
+    assert lines[0].startswith("[driver] no driver on offer is complete") or lines[0].startswith("[pin]")
+    (why,) = [r for r in lines if r.startswith("[companion] driver 580.95.05 (open): ")]
     assert "nvidia-fabricmanager-580 580.82.07-1" in why
 
 
 def test_names_of_companions_from_590_on() -> None:
-    found = versions(target(driver="590", companions=["fabricmanager", "imex"]))
-    assert found["nvidia-fabricmanager"] == found["nvidia-imex"] == "590.44.01-1"
+    packages = versions(target(driver="590", companions=["fabricmanager", "imex"]))
+    assert packages["nvidia-fabricmanager"] == packages["nvidia-imex"] == "590.44.01-1"
 
 
 def test_persistenced_of_debians_archive() -> None:
@@ -260,8 +260,8 @@ def test_persistenced_of_debians_archive() -> None:
 
 
 def test_pieces_of_the_toolkit_come_with_what_they_need() -> None:
-    found = target(driver="580", cuda=["cuda-toolkit-12-9"])
-    parts = {p.package: p.part for p in found.packages}
+    result = target(driver="580", cuda=["cuda-toolkit-12-9"])
+    parts = {p.package: p.part for p in result.packages}
     assert parts["cuda-toolkit-12-9"] == parts["cuda-cudart-12-9"] == parts["cuda-nvcc-12-9"] == "cuda"
     assert {"libcufile-12-9", "libcufile-13-0"} <= parts.keys()
     assert not {"cuda-drivers", "nvidia-open", "gcc-13"} & parts.keys()
@@ -285,23 +285,23 @@ def test_a_metapackage_that_pulls_a_driver_is_refused_with_the_way(name: str, wa
 
 
 def test_a_driver_is_no_piece_of_the_toolkit_and_what_is_not_there_is_named() -> None:
-    found = reasons(cuda=["nvidia-open-580", "cuda-toolkit-99-9"])
-    assert "[cuda] nvidia-open-580 is a driver, and the driver is locked by itself: take it out of `cuda`" in found
-    assert "[cuda] the repositories have no cuda-toolkit-99-9" in found
+    lines = reasons(cuda=["nvidia-open-580", "cuda-toolkit-99-9"])
+    assert "[cuda] nvidia-open-580 is a driver, and the driver is locked by itself: take it out of `cuda`" in lines
+    assert "[cuda] the repositories have no cuda-toolkit-99-9" in lines
 
 
 def test_doca_comes_from_its_own_repository_with_all_that_it_needs() -> None:
     offer: Offer = {**UBUNTU, "doca": ("mellanox technologies", DOCA)}
-    found = target(offer, driver="580", kernel="6.8", doca=["doca-ofed", "mlnx-nvme-dkms"])
-    parts = {p.package: (p.part, p.version, p.needed_by) for p in found.packages if p.repository == "doca"}
+    result = target(offer, driver="580", kernel="6.8", doca=["doca-ofed", "mlnx-nvme-dkms"])
+    parts = {p.package: (p.part, p.version, p.needed_by) for p in result.packages if p.repository == "doca"}
     assert parts == {
         "doca-ofed": ("doca", "3.2.1-044000", "both"),
         "mlnx-nvme-dkms": ("doca", "3.3.0-087000", "both"),
         "mlnx-ofed-kernel-dkms": ("support", "3.3.0-087000", "both"),
         "mlnx-tools": ("support", "25.10-0", "both"),
     }
-    assert ("doca 3.3.0", "doca-3.3.0") in refused(found)
-    assert "libibverbs1" not in versions(found)
+    assert ("doca 3.3.0", "doca-3.3.0") in refused(result)
+    assert "libibverbs1" not in versions(result)
 
 
 def test_the_gpu_class_is_asked_only_if_it_is_declared() -> None:
@@ -313,8 +313,8 @@ def test_the_gpu_class_is_asked_only_if_it_is_declared() -> None:
 
 def test_a_newer_userland_revision_of_another_driver_does_not_come_in() -> None:
     both = [*CUDA_UBUNTU, *cuda_driver("580.105.08", companions=())]
-    found = versions(target({**UBUNTU, "cuda": ("nvidia", both)}, driver="580.95"))
-    assert {v for n, v in found.items() if n.endswith("-580") or n == "nvidia-modprobe"} == {"580.95.05-0ubuntu1"}
+    packages = versions(target({**UBUNTU, "cuda": ("nvidia", both)}, driver="580.95"))
+    assert {v for n, v in packages.items() if n.endswith("-580") or n == "nvidia-modprobe"} == {"580.95.05-0ubuntu1"}
 
 
 def test_a_second_file_of_a_version_is_no_second_driver() -> None:

@@ -34,7 +34,7 @@ def refuses(name: str, **conditions: str) -> Rule:
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def judgements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each combination that is judged."""
     calls: list[int] = []
 
@@ -56,36 +56,36 @@ def test_every_admitted_combination_is_found_in_order_of_preference() -> None:
             keys = random.sample(KEYS, random.randrange(1, 4))
             rules.append(refuses(f"r-{number}", **{key: f"=={random.randrange(1, 5)}" for key in sorted(keys)}))
         walked = Search({}, options, rules)
-        found = [tuple(o.label for o in choice) for choice in walked.choices()]
+        choices = [tuple(o.label for o in choice) for choice in walked.choices()]
         everything = (
             choice for choice in itertools.product(*options)
             if all(v.allowed for v in judge({k: v for o in choice for k, v in o.facts.items()}, rules))
         )  # fmt: skip
-        assert found == [tuple(o.label for o in choice) for choice in everything]
+        assert choices == [tuple(o.label for o in choice) for choice in everything]
 
 
-def test_what_is_not_to_blame_is_not_tried_again(judged: list[int]) -> None:
+def test_what_is_not_to_blame_is_not_tried_again(judgements: list[int]) -> None:
     """No libcufile goes with any driver: 150 × 30 × 60 × 40 combinations, of which the middle ones do not matter."""
     walked = Search({}, levels(150, 30, 60, 40), [refuses("never", driver=">=1", libcufile=">=1")])
     assert list(walked.choices()) == []
-    assert len(judged) < 150 * (40 + 3) + 1
+    assert len(judgements) < 150 * (40 + 3) + 1
     assert {choice[0].label for choice, _ in walked.against} == {f"driver {n}" for n in range(1, 151)}
 
 
-def test_what_was_found_dead_is_passed_over_whatever_else_is_chosen(judged: list[int]) -> None:
+def test_what_was_found_dead_is_passed_over_whatever_else_is_chosen(judgements: list[int]) -> None:
     options = levels(3, 30, 60, 40)
     walked = Search({}, options, [])
     choices = walked.choices()
     assert next(choices)[0].label == "driver 3"
     walked.dead.append((options[0][0],))
     assert next(choices)[0].label == "driver 2"
-    assert len(judged) < 300
+    assert len(judgements) < 300
 
 
-def test_a_failure_among_very_many_is_explained_from_all_levels(judged: list[int]) -> None:
+def test_a_failure_among_very_many_is_explained_from_all_levels(judgements: list[int]) -> None:
     rules = [refuses("on-driver", driver=">=149"), refuses("on-kernel", kernel=">=1")]
     walked = Search({}, levels(150, 30, 60, 40), rules)
     nearest, reasons = walked.reasons()
     assert nearest == "driver 148, kernel 30, nvidia-fs 60, libcufile 40"
     assert [reason.split("]")[0] for reason in reasons] == ["[on-kernel", "[on-driver"]
-    assert len(judged) <= searching.EXPLAINED
+    assert len(judgements) <= searching.EXPLAINED

@@ -46,13 +46,13 @@ def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
     assert (results.builds, results.loads) == (False, False)
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])
-def test_a_stub_counts_only_where_peermem_is_wanted(wanted: bool, expected: bool | None) -> None:
+@pytest.mark.parametrize(("wants_peermem", "expected"), [(False, True), (True, None)])
+def test_a_stub_counts_only_where_peermem_is_wanted(wants_peermem: bool, expected: bool | None) -> None:
     modules = trial.modules_of(
         outcome("driver", built_module("nvidia", True), built_module("nvidia_peermem", True, STUB))
     )
     assert modules[1].loads is False
-    assert trial.all_load(modules, wants_peermem=wanted) is expected
+    assert trial.all_load(modules, wants_peermem=wants_peermem) is expected
 
 
 @pytest.mark.parametrize(

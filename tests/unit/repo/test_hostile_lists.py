@@ -42,6 +42,6 @@ def test_a_module_whose_names_have_parts(document: str) -> None:
 
 
 def test_a_stream_without_quotes_is_text() -> None:
-    found = Modules()
-    found.add(b"{document: modulemd-defaults, data: {module: m, stream: 550}}", "https://r.example/modules.yaml")
-    assert found.defaults == {"m": "550"}
+    modules = Modules()
+    modules.add(b"{document: modulemd-defaults, data: {module: m, stream: 550}}", "https://r.example/modules.yaml")
+    assert modules.defaults == {"m": "550"}

@@ -43,11 +43,11 @@ def test_a_stanza_becomes_a_candidate() -> None:
     text = stanza(
         "x", "2-1", "Source: y (2)\nPre-Depends: p\nDepends: d\nConflicts: c\nBreaks: b (<< 1)\nProvides: v (= 2)\n"
     )
-    (found,) = listing(text, prefix="flat/").named("x")
-    assert (found.source, found.source_version) == ("y", "2")
-    assert (found.pre_depends, found.depends) == (((Relation("p"),),), ((Relation("d"),),))
-    assert found.conflicts == (Relation("c"), Relation("b", "<<", "1"))
-    assert (found.filename, found.size, found.sha256) == ("flat/pool/x.deb", 7, SHA)
+    (candidate,) = listing(text, prefix="flat/").named("x")
+    assert (candidate.source, candidate.source_version) == ("y", "2")
+    assert (candidate.pre_depends, candidate.depends) == (((Relation("p"),),), ((Relation("d"),),))
+    assert candidate.conflicts == (Relation("c"), Relation("b", "<<", "1"))
+    assert (candidate.filename, candidate.size, candidate.sha256) == ("flat/pool/x.deb", 7, SHA)
 
 
 def test_a_stanza_need_not_begin_with_its_name_nor_end_with_a_line() -> None:

@@ -42,13 +42,13 @@ CHECKS = [
 
 def findings(**changed: Finding) -> tuple[Finding, ...]:
     """All pass, except those given by id with `_` for everything that is no letter."""
-    found = []
+    rows = []
     for check, title, expected in CHECKS:
         word = "".join(char if char.isalnum() else "_" for char in check)
         path = {"storage.path:/mnt/nvme": "nvidia-fs", "storage.path:/home": "compat"}.get(check, "")
-        made = Finding(check, PASS, title, expected, expected, evidence=[f"{check}: seen"], path=path)
-        found.append(changed.get(word, made))
-    return tuple(found)
+        finding = Finding(check, PASS, title, expected, expected, evidence=[f"{check}: seen"], path=path)
+        rows.append(changed.get(word, finding))
+    return tuple(rows)
 
 
 TREE = Finding(
@@ -130,16 +130,16 @@ FUNCTIONS = (
         "0000:81:00.0", 0x144D, 0x010802, "0000:80:01.0", link=HALF, driver="nvme", names=("nvme1",), numa_node=1
     ),
 )
-ACS = {item.address: 0x1D if item.address == "0000:02:01.0" else 0 for item in FUNCTIONS if item.kind == 0x060400}
+ACS = {entry.address: 0x1D if entry.address == "0000:02:01.0" else 0 for entry in FUNCTIONS if entry.kind == 0x060400}
 
 
 def tree() -> Topology:
     """The topology that the product itself makes of these functions."""
     document = Document({"listings": {"/sys/devices/system/node/node*": ["node0", "node1"]}, "files": {}})
-    pci = PciFacts(FUNCTIONS, tuple(item for item in FUNCTIONS if item.vendor == 0x10DE), dict(ACS))
-    found = topology_facts(document, pci, facts_from({}).driver)
-    assert isinstance(found, Topology)
-    return found
+    pci = PciFacts(FUNCTIONS, tuple(function for function in FUNCTIONS if function.vendor == 0x10DE), dict(ACS))
+    topology = topology_facts(document, pci, facts_from({}).driver)
+    assert isinstance(topology, Topology)
+    return topology
 
 
 def report() -> Report:

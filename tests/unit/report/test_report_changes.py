@@ -25,8 +25,8 @@ def changed(change: Callable[[dict[str, Any]], object]) -> tuple[changes.Change,
 
 
 def finding(value: dict[str, Any], host: str, check: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(item for item in value["hosts"][host]["findings"] if item["check"] == check)
-    return found
+    row: dict[str, Any] = next(entry for entry in value["hosts"][host]["findings"] if entry["check"] == check)
+    return row
 
 
 def test_a_report_is_what_it_is() -> None:
@@ -49,9 +49,9 @@ def test_when_and_how_are_no_changes(change: Callable[[dict[str, Any]], object])
 def test_a_reboot_is_told_and_no_change() -> None:
     after = copy.deepcopy(BEFORE)
     after["hosts"]["gpu1"]["boot_id"] = "another"
-    found = changes.compare(BEFORE, after)
-    assert found.rebooted == ("gpu1",)
-    assert "rebooted in between: gpu1\nnothing changed between" in changes.to_text(found)
+    comparison = changes.compare(BEFORE, after)
+    assert comparison.rebooted == ("gpu1",)
+    assert "rebooted in between: gpu1\nnothing changed between" in changes.to_text(comparison)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_reboot_is_told_and_no_change() -> None:
     ],
 )  # fmt: skip
 def test_one_change_is_one(change: Callable[[dict[str, Any]], object], expected: tuple[str, str, str, str]) -> None:
-    (found,) = changed(change)
-    assert (found.host, found.what, found.before, found.after) == expected
+    (diff,) = changed(change)
+    assert (diff.host, diff.what, diff.before, diff.after) == expected
 
 
 def test_a_host_that_went_away_is_one_change_with_its_reason() -> None:
@@ -96,9 +96,9 @@ def test_a_host_that_went_away_is_one_change_with_its_reason() -> None:
         error = BEFORE["hosts"]["gpu4"]["error"]
         after["hosts"]["gpu1"] = {**BEFORE["hosts"]["gpu4"], "error": {**error, "message": "no answer"}}
 
-    (found,) = changed(lose)
-    assert (found.host, found.what, found.before, found.after) == ("gpu1", "host", "pass", "unreachable")
-    assert found.why == "no answer"
+    (diff,) = changed(lose)
+    assert (diff.host, diff.what, diff.before, diff.after) == ("gpu1", "host", "pass", "unreachable")
+    assert diff.why == "no answer"
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,9 +119,9 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     code, out, _ = run(before, after, "--json")
     assert code == 33
-    found = json.loads(out)
-    assert not found["same"]
-    assert found["changes"][0]["what"] == "os.release"
+    document = json.loads(out)
+    assert not document["same"]
+    assert document["changes"][0]["what"] == "os.release"
     assert run(before, before)[:2] == (0, f"nothing changed between {BEFORE['when']} and {BEFORE['when']}\n")
     after.write_text("{}")
     code, _, err = run(before, after)

@@ -20,22 +20,22 @@ from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
 
 
 def test_json_has_everything() -> None:
-    found = standard_json.loads(json.render(report()))
-    assert list(found) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "waivers", "hosts"]
-    assert (found["version"], found["fleet"], found["verdict"]) == (1, "fleet.yml", "fail")
-    assert found["counts"] == {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 1, "fail": 2}
-    assert list(found["hosts"]) == ["gpu1", "gpu2", "gpu3", "gpu4"]
-    gpu2 = found["hosts"]["gpu2"]
+    document = standard_json.loads(json.render(report()))
+    assert list(document) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "waivers", "hosts"]
+    assert (document["version"], document["fleet"], document["verdict"]) == (1, "fleet.yml", "fail")
+    assert document["counts"] == {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 1, "fail": 2}
+    assert list(document["hosts"]) == ["gpu1", "gpu2", "gpu3", "gpu4"]
+    gpu2 = document["hosts"]["gpu2"]
     assert gpu2["stack"] == dict(STACK)
     assert gpu2["error"] is None
     assert len(gpu2["findings"]) == len(CHECKS)
     tree = next(f for f in gpu2["findings"] if f["check"] == "nvidia-fs.driver-tree")
     assert set(tree) == {"check", "verdict", "title", "expected", "found", "hint", "evidence", "waiver"}
     assert tree["verdict"] == "fail"
-    assert found["hosts"]["gpu3"]["gaps"] == ["programs: stopped after 60 s"]
-    assert next(f for f in found["hosts"]["gpu3"]["findings"] if f["check"] == "peermem.usable")["found"] == EVIL
-    assert found["hosts"]["gpu4"]["error"]["kind"] == "HostUnreachable"
-    assert found["hosts"]["gpu4"]["error"]["exit_code"] == 20
+    assert document["hosts"]["gpu3"]["gaps"] == ["programs: stopped after 60 s"]
+    assert next(f for f in document["hosts"]["gpu3"]["findings"] if f["check"] == "peermem.usable")["found"] == EVIL
+    assert document["hosts"]["gpu4"]["error"]["kind"] == "HostUnreachable"
+    assert document["hosts"]["gpu4"]["error"]["exit_code"] == 20
 
 
 # --- JUnit -----------------------------------------------------------------------------------------------------------
@@ -100,25 +100,25 @@ def test_the_table_shows_what_runs() -> None:
 
 
 def test_details_tell_all_that_did_not_pass() -> None:
-    found = text.details(report())
-    assert "✗ gpu2: nvidia-fs.driver-tree (FAIL)" in found
-    assert "expected:   /usr/src/nvidia-current-open-550.163.01" in found
-    assert "what to do: Run `gdsdeploy provision fleet.yml --limit gpu2`" in found
-    assert "? gpu3: peermem.usable (could not tell)" in found
-    assert "gpu3: evidence is incomplete: programs: stopped after 60 s" in found
-    assert "! gpu4: HostUnreachable" in found
-    assert "and 3 more lines" in found
-    assert [line for line in found.splitlines() if "gpu1" in line] == ["  gpu1: /home takes compat"]
-    assert found.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE")
+    output = text.details(report())
+    assert "✗ gpu2: nvidia-fs.driver-tree (FAIL)" in output
+    assert "expected:   /usr/src/nvidia-current-open-550.163.01" in output
+    assert "what to do: Run `gdsdeploy provision fleet.yml --limit gpu2`" in output
+    assert "? gpu3: peermem.usable (could not tell)" in output
+    assert "gpu3: evidence is incomplete: programs: stopped after 60 s" in output
+    assert "! gpu4: HostUnreachable" in output
+    assert "and 3 more lines" in output
+    assert [line for line in output.splitlines() if "gpu1" in line] == ["  gpu1: /home takes compat"]
+    assert output.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE")
 
 
 def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     console.data(text.details(report()))
     evil = Report("f", "d", "w", (HostReport("h", "p", stack=(("kernel", "[bold]\x1b[2J"),)),))
     console.table(text.fleet_table(evil))
-    found = capsys.readouterr().out
-    assert "\x1b" not in found
-    assert "[bold]" in found
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "[bold]" in output
 
 
 def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
@@ -146,13 +146,13 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.tags.append((tag, given))
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
         if tag not in VOID:
             self.open.append(tag)
-        if given.get("id"):
-            self.ids.append(str(given["id"]))
-        self.links += [str(given["href"])] if "href" in given else []
+        if attributes.get("id"):
+            self.ids.append(str(attributes["id"]))
+        self.links += [str(attributes["href"])] if "href" in attributes else []
         self.outside += [
             str(v) for k, v in attrs if k in {"src", "href", "srcset", "action"} and not str(v).startswith("#")
         ]
@@ -194,9 +194,11 @@ def test_a_host_cannot_put_markup_into_the_page(page: Page) -> None:
 
 def test_colour_never_stands_alone(page: Page) -> None:
     """Each cell of the grid has its verdict as a word for those who do not see it, and a symbol for those who do."""
-    cells = [given for tag, given in page.tags if tag == "a" and given.get("class") in {PASS, FAIL, UNKNOWN}]
+    cells = [
+        attributes for tag, attributes in page.tags if tag == "a" and attributes.get("class") in {PASS, FAIL, UNKNOWN}
+    ]
     assert len(cells) == 15 + 15 + 14
-    assert all(str(given.get("title")).endswith(("pass", "FAIL", "could not tell")) for given in cells)
+    assert all(str(attributes.get("title")).endswith(("pass", "FAIL", "could not tell")) for attributes in cells)
     for word in ("✓", "✗", "?", "!", "pass", "FAIL", "could not tell", "UNREACHABLE"):
         assert word in page.text
 

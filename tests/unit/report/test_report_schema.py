@@ -21,11 +21,11 @@ SCHEMA = json.loads(resources.files("gdsdeploy.report").joinpath("report.schema.
 
 def waived() -> dict[str, Any]:
     """The sample with a waiver that holds on one host and one that is over."""
-    made = report()
-    given = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
-    hosts = [replace(host, findings=tuple(apply(host.findings, given, "2026-11-21"))) for host in made.hosts]
-    accepted = WaiverUse(given[0].check, given[0].until, given[0].reason, expired=False, hosts=("gpu2",))
-    text = json_object.render(replace(made, hosts=tuple(hosts), waivers=(accepted,)))
+    original = report()
+    waivers = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
+    hosts = [replace(host, findings=tuple(apply(host.findings, waivers, "2026-11-21"))) for host in original.hosts]
+    accepted = WaiverUse(waivers[0].check, waivers[0].until, waivers[0].reason, expired=False, hosts=("gpu2",))
+    text = json_object.render(replace(original, hosts=tuple(hosts), waivers=(accepted,)))
     value: dict[str, Any] = json.loads(text)
     return value
 
@@ -42,10 +42,10 @@ def test_every_report_conforms() -> None:
     valid(json.loads(json_object.render(report())))
     value = waived()
     valid(value)
-    found = {item["check"]: item for item in value["hosts"]["gpu2"]["findings"]}["nvidia-fs.driver-tree"]
-    assert found["verdict"] == "waived"
-    assert found["waiver"]["was"] == "fail"
-    assert TREE.found == found["found"]
+    finding = {entry["check"]: entry for entry in value["hosts"]["gpu2"]["findings"]}["nvidia-fs.driver-tree"]
+    assert finding["verdict"] == "waived"
+    assert finding["waiver"]["was"] == "fail"
+    assert TREE.found == finding["found"]
 
 
 @pytest.mark.parametrize(
@@ -76,19 +76,19 @@ def test_a_waiver_covers_subjects_and_what_could_not_be_told_and_nothing_that_pa
     covered = apply(
         every, [Waiver("peermem.usable", "2026-11-21", "r"), Waiver("storage.path", "2026-11-21", "r")], "2026-11-21"
     )
-    verdicts = {item.check: item.verdict for item in covered}
+    verdicts = {finding.check: finding.verdict for finding in covered}
     assert verdicts["peermem.usable"] == "waived"
     assert verdicts["storage.path:/home"] == "pass"
 
 
 def test_a_waiver_that_is_over_fails_and_says_so() -> None:
-    (found,) = apply([TREE], [Waiver("nvidia-fs.driver-tree", "2026-11-20", "week 47")], "2026-11-21")
-    assert found.verdict == "fail"
-    assert "its waiver ended on 2026-11-20 (week 47)" in found.hint
+    (finding,) = apply([TREE], [Waiver("nvidia-fs.driver-tree", "2026-11-20", "week 47")], "2026-11-21")
+    assert finding.verdict == "fail"
+    assert "its waiver ended on 2026-11-20 (week 47)" in finding.hint
 
 
 def test_the_longest_of_several_waivers_counts() -> None:
-    given = [Waiver("nvidia-fs.driver-tree", day, day) for day in ("2026-11-20", "2026-11-30", "2026-11-19")]
-    (found,) = apply([TREE], given, "2026-11-21")
-    assert found.verdict == "waived"
-    assert found.waiver == {"until": "2026-11-30", "reason": "2026-11-30", "was": "fail"}
+    waivers = [Waiver("nvidia-fs.driver-tree", day, day) for day in ("2026-11-20", "2026-11-30", "2026-11-19")]
+    (finding,) = apply([TREE], waivers, "2026-11-21")
+    assert finding.verdict == "waived"
+    assert finding.waiver == {"until": "2026-11-30", "reason": "2026-11-30", "was": "fail"}

@@ -24,40 +24,40 @@ MODULE = "updates/gdsdeploy/nvidia.ko"
 Reply = dict[str, Any] | GdsError | Callable[[int], "dict[str, Any] | GdsError"]
 
 
-class Asked(Work):
+class ScriptedWork(Work):
     """``replies``: first two words of a question → reply."""
 
     replies: Mapping[str, Reply]
     questions: list[tuple[str, ...]]
-    given: list[bytes]
+    inputs: list[bytes]
     waited: list[float]
 
     def ask(self, question: Question[S], *options: str, stdin: bytes = b"", timeout: float = 1.0, tries: int = 1) -> S:
         argv, key = (*question.words, *options), " ".join(question.words)
-        number = sum(" ".join(item[:2]) == key for item in self.questions)
+        number = sum(" ".join(words[:2]) == key for words in self.questions)
         self.questions.append(argv)
-        self.given.append(stdin)
+        self.inputs.append(stdin)
         reply = self.replies[key]
-        found = reply(number) if callable(reply) else reply
-        if isinstance(found, GdsError):
-            raise found
-        return question.read(self.name, found)
+        answer = reply(number) if callable(reply) else reply
+        if isinstance(answer, GdsError):
+            raise answer
+        return question.read(self.name, answer)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
 
-    def asked(self, *words: str) -> list[tuple[str, ...]]:
-        return [item for item in self.questions if item[: len(words)] == words]
+    def calls(self, *words: str) -> list[tuple[str, ...]]:
+        return [call for call in self.questions if call[: len(words)] == words]
 
 
 def work(
     step: Step,
     replies: Mapping[str, Reply],
-    known: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
     *,
     profile: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> Asked:
+) -> ScriptedWork:
     """A step of the host gpu1, whose lock names KERNEL."""
     value = {
         "version": 1,
@@ -66,8 +66,8 @@ def work(
     }
     fleet = Fleet.model_validate(value)
     lock = lockfile.build({"gds": target(fleet, "gds", KERNEL)})
-    made = Asked(
-        task=Task("gpu1", step, 1, dict(known or {})),
+    host_work = ScriptedWork(
+        task=Task("gpu1", step, 1, dict(facts or {})),
         fleet=fleet,
         lock=lock,
         fleet_path=Path("/tmp/fleet.yml"),
@@ -79,16 +79,16 @@ def work(
         everyone=fleet,
         patience=Patience(packages=10, poll=2, knock=1, settle=6),
     )
-    object.__setattr__(made, "replies", replies)
-    object.__setattr__(made, "questions", [])
-    object.__setattr__(made, "given", [])
-    object.__setattr__(made, "waited", [])
-    return made
+    object.__setattr__(host_work, "replies", replies)
+    object.__setattr__(host_work, "questions", [])
+    object.__setattr__(host_work, "inputs", [])
+    object.__setattr__(host_work, "waited", [])
+    return host_work
 
 
 def status(boot: str = BOOT, kernel: str = OLD, **changed: Any) -> dict[str, Any]:
     """As ``rollout status`` answers."""
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "version": 1,
         "boot_id": boot,
         "kernel": kernel,
@@ -101,12 +101,12 @@ def status(boot: str = BOOT, kernel: str = OLD, **changed: Any) -> dict[str, Any
         "space": {},
         "apply": {"run": "", "who": "", "works": False},
     }
-    return {**found, **changed}
+    return {**answer, **changed}
 
 
 def snapshot(**changed: Any) -> dict[str, Any]:
     """As ``rollout snapshot`` answers: a host with a module, a package and a file."""
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "version": 1,
         "when": "2026-11-22T12:00:00Z",
         "host": "gpu1",
@@ -125,7 +125,7 @@ def snapshot(**changed: Any) -> dict[str, Any]:
             "/etc/modprobe.d/gdsdeploy.conf": None,
         },
     }
-    return {**found, **changed}
+    return {**answer, **changed}
 
 
 def compared(*differences: dict[str, str]) -> dict[str, Any]:

@@ -41,10 +41,10 @@ class Hurried(Clock):
         return self._boot
 
     def get(self, source: queue.SimpleQueue[Any], seconds: float) -> Any:
-        item = super().get(source, min(seconds, 0.002))
-        if item is None:
+        event = super().get(source, min(seconds, 0.002))
+        if event is None:
             self._passed += 30
-        return item
+        return event
 
 
 def begin_fork(body: Callable[[], object], log: Path) -> int:

@@ -55,11 +55,11 @@ class PlannedFleet:
     @classmethod
     def existing(cls, folder: Path) -> PlannedFleet:
         """The one that another process has made in ``folder``."""
-        found = cls.__new__(cls)
-        found.path = folder / "fleet.yml"
-        found.old, found.new = lock(found.fleet, "1"), lock(found.fleet, "2")
-        found._hosts()
-        return found
+        fleet = cls.__new__(cls)
+        fleet.path = folder / "fleet.yml"
+        fleet.old, fleet.new = lock(fleet.fleet, "1"), lock(fleet.fleet, "2")
+        fleet._hosts()
+        return fleet
 
     def _hosts(self) -> None:
         hosts = list(self.fleet.hosts)
@@ -119,11 +119,11 @@ def lock(fleet: Fleet, kernel: str) -> Lock:
     return lockfile.build(targets)
 
 
-def trial(found: Lock, **changed: Any) -> PreflightRecord:
-    (wanted,) = {item.kernel.release: item for item in found.targets.values()}.values()
+def trial(fleet_lock: Lock, **changed: Any) -> PreflightRecord:
+    (stack,) = {entry.kernel.release: entry for entry in fleet_lock.targets.values()}.values()
     values: dict[str, Any] = {
-        "kernel": wanted.kernel.release, "driver": wanted.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
-        "mode": "quick", "ingredients": record.ingredients(wanted), "builds": True, "loads": True,
+        "kernel": stack.kernel.release, "driver": stack.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
+        "mode": "quick", "ingredients": record.ingredients(stack), "builds": True, "loads": True,
         "modules": (ModuleResult("nvidia", True, True),), "seconds": 90.0,
         "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
     }  # fmt: skip

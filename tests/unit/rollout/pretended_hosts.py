@@ -94,10 +94,10 @@ class Hosts:
         if self._stop.wait(self._seconds):
             raise Interrupted("stopped")
         host, again = self.look()[task.host], task.attempt > 1
-        found = self._STEPS.get(task.step, Hosts._nothing)(self, task, host, again)
+        data = self._STEPS.get(task.step, Hosts._nothing)(self, task, host, again)
         progress(f"{task.step} is done")
         self._at(f"after {task.step}")
-        return found
+        return data
 
     def _nothing(self, _task: Task, _host: Pretended, _again: bool) -> Mapping[str, Any]:
         return {}
@@ -117,12 +117,12 @@ class Hosts:
         return {"changed": True}
 
     def _reboot(self, task: Task, host: Pretended, again: bool) -> Mapping[str, Any]:
-        if not again or str(host.boot) == task.known["boot_id"]:
+        if not again or str(host.boot) == task.data["boot_id"]:
             self.append(task.host, "reboot:new" if task.step is Step.REBOOT else "reboot:old")
-        return {"how": "reboot", "boot_id": task.known["boot_id"]}
+        return {"how": "reboot", "boot_id": task.data["boot_id"]}
 
     def _boot(self, task: Task, host: Pretended, _again: bool) -> Mapping[str, Any]:
-        if str(host.boot) == task.known["boot_id"]:
+        if str(host.boot) == task.data["boot_id"]:
             raise GdsError(f"{task.host} did not reboot")
         return {"boot_id": str(host.boot), "kernel": "6.12"}
 
@@ -137,7 +137,7 @@ class Hosts:
         return {"validated_boot": str(host.boot), "verdict": "pass", "lock": want}
 
     def _return(self, task: Task, host: Pretended, again: bool) -> Mapping[str, Any]:
-        if str(host.boot) != task.known["validated_boot"]:
+        if str(host.boot) != task.data["validated_boot"]:
             raise ChecksFailed(f"{task.host} is in another boot than the one that was validated")
         if not again or host.drained:
             self.append(task.host, "return")
@@ -176,31 +176,31 @@ class Hosts:
         return self._read()[0]
 
     def _read(self) -> tuple[dict[str, Pretended], int]:
-        found = {name: Pretended(name) for wave in self.plan.waves for name in wave.hosts}
+        hosts = {name: Pretended(name) for wave in self.plan.waves for name in wave.hosts}
         most = 0
         for line in self._file.read_text().splitlines() if self._file.exists() else ():
             name, what = json.loads(line)
-            found[name].happens(what)
-            most = max(most, sum(host.drained for host in found.values()))
-        return found, most
+            hosts[name].happens(what)
+            most = max(most, sum(host.drained for host in hosts.values()))
+        return hosts, most
 
     def broken(self, machine: StateMachine | None = None) -> list[str]:
         """Everything that must never be; of hosts of which ``machine`` says that their work is over, more."""
-        found, most = self._read()
-        problems = [f"{host.name}: {what}" for host in found.values() for what in host.broken]
+        hosts, most = self._read()
+        problems = [f"{host.name}: {what}" for host in hosts.values() for what in host.broken]
         if most > self.plan.max_unavailable:
             problems.append(f"{most} hosts were out of work at a time")
-        for host in found.values():
+        for host in hosts.values():
             for direction in ("reboot:new", "reboot:old", "install:new", "install:old"):
                 if host.count[direction] > 1:
                     problems.append(f"{host.name}: {direction} {host.count[direction]} times")
         if machine is None:
             return problems
-        for host in found.values():
+        for host in hosts.values():
             state = machine.hosts[host.name]
-            wanted = {Outcome.DONE: NEW, Outcome.ROLLED_BACK: OLD}.get(state.outcome or Outcome.SKIPPED, host.lock)
+            expected = {Outcome.DONE: NEW, Outcome.ROLLED_BACK: OLD}.get(state.outcome or Outcome.SKIPPED, host.lock)
             if host.drained and state.outcome not in {Outcome.KEPT, Outcome.LOST}:
                 problems.append(f"{host.name}: forgotten in drain as {state.state}")
-            if (host.lock, host.runs) != (wanted, wanted):
+            if (host.lock, host.runs) != (expected, expected):
                 problems.append(f"{host.name}: {state.state} with {host.lock}, running {host.runs}")
         return problems

@@ -12,7 +12,7 @@ from gdsdeploy.rollout.machine import Decisions, StateMachine
 ERROR = {"kind": "ProgramFailed", "message": "it broke", "hint": None}
 SILENT = {"kind": "HostUnreachable", "message": "no answer", "hint": None}
 #: The steps of a host that goes well, and those of the way back.
-THERE = [step.value for step in FORWARD]
+FORWARD_STEPS = [step.value for step in FORWARD]
 UNDO = [step.value for step in BACK]
 #: Of a fleet that can switch its hosts off and on.
 POWER: dict[str, Any] = {"settings": {"power_cycle": ["ipmi", "{host}"]}}
@@ -20,11 +20,11 @@ POWER: dict[str, Any] = {"settings": {"power_cycle": ["ipmi", "{host}"]}}
 
 def plan(*waves: Wave, **changed: Any) -> Plan:
     """A plan of these waves; ``max_unavailable`` is large unless it is said."""
-    given: dict[str, Any] = {"settings": {}, "max_unavailable": 1000, **changed}
-    return Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:b", "sha256:f", waves, **given)
+    fields: dict[str, Any] = {"settings": {}, "max_unavailable": 1000, **changed}
+    return Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:b", "sha256:f", waves, **fields)
 
 
-def found(task: Task, boot: str = "") -> dict[str, Any]:
+def step_data(task: Task, boot: str = "") -> dict[str, Any]:
     """What a step finds where everything goes well."""
     back = task.step.value.startswith("undo")
     now = boot or ("boot-3" if back else "boot-2")
@@ -37,7 +37,7 @@ def found(task: Task, boot: str = "") -> dict[str, Any]:
         Step.RETURN: {"returned": True},
         Step.REBOOT: {"how": "reboot"},
         Step.UNDO_BOOT: {"boot_id": now, "kernel": "a"},
-        Step.UNDO_VALIDATE: {"validated_boot": task.known.get("boot_id", now) if back else now},
+        Step.UNDO_VALIDATE: {"validated_boot": task.data.get("boot_id", now) if back else now},
     }.get(task.step, {})
 
 
@@ -76,7 +76,7 @@ class Play:
 
     def end(self, host: str, data: Mapping[str, Any] | None = None) -> None:
         task = self.under_way.pop(host)
-        self.say(Kind.END, host, step=task.step.value, data=dict(found(task) if data is None else data))
+        self.say(Kind.END, host, step=task.step.value, data=dict(step_data(task) if data is None else data))
 
     def fail(self, host: str, error: Mapping[str, Any] = ERROR) -> None:
         task = self.under_way.pop(host)
@@ -92,7 +92,7 @@ class Play:
         """Its steps as they were begun."""
         return [e.data["step"] for e in self.events if e.host == host and e.kind is Kind.BEGIN]
 
-    def said(self, *kinds: Kind) -> list[str]:
+    def occurrences(self, *kinds: Kind) -> list[str]:
         return [e.kind.value for e in self.events if e.kind in kinds]
 
     def outcome(self, host: str) -> Outcome | None:
@@ -144,11 +144,11 @@ def run(play: Play, fault: Fault = lambda _: None, until: Callable[[Play], bool]
 
 def failing(**faults: Mapping[str, Any]) -> Fault:
     """Hosts' steps by name, ``a_boot=ERROR``; ``_`` stands for ``-`` in a step."""
-    wanted = {tuple(name.split("_", 1)): error for name, error in faults.items()}
-    return lambda task: wanted.get((task.host, task.step.value.replace("-", "_")))
+    errors = {tuple(name.split("_", 1)): error for name, error in faults.items()}
+    return lambda task: errors.get((task.host, task.step.value.replace("-", "_")))
 
 
-__all__ = ["ERROR", "SILENT", "Play", "failing", "found", "plan", "refolded", "run"]
+__all__ = ["ERROR", "SILENT", "Play", "failing", "plan", "refolded", "run", "step_data"]
 
 
 def one(*hosts: str, **changed: Any) -> Play:

@@ -66,29 +66,29 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     target = host.target.model_copy(update={"packages": (image,)})
     object.__setattr__(host, "lock", SimpleNamespace(targets={"gds": target}))
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
-    seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
+    look = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
     with pytest.raises(HostUnfit, match=r"no room for the new files: /boot \(/boot\) needs 210 MB"):
-        prepare.require_room(host, STATUS.read("gpu1", status()), seen)
-    (need,) = [json.loads(given) for given in host.given if given]
+        prepare.require_room(host, STATUS.read("gpu1", status()), look)
+    (need,) = [json.loads(text) for text in host.inputs if text]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
 
 def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would refuse a host that is out of work already."""
     host = work(Step.PREFLIGHT, {"rollout space": {"fits": True, "filesystems": []}})
-    seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
+    look = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 MB that are required"):
-        prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
+        prepare.require_room(host, STATUS.read("gpu1", status(space=full)), look)
     monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
-    prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
+    prepare.require_room(host, STATUS.read("gpu1", status(space=full)), look)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
-    known = {"validated_boot": BOOT}
-    assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
+    facts = {"validated_boot": BOOT}
+    assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, facts))["returned"] is True
     with pytest.raises(RebootFailed, match="it has booted since its validation"):
-        prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
+        prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, facts))
     with pytest.raises(RebootFailed, match="validated in none"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
 
@@ -105,8 +105,8 @@ def test_a_host_whose_lock_is_not_known_is_refused(tmp_path: Path, monkeypatch: 
     path.write_text(yaml.safe_dump({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}}))
     object.__setattr__(host, "fleet_path", path)
     lockfile.write(lockfile.beside(path), host.lock)
-    kept = releases.store(path, host.lock)
-    assert prepare.release_of(host, host.lock.digest) == kept
+    release = releases.store(path, host.lock)
+    assert prepare.release_of(host, host.lock.digest) == release
 
 
 def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:

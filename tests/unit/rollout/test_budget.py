@@ -13,16 +13,16 @@ HOSTS = [f"h{i}" for i in range(12)]
 
 def by_looking(slots: Slots, waiting: dict[str, tuple[int, ...]], number: int) -> list[str]:
     """The first that may go, then the next that may go with it, and so on, until one is met for which no room is."""
-    room, taken, chosen = slots.limit - slots.used, set[Key](), list[str]()
+    room, claims, chosen = slots.limit - slots.used, set[Key](), list[str]()
     for host in sorted(waiting, key=lambda each: (waiting[each], each)):
         costs = 0 if host in slots.down else 1
         if len(chosen) == number or costs > room:
             break
         others = (slots.held | slots.down) - {host}
         out = {key for other in others for key in slots.keys(other)}
-        if not (out | taken) & set(slots.keys(host)):
+        if not (out | claims) & set(slots.keys(host)):
             chosen.append(host)
-            taken.update(slots.keys(host))
+            claims.update(slots.keys(host))
             room -= costs
     return chosen
 

@@ -99,10 +99,10 @@ def test_what_another_gdsdeploy_knows_is_kept_and_shown() -> None:
 
 
 def test_what_steps_found_is_read_and_kept() -> None:
-    found = {"boot_id": "1", "more": {}, "modules_before": {"mode": "receive", "want": "w", "archive": "", "x": 1}}
-    done = Event(1, 0.0, Kind.END, "a", {"step": "boot", "data": found}).payload
+    data = {"boot_id": "1", "more": {}, "modules_before": {"mode": "receive", "want": "w", "archive": "", "x": 1}}
+    done = Event(1, 0.0, Kind.END, "a", {"step": "boot", "data": data}).payload
     assert isinstance(done, events.StepDone)
-    assert done.data == found
+    assert done.data == data
     assert done.facts == Facts(boot_id="1", modules_before=events.ModulesBefore("receive", "w"))
 
 

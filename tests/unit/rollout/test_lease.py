@@ -20,7 +20,7 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout.steps import lease, provision, real_effects
 from gdsdeploy.rollout.steps.provision import Look
-from tests.unit.rollout.asked import Asked, status, work
+from tests.unit.rollout.asked import ScriptedWork, status, work
 
 ROOT = Path(__file__).parents[3]
 OTHERS = status(apply={"run": "provision-1", "who": "anna@ops: provision", "works": False})
@@ -33,12 +33,12 @@ ELSEWHERE = {"preflight", "boot_default", "loaded", "reboot"}
 
 def test_another_run_is_waited_for() -> None:
     replies = [OTHERS, OTHERS, status()]
-    told: list[str] = []
+    messages: list[str] = []
     host = work(Step.APPLY, {"rollout status": lambda number: replies[number]})
-    object.__setattr__(host, "say", told.append)
+    object.__setattr__(host, "say", messages.append)
     assert lease.wait_until_free(host).apply.who == ""
     assert host.waited == [2, 2]
-    assert told == ["gpu1: anna@ops: provision is changing this host; waiting"]
+    assert messages == ["gpu1: anna@ops: provision is changing this host; waiting"]
 
 
 def test_but_not_for_ever() -> None:
@@ -65,13 +65,13 @@ def test_a_call_of_ones_own_whose_connection_broke_is_waited_for() -> None:
     assert host.waited == [2]
 
 
-def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | None) -> list[dict[str, Any]]:
+def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsError | None) -> list[dict[str, Any]]:
     """Play a step; each start of Ansible ends with one of the failures.  Returns the inventories."""
-    found: list[dict[str, Any]] = []
+    inventories: list[dict[str, Any]] = []
     ends = iter(failures)
 
     def once(_: Any, inventory: dict[str, Any]) -> HostResult:
-        found.append(inventory)
+        inventories.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
     monkeypatch.setattr(provision, "_play_once", once)
@@ -81,13 +81,13 @@ def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | N
     assert provision.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
         "gds_repo: Pins"
     ]
-    return found
+    return inventories
 
 
 def test_a_step_is_done_again_when_a_run_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
     host = work(Step.APPLY, {"rollout status": status()})
     assert len(played(monkeypatch, host, Busy("gpu1: anna is changing this host"), None)) == 2
-    assert host.asked("rollout", "status")
+    assert host.calls("rollout", "status")
 
 
 def test_it_is_not_done_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_other_failures_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_call_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     host = work(Step.APPLY, {})
     (inventory,) = played(monkeypatch, host, None)
-    given = inventory["all"]["vars"]
-    assert given["gds_run"] == host.rollout
-    assert given["gds_who"].endswith(f": rollout {host.rollout}")
+    variables = inventory["all"]["vars"]
+    assert variables["gds_run"] == host.rollout
+    assert variables["gds_who"].endswith(f": rollout {host.rollout}")
 
 
 def test_what_only_a_rollout_knows_wins_against_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_one_to_which_nothing_was_done_was_not_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_builder_is_free_after_its_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Asked, "is_builder", True)
+    monkeypatch.setattr(ScriptedWork, "is_builder", True)
     assert performed(monkeypatch, Step.VALIDATE) == performed(monkeypatch, Step.UNDO_VALIDATE) == RELEASED
 
 
@@ -189,15 +189,15 @@ def test_every_resource_belongs_to_one_step() -> None:
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
     (play,) = yaml.safe_load((ROOT / "playbooks/rollout_host.yml").read_text())
     for step, names in provision.STEPS.items():
-        entries = [item for item in play["roles"] if f'"{step}"' in item["when"] and "vars" not in item]
-        roles = {item["role"].removeprefix("gdsdeploy.gds.") for item in entries}
+        entries = [role for role in play["roles"] if f'"{step}"' in role["when"] and "vars" not in role]
+        roles = {role["role"].removeprefix("gdsdeploy.gds.") for role in entries}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
     # What is loaded is exchanged by the step of reboots, when the audit has passed.
-    assert all(item.get("vars") != {"gds_modules_step": "load"} for item in play["roles"])
+    assert all(role.get("vars") != {"gds_modules_step": "load"} for role in play["roles"])
 
 
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
     changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
-    seen = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
-    assert {change.resource for change in seen.lacks("apply")} == provision.STEPS["apply"]
-    assert {change.resource for change in seen.lacks("modules")} == provision.STEPS["modules"]
+    look = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
+    assert {change.resource for change in look.lacks("apply")} == provision.STEPS["apply"]
+    assert {change.resource for change in look.lacks("modules")} == provision.STEPS["modules"]

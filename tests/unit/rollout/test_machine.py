@@ -13,17 +13,17 @@ from gdsdeploy.rollout.hoststate import MAX_REFUSALS
 from gdsdeploy.rollout.machine import StateMachine
 from tests.unit.rollout.rehearsed import (
     ERROR,
+    FORWARD_STEPS,
     POWER,
     SILENT,
-    THERE,
     UNDO,
     Play,
     failing,
-    found,
     one,
     plan,
     reach,
     run,
+    step_data,
     unavailable,
 )
 
@@ -32,7 +32,7 @@ from tests.unit.rollout.rehearsed import (
 
 def test_everything_goes_well() -> None:
     play = run(one())
-    assert play.steps("a") == THERE
+    assert play.steps("a") == FORWARD_STEPS
     assert play.outcome("a") is Outcome.DONE
     assert play.machine.phase == "finished"
     assert play.events[-1].data == {"outcomes": {"done": 1}}
@@ -51,10 +51,10 @@ def test_a_host_that_has_the_lock_is_not_drained() -> None:
 def test_what_steps_found_is_known_to_later_ones() -> None:
     play = one()
     reach(play, "a", "apply")
-    known = play.under_way["a"].known
-    assert known["boot_id"] == "boot-1"
-    assert known["drained"] is True
-    assert known["snapshot"] == {}
+    facts = play.under_way["a"].data
+    assert facts["boot_id"] == "boot-1"
+    assert facts["drained"] is True
+    assert facts["snapshot"] == {}
 
 
 CHANGED = ["apply", "modules", "audit", "reboot", "boot", "validate"]
@@ -71,7 +71,7 @@ CHANGED = ["apply", "modules", "audit", "reboot", "boot", "validate"]
 )
 def test_a_step_that_fails(step: str, way: list[str], outcome: Outcome) -> None:
     play = run(one(), failing(**{f"a_{step}": ERROR}))
-    assert play.steps("a") == THERE[: THERE.index(step) + 1] + way
+    assert play.steps("a") == FORWARD_STEPS[: FORWARD_STEPS.index(step) + 1] + way
     assert play.outcome("a") is outcome
     host = play.machine.hosts["a"]
     assert host.failed_at == step
@@ -319,4 +319,4 @@ def test_deciding_changes_nothing() -> None:
     play.end("a")
     first = play.decide()
     assert first.tasks == play.decide().tasks != ()
-    assert found(first.tasks[0]) == {"drained": True, "reason": "gdsdeploy rollout"}
+    assert step_data(first.tasks[0]) == {"drained": True, "reason": "gdsdeploy rollout"}

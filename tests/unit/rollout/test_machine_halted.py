@@ -8,9 +8,9 @@ from gdsdeploy.model.events import Kind
 from gdsdeploy.model.rollout import Outcome, Step, Task, Wave
 from tests.unit.rollout.rehearsed import (
     ERROR,
+    FORWARD_STEPS,
     POWER,
     SILENT,
-    THERE,
     UNDO,
     Play,
     failing,
@@ -114,7 +114,7 @@ def test_a_lost_host_is_asked_again_and_only_then_goes_it_on() -> None:
     assert play.machine.phase == "halted"
     play.say(Kind.RESUMED)
     play.step()
-    assert play.said(Kind.RECALL) == ["recall"]
+    assert play.occurrences(Kind.RECALL) == ["recall"]
     assert play.under_way["a"].step is Step.BOOT
     assert play.machine.phase == "running"
     assert play.steps("c") == []
@@ -145,7 +145,7 @@ def test_a_lost_host_that_came_back_as_it_was() -> None:
     assert play.outcome("a") is Outcome.ROLLED_BACK
 
 
-@pytest.mark.parametrize("step", THERE)
+@pytest.mark.parametrize("step", FORWARD_STEPS)
 def test_pause_lets_a_step_end_and_keeps_the_host_where_it_is(step: str) -> None:
     play = one("a", "b", settings={"parallel": 1})
     reach(play, "a", step)
@@ -158,7 +158,7 @@ def test_pause_lets_a_step_end_and_keeps_the_host_where_it_is(step: str) -> None
     assert play.machine.hosts["a"].out is (step not in ("preflight", "return"))
     play.say(Kind.RESUMED)
     run(play)
-    assert play.steps("a") == THERE
+    assert play.steps("a") == FORWARD_STEPS
     assert play.machine.outcomes() == {"done": 2}
 
 
@@ -201,7 +201,7 @@ def test_abort_takes_back_who_is_under_way(step: str, way: list[str], outcome: O
     if not waits:
         play.end("a")
     run(play)
-    assert play.steps("a") == THERE[: THERE.index(step) + 1] + way
+    assert play.steps("a") == FORWARD_STEPS[: FORWARD_STEPS.index(step) + 1] + way
     assert play.outcome("a") is outcome
     assert play.steps("b") == []
     assert play.outcome("b") is None
@@ -210,7 +210,7 @@ def test_abort_takes_back_who_is_under_way(step: str, way: list[str], outcome: O
     assert unavailable(play.machine) == 0
 
 
-@pytest.mark.parametrize("step", THERE[1:-1])
+@pytest.mark.parametrize("step", FORWARD_STEPS[1:-1])
 def test_a_step_that_fails_after_the_abort(step: str) -> None:
     play = one(settings={"on_failure": "keep"})
     reach(play, "a", step)
@@ -326,7 +326,7 @@ def test_a_kept_host_that_is_in_work_again_is_drained_before_it_is_changed() -> 
     play = run(one("a", "b"), failing(a_apply=ERROR, a_undo=ERROR, b_boot=SILENT))
     play.say(Kind.RESUMED, back=["a", "b"])
     run(play)
-    assert play.said(Kind.RECALL) == [], "one that is back in work is not lost any more"
+    assert play.occurrences(Kind.RECALL) == [], "one that is back in work is not lost any more"
     assert unavailable(play.machine) == 0
     play.say(Kind.ROLLBACK)
     run(play)
@@ -342,7 +342,7 @@ def test_hosts_that_leave_the_fleet() -> None:
     for event in play.machine.removed(["a", "c", "unknown"], play.now):
         play.say(event.kind, event.host, **event.data)
     assert play.outcome("c") is Outcome.SKIPPED
-    assert play.said(Kind.NOTE) == ["note"]
+    assert play.occurrences(Kind.NOTE) == ["note"]
     run(play)
     assert play.machine.outcomes() == {"done": 2, "skipped": 1}
     assert play.machine.removed(["a"], play.now) == ()
@@ -351,7 +351,7 @@ def test_hosts_that_leave_the_fleet() -> None:
 # -- killed and resumed
 
 
-@pytest.mark.parametrize("step", [*THERE, "soak", *UNDO, "power"])
+@pytest.mark.parametrize("step", [*FORWARD_STEPS, "soak", *UNDO, "power"])
 def test_an_interrupted_step_is_begun_again(step: str) -> None:
     play = Play(plan(Wave("1", ("a",), soak=9, halt_at=9), **POWER))
     fault = failing(a_boot=SILENT) if step == "power" else failing(a_apply=ERROR) if step in UNDO[:-1] else failing()
@@ -361,7 +361,7 @@ def test_an_interrupted_step_is_begun_again(step: str) -> None:
         play.kill()
         play.open = False
         play.step()
-        assert play.under_way["a"] == Task("a", before.step, attempt, before.known)
+        assert play.under_way["a"] == Task("a", before.step, attempt, before.data)
     play.open = True
     run(play, failing(a_apply=ERROR) if step in UNDO[:-1] else failing())
     assert play.machine.phase == "finished"
@@ -390,6 +390,6 @@ def test_killed_and_aborted(step: str, way: list[str], order: str) -> None:
         play.say(Kind.ABORTED)
         play.kill()
     run(play)
-    assert play.steps("a")[THERE.index(step) + 1 :] == way
+    assert play.steps("a")[FORWARD_STEPS.index(step) + 1 :] == way
     assert unavailable(play.machine) == 0
     refolded(play.plan, play.events)

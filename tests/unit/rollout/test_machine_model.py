@@ -48,8 +48,8 @@ class World(Play):
 
     def away(self) -> set[str]:
         """Out of work, or perhaps: a drain was begun, or a return has not ended."""
-        held = {name for name in self.real if self.machine.hosts[name].out}
-        return self.down | held | {name for name, real in self.real.items() if real.out or real.elsewhere}
+        out = {name for name in self.real if self.machine.hosts[name].out}
+        return self.down | out | {name for name, real in self.real.items() if real.out or real.elsewhere}
 
     def say(self, kind: Kind, host: str = "", **data: Any) -> Event:
         if kind is Kind.BEGIN:
@@ -63,9 +63,10 @@ class World(Play):
             assert not self.real[host].out
             assert not self.machine.hosts[host].out
         if kind is Kind.CLOSED:
-            judged = [self.machine.hosts[name] for name in self.plan_wave(data["wave"]).hosts]
-            assert all(each.outcome is not None for each in judged)
-            assert all(each.judged for each in judged if each.outcome is Outcome.DONE and self.wave_of[each.name].soak)
+            hosts = [self.machine.hosts[name] for name in self.plan_wave(data["wave"]).hosts]
+            assert all(each.outcome is not None for each in hosts)
+            soaked = [each for each in hosts if each.outcome is Outcome.DONE and self.wave_of[each.name].soak]
+            assert all(each.soak_passed for each in soaked)
         return event
 
     def plan_wave(self, name: str) -> Wave:
@@ -98,8 +99,8 @@ class World(Play):
         assert host in self.away() or len(others) + 1 <= self.plan.max_unavailable
         for label in self.machine.settings.apart:
             value = self.plan.labels[host].get(label)
-            taken = {self.plan.labels[name].get(label) for name in others if name in self.plan.labels}
-            assert value is None or value not in taken, f"two of {label} {value} would be out"
+            values = {self.plan.labels[name].get(label) for name in others if name in self.plan.labels}
+            assert value is None or value not in values, f"two of {label} {value} would be out"
 
     def happen(self, task: Task, wish: str) -> dict[str, Any] | None:
         """Do what a step does; None: it must fail."""
@@ -120,7 +121,7 @@ class World(Play):
                 real.passed = real.boot
                 return {} if wish == "no boot" else {"validated_boot": boot}
             case Step.RETURN:
-                if task.known["validated_boot"] != boot:
+                if task.data["validated_boot"] != boot:
                     return None
                 assert real.passed == real.boot, "returned without a validation of this boot"
                 real.out = False
@@ -177,7 +178,7 @@ def plans(draw: st.DrawFn) -> Plan:
             Wave(str(number), tuple(hosts), draw(st.sampled_from([0, 60])), draw(st.integers(1, 8)), number == 0,
                  drain=number > 0 or draw(st.integers(0, 3)) > 0)
         )  # fmt: skip
-    wanted = {
+    options = {
         "parallel": draw(st.sampled_from([1, 2, 5, 16])),
         "apart": draw(st.sampled_from([[], [], ["rack"], ["rack", "row"]])),
         "on_failure": draw(st.sampled_from(["rollback", "keep"])),
@@ -186,7 +187,7 @@ def plans(draw: st.DrawFn) -> Plan:
     }
     down = draw(st.sets(st.sampled_from([*labels, "elsewhere1", "elsewhere2"]), max_size=2))
     return plan(
-        *waves, settings=wanted, labels=labels, down=tuple(sorted(down)), max_unavailable=draw(st.integers(1, 12))
+        *waves, settings=options, labels=labels, down=tuple(sorted(down)), max_unavailable=draw(st.integers(1, 12))
     )
 
 
@@ -198,10 +199,10 @@ class Rollouts(RuleBasedStateMachine):
     #: per cent of steps
     trouble: int
 
-    @initialize(wanted=plans(), seed=st.integers(0, 1 << 16), trouble=st.sampled_from([0, 3, 10]))
-    def begin(self, wanted: Plan, seed: int, trouble: int) -> None:
+    @initialize(rollout_plan=plans(), seed=st.integers(0, 1 << 16), trouble=st.sampled_from([0, 3, 10]))
+    def begin(self, rollout_plan: Plan, seed: int, trouble: int) -> None:
         self.chance, self.trouble = random.Random(seed), trouble
-        self.world = World(wanted)
+        self.world = World(rollout_plan)
         self.world.step()
 
     def pick(self, number: int) -> str:
@@ -275,8 +276,8 @@ class Rollouts(RuleBasedStateMachine):
     def resume(self, accept: bool, repaired: int) -> None:
         """Of the hosts that were kept, some are brought back to work."""
         world = self.world
-        kept = [host.name for host in world.machine.hosts.values() if host.outcome is Outcome.KEPT]
-        back = kept[:repaired] + [name for name in sorted(world.down) if repaired and name not in world.real]
+        kept_hosts = [host.name for host in world.machine.hosts.values() if host.outcome is Outcome.KEPT]
+        back = kept_hosts[:repaired] + [name for name in sorted(world.down) if repaired and name not in world.real]
         for name in back:
             world.down.discard(name)
             if name in world.real:

@@ -9,8 +9,8 @@ from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.rollout.machine import STALE
 from tests.unit.rollout.rehearsed import (
     ERROR,
+    FORWARD_STEPS,
     SILENT,
-    THERE,
     UNDO,
     Play,
     failing,
@@ -83,7 +83,7 @@ def test_a_wave_in_which_nothing_changed_has_no_soak() -> None:
     play.step()
     play.end("a", {"satisfied": True})
     run(play)
-    assert play.said(Kind.SOAKING) == []
+    assert play.occurrences(Kind.SOAKING) == []
     assert play.machine.phase == "finished"
 
 
@@ -91,7 +91,7 @@ def test_a_clock_that_was_set_back_makes_no_soak_endless() -> None:
     play = soaking()
     play.now -= 86400
     play.step()
-    assert play.said(Kind.SOAKING) == ["soaking"] * 2
+    assert play.occurrences(Kind.SOAKING) == ["soaking"] * 2
     assert play.decide().wake_at == play.now + 60
     assert run(play).machine.phase == "finished"
 
@@ -194,7 +194,7 @@ def test_builders_are_never_drained_and_take_no_place() -> None:
     play = Play(plan(Wave("builders", ("x",), drain=False), Wave("2", ("a",)), max_unavailable=1, down=("z",)))
     play.open = False
     run(play)
-    assert play.steps("x") == [step for step in THERE if step not in ("drain", "return")]
+    assert play.steps("x") == [step for step in FORWARD_STEPS if step not in ("drain", "return")]
     assert play.outcome("x") is Outcome.DONE
     assert waits(play.decide())
 
@@ -215,7 +215,7 @@ def test_nothing_begins_outside_of_a_window() -> None:
     decided = play.step()
     assert waits(decided)
     assert not decided.over
-    assert play.said(Kind.OPENED) == []
+    assert play.occurrences(Kind.OPENED) == []
     play.open = True
     reach(play, "a", "drain")
     play.open = False
@@ -288,7 +288,7 @@ def test_a_host_that_waited_long_is_asked_again_what_it_is(passed: int) -> None:
     play.now += passed
     play.open = True
     run(play)
-    assert play.steps("a") == ["preflight", *THERE]
+    assert play.steps("a") == ["preflight", *FORWARD_STEPS]
 
 
 def test_the_way_back_needs_no_window() -> None:

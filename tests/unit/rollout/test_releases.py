@@ -40,17 +40,17 @@ def lock(fleet: Path, kernel: str, profile: str = "gds") -> Lock:
 
 def test_it_is_found_as_it_was_whatever_became_of_the_files(fleet: Path) -> None:
     old, new = lock(fleet, "1"), lock(fleet, "2")
-    kept = releases.store(fleet, old)
+    release = releases.store(fleet, old)
     fleet.write_text(fleet.read_text().replace("gpu2", "gpu3"))
     releases.store(fleet, new)
-    found = releases.find(fleet, old.digest)
-    assert found is not None
-    assert found.lock == old
-    assert set(found.fleet.hosts) == {"gpu1", "gpu2"}
-    assert releases.of_plan(fleet, old.digest, kept.fleet_digest) == found
+    match = releases.find(fleet, old.digest)
+    assert match is not None
+    assert match.lock == old
+    assert set(match.fleet.hosts) == {"gpu1", "gpu2"}
+    assert releases.of_plan(fleet, old.digest, release.fleet_digest) == match
     assert releases.find(fleet, "sha256:" + "0" * 64) is None
     with pytest.raises(RolloutRefused, match="is not kept on this machine"):
-        releases.of_plan(fleet, new.digest, kept.fleet_digest)
+        releases.of_plan(fleet, new.digest, release.fleet_digest)
 
 
 def test_of_two_with_the_same_lock_a_host_has_the_one_that_it_got_last(fleet: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_host_is_taken_back_where_it_answers_now(fleet: Path) -> None:
     value = {**FLEET, "ssh": {"user": "admin"}, "hosts": {"gpu1": {"profile": "gds", "address": "192.0.2.9"}}}
     fleet.write_text(yaml.safe_dump({**value, "profiles": {"gds": {**FLEET["profiles"]["gds"], "driver": "580"}}}))
     now = load_fleet(fleet)
-    made = release.for_host("gpu1", now)
-    assert made.connection("gpu1").address == "192.0.2.9"
-    assert made.connection("gpu1").user == "admin"
-    assert made.profiles["gds"].driver.version == "newest", "profiles are those of the release"
+    target_fleet = release.for_host("gpu1", now)
+    assert target_fleet.connection("gpu1").address == "192.0.2.9"
+    assert target_fleet.connection("gpu1").user == "admin"
+    assert target_fleet.profiles["gds"].driver.version == "newest", "profiles are those of the release"
     assert release.fleet.connection("gpu1").address == "192.0.2.1"
 
 
@@ -95,19 +95,19 @@ def test_a_profile_that_the_release_does_not_have_is_refused(fleet: Path) -> Non
 
 
 def test_a_lock_from_elsewhere_can_be_added_if_it_fits(fleet: Path, tmp_path: Path) -> None:
-    given = tmp_path / "old.lock"
-    lockfile.write(given, lock(fleet, "1"))
-    release = releases.add(fleet, given, load_fleet(fleet))
+    lock_file = tmp_path / "old.lock"
+    lockfile.write(lock_file, lock(fleet, "1"))
+    release = releases.add(fleet, lock_file, load_fleet(fleet))
     assert releases.find(fleet, release.lock.digest) == release
-    lockfile.write(given, lock(fleet, "1", profile="other"))
+    lockfile.write(lock_file, lock(fleet, "1", profile="other"))
     with pytest.raises(RolloutRefused, match="nothing for profile gds"):
-        releases.add(fleet, given, load_fleet(fleet))
+        releases.add(fleet, lock_file, load_fleet(fleet))
 
 
 def test_what_was_changed_there_is_not_taken_for_what_was_kept(fleet: Path) -> None:
     release = releases.store(fleet, lock(fleet, "1"))
-    kept = release.folder / "fleet.yml"
-    kept.write_text(kept.read_text().replace("192.0.2.1", "192.0.2.2"))
+    copy = release.folder / "fleet.yml"
+    copy.write_text(copy.read_text().replace("192.0.2.1", "192.0.2.2"))
     with pytest.raises(RolloutRefused, match="the files there were changed"):
         releases.find(fleet, release.lock.digest)
     (release.folder / "release.json").write_text("{")

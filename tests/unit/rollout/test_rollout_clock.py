@@ -43,11 +43,11 @@ class Settable(Clock):
         return self._boot
 
     def get(self, source: queue.SimpleQueue[Any], seconds: float) -> Any:
-        item = super().get(source, min(seconds, 0.005))
-        if item is None:
+        event = super().get(source, min(seconds, 0.005))
+        if event is None:
             self._steady += max(seconds, 0.01)
             self._at(self)
-        return item
+        return event
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fleet.sqlite"
 
 
-class Seen:
+class Observer:
     """When, by the time that really passed, a soak began and was judged."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class Seen:
         return self.judged - self.begun
 
 
-def driven(path: Path, seen: Seen, clock: Settable, plan: Plan = SOAKS, *wishes: Payload) -> None:
-    seen.clock = clock
+def driven(path: Path, observer: Observer, clock: Settable, plan: Plan = SOAKS, *wishes: Payload) -> None:
+    observer.clock = clock
     with journal.writing(path, doing="test", wall=clock.wall) as writer:
         if writer.newest() is None:
             writer.begin(plan)
         for payload in wishes:
             control.write(writer, payload)
-        machine = drive(writer, plan.id, Hosts(path.parent, plan), clock=clock, hooks=Hooks(observe=seen.observe))
+        machine = drive(writer, plan.id, Hosts(path.parent, plan), clock=clock, hooks=Hooks(observe=observer.observe))
     assert {host.outcome for host in machine.hosts.values()} == {Outcome.DONE}
     assert Hosts(path.parent, plan).broken(machine) == []
 
@@ -95,7 +95,7 @@ def notes(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("jump", "said"),
+    ("jump", "messages"),
     [
         (0.0, []),
         (86400.0, ["this machine's clock was set 86400 s forward"]),
@@ -103,47 +103,47 @@ def notes(path: Path) -> list[str]:
         (-300.0, ["this machine's clock was set 300 s back"]),
     ],
 )
-def test_the_clock_is_set_during_a_soak(path: Path, jump: float, said: list[str]) -> None:
-    seen = Seen()
+def test_the_clock_is_set_during_a_soak(path: Path, jump: float, messages: list[str]) -> None:
+    observer = Observer()
     jumps = iter([jump])
 
     def at(clock: Settable) -> None:
-        if seen.begun is not None and clock.steady() > seen.begun + SOAK / 2:
+        if observer.begun is not None and clock.steady() > observer.begun + SOAK / 2:
             clock.offset += next(jumps, 0.0)
 
-    driven(path, seen, Settable(at))
-    assert seen.passed == pytest.approx(SOAK, abs=2)
-    assert notes(path) == said
+    driven(path, observer, Settable(at))
+    assert observer.passed == pytest.approx(SOAK, abs=2)
+    assert notes(path) == messages
 
 
 @pytest.mark.parametrize("jump", [86400.0, -86400.0])
 def test_the_clock_is_set_before_the_soak(path: Path, jump: float) -> None:
     """It is the time that counts by then."""
-    seen = Seen()
+    observer = Observer()
     clock = Settable()
     hosts = Hosts(path.parent, SOAKS)
     with journal.writing(path, doing="test", wall=clock.wall) as writer:
         writer.begin(SOAKS)
 
         def observe(event: Event) -> None:
-            seen.clock = clock
-            seen.observe(event)
+            observer.clock = clock
+            observer.observe(event)
             if event.kind is Kind.END and event.data["step"] == Step.APPLY and event.host == "a":
                 clock.offset += jump
 
         assert drive(writer, PLAN.id, hosts, clock=clock, hooks=Hooks(observe=observe)).finished
-    assert seen.passed == pytest.approx(SOAK, abs=2)
+    assert observer.passed == pytest.approx(SOAK, abs=2)
 
 
 def test_a_clock_that_creeps_is_followed(path: Path) -> None:
     """As time synchronization has it: nothing is said, and a soak is off by as much at most as it is."""
-    seen = Seen()
+    observer = Observer()
 
     def at(clock: Settable) -> None:
         clock.offset += 0.01
 
-    driven(path, seen, Settable(at))
-    assert seen.passed == pytest.approx(SOAK, abs=4)
+    driven(path, observer, Settable(at))
+    assert observer.passed == pytest.approx(SOAK, abs=4)
     assert notes(path) == []
 
 
@@ -155,42 +155,42 @@ def test_a_clock_that_creeps_is_followed(path: Path) -> None:
 )
 def test_the_clock_is_set_between_two_drivers(path: Path, jump: float, booted: str, steady: float, whole: bool) -> None:
     """What passed between them counts where it can be measured; a soak is neither skipped nor waits for ever."""
-    seen = Seen()
+    observer = Observer()
 
     class Killed(BaseException):
         pass
 
     def at(clock: Settable) -> None:
-        if seen.begun is not None and clock.steady() > seen.begun + SOAK / 4:
+        if observer.begun is not None and clock.steady() > observer.begun + SOAK / 4:
             raise Killed
 
     with pytest.raises(Killed):
-        driven(path, seen, first := Settable(at))
-    assert seen.begun is not None
-    passed = first.steady() - seen.begun
+        driven(path, observer, first := Settable(at))
+    assert observer.begun is not None
+    passed = first.steady() - observer.begun
     second = Settable(booted=booted, steady=first.steady() + SOAK / 4 if not whole else steady)
     second.offset = first.wall() + SOAK / 4 + jump - second.steady()
     begin = second.steady()
-    driven(path, seen, second)
-    assert seen.judged is not None
-    waited = seen.judged - begin
+    driven(path, observer, second)
+    assert observer.judged is not None
+    waited = observer.judged - begin
     assert waited == pytest.approx(SOAK if whole else SOAK - passed - SOAK / 4, abs=3)
 
 
 def test_a_soak_is_paused_and_goes_on(path: Path) -> None:
     """Its time goes on while it is paused: the hosts are in work."""
-    seen = Seen()
+    observer = Observer()
 
     class Killed(BaseException):
         pass
 
     def at(clock: Settable) -> None:
-        if seen.begun is not None:
+        if observer.begun is not None:
             raise Killed
 
     with pytest.raises(Killed):
-        driven(path, seen, first := Settable(at))
+        driven(path, observer, first := Settable(at))
     later = Settable(steady=first.steady() + 2 * SOAK)
     begin = later.steady()
-    driven(path, seen, later, SOAKS, RolloutPaused("test"), RolloutResumed("test"))
-    assert seen.judged == pytest.approx(begin, abs=2)
+    driven(path, observer, later, SOAKS, RolloutPaused("test"), RolloutResumed("test"))
+    assert observer.judged == pytest.approx(begin, abs=2)

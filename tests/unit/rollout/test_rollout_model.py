@@ -65,8 +65,8 @@ def test_events_are_read_as_they_were_written(
 
 @hypothesis_settings(deadline=None)
 @given(st.text(), st.sampled_from(Step), st.integers(1, 9), _data)
-def test_tasks_are_read_as_they_were_written(host: str, step: Step, attempt: int, known: dict[str, Any]) -> None:
-    task = Task(host, step, attempt, known)
+def test_tasks_are_read_as_they_were_written(host: str, step: Step, attempt: int, facts: dict[str, Any]) -> None:
+    task = Task(host, step, attempt, facts)
     assert Task.from_json(json.loads(json.dumps(task.as_json()))) == task
 
 

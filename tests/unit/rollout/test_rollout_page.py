@@ -26,11 +26,11 @@ ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Notifications"}
 
 def keys(model: BaseModel, prefix: str = "") -> dict[str, Any]:
     """Every key with dots, and its default."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
-        found |= keys(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
-    return found
+        defaults |= keys(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
+    return defaults
 
 
 @pytest.mark.parametrize("key", [key for key in keys(Rollout()) if key.partition(".")[0] not in ELSEWHERE])
@@ -39,16 +39,16 @@ def test_every_key_is_there_with_its_default(key: str) -> None:
     words = re.compile(rf"`{re.escape(key)}`|`\.{re.escape(key.rpartition('.')[2])}`")
     (row,) = [line for line in ROWS if words.search(line.split("|")[1])]
     names = re.findall(r"`([^`]+)`", row.split("|")[1])
-    said = row.split("|")[3].strip()
+    cell = row.split("|")[3].strip()
     if value is None or value in ((), {}):
-        assert said in ("none", "the order of the fleet file", "always, `UTC`")
+        assert cell in ("none", "the order of the fleet file", "always, `UTC`")
         return
-    given = re.findall(r"`([^`]+)`", said)
+    literals = re.findall(r"`([^`]+)`", cell)
     place = next(number for number, name in enumerate(names) if key == name or key.endswith(name))
     if key == "timezone":
-        assert given == [value]
+        assert literals == [value]
         return
-    shown = yaml.safe_load(given[place] if len(given) > 1 else given[0])
+    shown = yaml.safe_load(literals[place] if len(literals) > 1 else literals[0])
     assert (seconds(shown) if isinstance(value, int) and isinstance(shown, str) else shown) == value
 
 

@@ -65,9 +65,9 @@ def test_one_that_does_not_come_back_is_lost_and_taken_back_once_somebody_has_sw
     machine = driven(path, TWO, hosts, lambda _: None, resume=True)
     assert machine.hosts["a"].outcome is Outcome.ROLLED_BACK
     assert steps(path, "a")[-5:] == ["boot", "validate", "undo", "undo-validate", "return"]
-    found = hosts.look()["a"]
-    assert (found.lock, found.runs, found.drained) == (OLD, OLD, False)
-    assert found.count["reboot:new"] == 1
+    state = hosts.look()["a"]
+    assert (state.lock, state.runs, state.drained) == (OLD, OLD, False)
+    assert state.count["reboot:new"] == 1
     assert [problem for problem in hosts.broken(machine) if not problem.startswith("b:")] == []
 
 

@@ -45,14 +45,14 @@ def test_a_terminal_shows_everything_that_matters() -> None:
 
 
 def test_reasons_can_be_read_whole_with_what_to_do() -> None:
-    found = shown(fold(small().events), whole=True)
-    at = found.index("    ? gpu5: lost: boot: no answer within 1200 s of its reboot")
-    assert found[at + 1 : at + 4] == [
+    lines = shown(fold(small().events), whole=True)
+    at = lines.index("    ? gpu5: lost: boot: no answer within 1200 s of its reboot")
+    assert lines[at + 1 : at + 4] == [
         "    ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> &",
         "      'struct page' has no member �[31mpgmap",
         "      what to do: Run `gdsdeploy kmod preflight fleet.yml --mode full`",
     ]
-    assert max(map(len, found)) <= WIDTH
+    assert max(map(len, lines)) <= WIDTH
 
 
 def test_why_a_host_failed_and_why_it_was_not_taken_back() -> None:
@@ -80,10 +80,10 @@ def test_every_line_fits_and_obeys_nobody() -> None:
     for story in (small(), large(300)):
         for event, status in each(story.events):
             if event.number % 7 == 0:
-                found = shown(status, 3600)
-                assert max(map(len, found)) <= WIDTH
-                assert not any("\x1b" in line for line in found)
-                assert len(found) <= 45, "it has to fit a terminal, however many hosts there are"
+                lines = shown(status, 3600)
+                assert max(map(len, lines)) <= WIDTH
+                assert not any("\x1b" in line for line in lines)
+                assert len(lines) <= 45, "it has to fit a terminal, however many hosts there are"
 
 
 def test_time_never_goes_backwards() -> None:

@@ -62,5 +62,5 @@ def test_a_line_that_is_not_understood(tmp_path: Path, data: str, place: str) ->
 
 def test_a_journal_that_does_not_begin_with_a_plan() -> None:
     with pytest.raises(JournalUnusable, match=r"^line 1 of the journal: ") as caught:
-        Watch().known([Event(1, 1.0, Kind.PLANNED, "", {})])
+        Watch().replay([Event(1, 1.0, Kind.PLANNED, "", {})])
     assert caught.value.hint

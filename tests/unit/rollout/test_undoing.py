@@ -15,14 +15,14 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout.steps import provision, rollback
-from tests.unit.rollout.asked import KERNEL, OLD, Asked, compared, differs, snapshot, status, work
+from tests.unit.rollout.asked import KERNEL, OLD, ScriptedWork, compared, differs, snapshot, status, work
 
 RECEIVES, BUILDS = Supply("receive", "", ""), Supply("build", "", "")
 
 
 def differences(
     monkeypatch: pytest.MonkeyPatch,
-    *found: dict[str, str],
+    *rows: dict[str, str],
     changes: tuple[Change, ...] = (),
     supply: Supply = RECEIVES,
     leftovers: bool = False,
@@ -30,7 +30,7 @@ def differences(
 ) -> list[str]:
     host = work(
         Step.UNDO,
-        {"rollout compare": compared(*found), "rollout status": status(kernel=running)},
+        {"rollout compare": compared(*rows), "rollout status": status(kernel=running)},
         {"snapshot": snapshot()},
     )
     monkeypatch.setattr(provision, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
@@ -39,7 +39,7 @@ def differences(
 
 
 @pytest.mark.parametrize(
-    "found",
+    "difference",
     [
         differs("package", "nvidia-driver"),
         differs("hold", "nvidia-driver", "held", ""),
@@ -50,8 +50,8 @@ def differences(
         differs("kernel", KERNEL, "", "installed"),
     ],
 )
-def test_whatever_differs_is_named(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
-    assert differences(monkeypatch, found) == [found["says"]]
+def test_whatever_differs_is_named(monkeypatch: pytest.MonkeyPatch, difference: dict[str, str]) -> None:
+    assert differences(monkeypatch, difference) == [difference["says"]]
 
 
 def test_what_its_lock_says_is_right_whatever_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,15 +92,15 @@ def test_a_host_that_is_not_what_it_was_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "mode", "source"),
+    ("modules_before", "mode", "source"),
     [
         ({"mode": "build", "want": "w", "archive": ""}, "build", "build"),
         ({"mode": "receive", "want": "w", "archive": "/var/lib/gdsdeploy/rollout/x/modules.tar"}, "receive", "kept"),
         ({"mode": "receive", "want": "w", "archive": ""}, "receive", "cache"),
     ],
 )
-def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, source: str) -> None:
-    host: Asked = work(Step.UNDO, {}, {"modules_before": kept})
+def test_modules_come_back_as_they_had_come(modules_before: dict[str, str], mode: str, source: str) -> None:
+    host: ScriptedWork = work(Step.UNDO, {}, {"modules_before": modules_before})
     supply = rollback._supply(host, SimpleNamespace(look=lambda *_: None))  # type: ignore[arg-type]
     assert (supply.mode, supply.source) == (mode, source)
 
@@ -108,8 +108,8 @@ def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, sou
 def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     """The headers' packages depend on each other: with one of them gone early, apt refuses the whole transaction."""
     headers = [f"linux-headers-{KERNEL}", "linux-headers-6.12.94+deb13-common", "linux-kbuild-6.12.94+deb13"]
-    there = {name: {"version": "", "held": False} for name in [*headers, "nvidia-open-kernel-dkms"]}
-    host = work(Step.UNDO, {}, {"snapshot": snapshot(packages=there)})
+    versions = {name: {"version": "", "held": False} for name in [*headers, "nvidia-open-kernel-dkms"]}
+    host = work(Step.UNDO, {}, {"snapshot": snapshot(packages=versions)})
     packages = tuple(
         Package.model_construct(package=name, version="1", part="kernel-headers", needed_by="build") for name in headers
     )
@@ -117,4 +117,4 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     host = dataclasses.replace(host, lock=lock)
     inputs = rollback._restore_variables(host, host)
     assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
-    assert inputs["gds_restore_unwanted"] == sorted(there)
+    assert inputs["gds_restore_unwanted"] == sorted(versions)

@@ -22,24 +22,24 @@ def hosts(number: int, **changed: Any) -> list[Candidate]:
     return [Candidate(f"h{i}", **changed) for i in range(1, number + 1)]
 
 
-def names(found: Layout) -> list[list[str]]:
-    return [list(wave.hosts) for wave in found.waves]
+def names(result: Layout) -> list[list[str]]:
+    return [list(wave.hosts) for wave in result.waves]
 
 
 def sizes(number: int, **batches: Any) -> list[int]:
-    found = layout(settings(canary={"per_kind": False}, batches=batches), hosts(number))
-    return [len(wave.hosts) for wave in found.waves]
+    result = layout(settings(canary={"per_kind": False}, batches=batches), hosts(number))
+    return [len(wave.hosts) for wave in result.waves]
 
 
 def test_one_of_each_kind_goes_first_and_twice_as_many_each_time_after() -> None:
     kinds = [Candidate("a1", kind="a"), Candidate("a2", kind="a"), Candidate("b1", kind="b")]
-    found = layout(settings(), [*kinds, *hosts(20, kind="a")])
-    first, *rest = found.waves
+    result = layout(settings(), [*kinds, *hosts(20, kind="a")])
+    first, *rest = result.waves
     assert (first.name, first.hosts, first.canary, first.soak, first.halt_at) == ("canary", ("a1", "b1"), True, 600, 1)
     assert [wave.name for wave in rest] == [f"wave-{n}" for n in range(2, 8)]
     assert [len(wave.hosts) for wave in rest] == [1, 2, 4, 5, 5, 4]
     assert {wave.halt_at for wave in rest} == {1}
-    assert found.max_unavailable == 5
+    assert result.max_unavailable == 5
 
 
 def test_a_canary_changes_if_any_of_its_kind_does() -> None:
@@ -58,9 +58,9 @@ def test_a_canary_changes_if_any_of_its_kind_does() -> None:
 )
 def test_a_canary_is_who_is_named(canary: dict[str, Any], first: list[str]) -> None:
     everyone = [*hosts(12), Candidate("new", {"rack": "7", "row": "a"}), Candidate("old", {"rack": "8"})]
-    found = layout(settings(canary=canary), everyone)
-    assert names(found)[0] == first
-    assert sorted(name for wave in found.waves for name in wave.hosts) == sorted(each.name for each in everyone)
+    result = layout(settings(canary=canary), everyone)
+    assert names(result)[0] == first
+    assert sorted(name for wave in result.waves for name in wave.hosts) == sorted(each.name for each in everyone)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +117,33 @@ def test_labels_order_hosts_with_numbers_by_value_and_hosts_without_last() -> No
     everyone = [
         Candidate(name, {"row": rows[name], **({"rack": rack} if rack else {})}) for name, rack in racks.items()
     ]
-    wanted = settings(canary={"per_kind": False}, order=["rack", "row"], batches={"strategy": "fixed", "size": 6,
+    wishes = settings(canary={"per_kind": False}, order=["rack", "row"], batches={"strategy": "fixed", "size": 6,
         "largest": 6})  # fmt: skip
-    assert names(layout(wanted, everyone)) == [["f", "e", "d", "b", "a", "c"]]
-    assert names(layout(wanted, everyone[::-1])) == [["f", "e", "d", "b", "a", "c"]]
+    assert names(layout(wishes, everyone)) == [["f", "e", "d", "b", "a", "c"]]
+    assert names(layout(wishes, everyone[::-1])) == [["f", "e", "d", "b", "a", "c"]]
 
 
 def test_builders_go_first_are_not_drained_and_count_for_no_share() -> None:
     everyone = [*hosts(4), Candidate("x", builder=True), Candidate("y", builder=True)]
-    found = layout(settings(max_unavailable="50%"), everyone)
-    assert [(w.name, w.hosts, w.drain, w.halt_at) for w in found.waves][:2] == [
+    result = layout(settings(max_unavailable="50%"), everyone)
+    assert [(w.name, w.hosts, w.drain, w.halt_at) for w in result.waves][:2] == [
         ("builders", ("x", "y"), False, 1),
         ("canary", ("h1",), True, 1),
     ]
-    assert [wave.name for wave in found.waves[2:]] == ["wave-2", "wave-3", "wave-4"]
-    assert found.max_unavailable == 2
+    assert [wave.name for wave in result.waves[2:]] == ["wave-2", "wave-3", "wave-4"]
+    assert result.max_unavailable == 2
 
 
 def test_a_label_leaves_hosts_out() -> None:
     everyone = [*hosts(2), Candidate("out", {"hands-off": "no"}), Candidate("b", {"hands-off": "x"}, builder=True)]
-    found = layout(settings(skip="hands-off"), everyone)
-    assert found.skipped == {"out": "it has the label hands-off", "b": "it has the label hands-off"}
-    assert names(found) == [["h1"], ["h2"]]
+    result = layout(settings(skip="hands-off"), everyone)
+    assert result.skipped == {"out": "it has the label hands-off", "b": "it has the label hands-off"}
+    assert names(result) == [["h1"], ["h2"]]
 
 
 def test_thresholds_are_those_of_the_fleet() -> None:
-    found = layout(settings(failures={"canary": 2, "later": "10%"}), hosts(50))
-    assert [wave.halt_at for wave in found.waves] == [2] + [5] * (len(found.waves) - 1)
+    result = layout(settings(failures={"canary": 2, "later": "10%"}), hosts(50))
+    assert [wave.halt_at for wave in result.waves] == [2] + [5] * (len(result.waves) - 1)
 
 
 def test_nobody_takes_part() -> None:
@@ -168,14 +168,14 @@ def test_everybody_goes_once(
         Candidate(f"h{i}", {"gdsdeploy-skip": "y"} if skip else {}, kind, builder, done)
         for i, (kind, builder, skip, done) in enumerate(kinds)
     ]
-    wanted = settings(
+    wishes = settings(
         canary={"per_kind": per_kind}, batches={"strategy": strategy, "size": size, "largest": largest}
     )  # fmt: skip
-    found = layout(wanted, everyone)
-    going = [name for wave in found.waves for name in wave.hosts]
-    assert sorted([*going, *found.skipped]) == sorted(each.name for each in everyone)
-    assert all(wave.hosts for wave in found.waves)
-    assert len({wave.name for wave in found.waves}) == len(found.waves)
-    part = sum(1 for each in everyone if not each.builder and each.name not in found.skipped)
-    assert all(len(wave.hosts) <= share(largest, part) for wave in found.waves if wave.drain and not wave.canary)
-    assert found == layout(wanted, everyone)
+    result = layout(wishes, everyone)
+    going = [name for wave in result.waves for name in wave.hosts]
+    assert sorted([*going, *result.skipped]) == sorted(each.name for each in everyone)
+    assert all(wave.hosts for wave in result.waves)
+    assert len({wave.name for wave in result.waves}) == len(result.waves)
+    part = sum(1 for each in everyone if not each.builder and each.name not in result.skipped)
+    assert all(len(wave.hosts) <= share(largest, part) for wave in result.waves if wave.drain and not wave.canary)
+    assert result == layout(wishes, everyone)

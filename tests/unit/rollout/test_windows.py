@@ -100,10 +100,10 @@ BERLIN = "Europe/Berlin"  # forward on 2026-03-29 at 02:00, back on 2026-10-25 a
 )
 def test_where_the_clocks_are_set(window: str, begins: str, ends: str) -> None:
     begin, end = (dt.datetime.fromisoformat(text).timestamp() for text in (begins, ends))
-    wanted = settings(window, zone=BERLIN)
-    assert opens_at(wanted, begin - 3 * 3600) == begin
-    assert closes_at(wanted, begin) == end
-    assert [is_open(wanted, t) for t in (begin - 1, begin, end - 1, end)] == [False, True, True, False]
+    options = settings(window, zone=BERLIN)
+    assert opens_at(options, begin - 3 * 3600) == begin
+    assert closes_at(options, begin) == end
+    assert [is_open(options, t) for t in (begin - 1, begin, end - 1, end)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlyn", "../etc/passwd", "Europe", "/etc/localtime", "a\0b", "."])
@@ -124,21 +124,21 @@ _windows = st.builds(lambda d, t: f"{d}{t[0]:02}:{t[1]:02}-{t[2]:02}:{t[3]:02}",
     st.integers(1_700_000_000, 1_900_000_000),
 )
 def test_opening_and_closing_agree_with_being_open(windows: list[str], zone: str, now: int) -> None:
-    wanted = settings(*windows, zone=zone)
-    opens, closes = opens_at(wanted, now), closes_at(wanted, now)
+    options = settings(*windows, zone=zone)
+    opens, closes = opens_at(options, now), closes_at(options, now)
     assert opens is not None
     assert now <= opens < now + 8 * DAY
-    assert is_open(wanted, opens)
-    if is_open(wanted, now):
+    assert is_open(options, opens)
+    if is_open(options, now):
         assert opens == now
         if closes is not None:
             assert closes > now
-            assert is_open(wanted, closes - 1)
-            assert not is_open(wanted, closes)
+            assert is_open(options, closes - 1)
+            assert not is_open(options, closes)
     else:
         assert closes is None
-        assert not is_open(wanted, opens - 1)
-        assert not is_open(wanted, (now + opens) // 2) or opens - now < 2
+        assert not is_open(options, opens - 1)
+        assert not is_open(options, (now + opens) // 2) or opens - now < 2
 
 
 @hypothesis.settings(deadline=None)

@@ -46,7 +46,7 @@ RECORD = gate.Record(
 )  # fmt: skip
 SHOWN = {"version": 1, "boot_id": "b-1", "reason": "", "record": json.loads(RECORD.to_json())}
 EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
-ASKED = fleet_validation.ValidateOptions(day="2026-11-22")
+OPTIONS = fleet_validation.ValidateOptions(day="2026-11-22")
 
 
 def came(document: Any) -> Answer:
@@ -61,12 +61,12 @@ def came(document: Any) -> Answer:
 def report_of(document: Any, *, since_boot: bool) -> HostReport:
     try:
         if since_boot:
-            return fleet_validation._recorded(EXPECTED, came(document), ASKED, ())
+            return fleet_validation._recorded(EXPECTED, came(document), OPTIONS, ())
         answer = came(document)
 
         def report(evidence: dict[str, Any]) -> HostReport:
             expected = fleet_validation.fit_expectation(fleet(), lock(), EXPECTED, answer)
-            return fleet_validation.host_report(expected, evidence, ASKED, (), answer.seconds)
+            return fleet_validation.host_report(expected, evidence, OPTIONS, (), answer.seconds)
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
     except (HostUnfit, HostUnreachable) as error:
@@ -106,7 +106,7 @@ def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
     document = reply_schema.judge_reply(came(SHOWN), "gate show", GateShown, dict)
     assert gate.record_of(document["record"]) == RECORD
     report = report_of(SHOWN, since_boot=True)
-    assert [item.check for item in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
+    assert [finding.check for finding in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
     assert (
         report_of({**SHOWN, "record": None, "reason": "it has not run"}, since_boot=True).findings[0].found
         == "it has not run"
@@ -159,7 +159,7 @@ TELLING = (
     ("listings", "/sys/bus/pci/devices"), ("listings", "/dev/nvidia*"), ("commands", "ip-address"), ("host", "uname"),
     ("files",), ("links",), ("listings",), ("excerpts",), ("commands",), ("binaries",),
 )  # fmt: skip
-GONE: Any = object()
+MISSING: Any = object()
 
 
 def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
@@ -172,12 +172,12 @@ def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", TELLING, ids=".".join)
-@pytest.mark.parametrize("value", [{"error": "EACCES"}, GONE, "", WORDS[0], []])
+@pytest.mark.parametrize("value", [{"error": "EACCES"}, MISSING, "", WORDS[0], []])
 def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: Any) -> None:
     """`mode` met a traceback as soon as the driver's version could not be read."""
     whole = rdma_host()
     document = without(whole, place)
-    if value is not GONE:
+    if value is not MISSING:
         inner = document
         for part in place[:-1]:
             inner = inner[part]
@@ -190,7 +190,7 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
         topology.require_topology("gpu1", facts)
     )
     assert render(explain_facts(facts, ""))
-    written(fleet_validation.host_report(EXPECTED, document, ASKED, ()))
+    written(fleet_validation.host_report(EXPECTED, document, OPTIONS, ()))
 
 
 def test_nobody_foresaw_it() -> None:

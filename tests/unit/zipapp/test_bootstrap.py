@@ -25,9 +25,9 @@ def program(text: str = "print('hello')\n") -> bytes:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of programs, in place of root's."""
-    found = tmp_path / "run"
-    monkeypatch.setattr(bootstrap, "FOLDER", str(found))
-    return found
+    folder = tmp_path / "run"
+    monkeypatch.setattr(bootstrap, "FOLDER", str(folder))
+    return folder
 
 
 def test_it_is_unpacked_once(run: Path) -> None:
@@ -93,7 +93,7 @@ def test_programs_of_yesterday_go_and_locks_stay(run: Path) -> None:
     for name in ("program-old", "program-new", "apply.lock"):
         bootstrap.unpack(str(run / name), program())
     for name in ("program-old", "apply.lock"):
-        os.utime(run / name, (0, time.time() - bootstrap.KEPT - 60))
+        os.utime(run / name, (0, time.time() - bootstrap.RETENTION - 60))
     bootstrap.unpack(str(run / "program-1"), program())
     assert sorted(path.name for path in run.iterdir()) == ["apply.lock", "program-1", "program-new"]
 

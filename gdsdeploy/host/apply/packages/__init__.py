@@ -11,13 +11,13 @@ from ...errors import ApplyError
 from ..host import ManagedHost
 from ..model import INSTALLS, Change, Resource, Words
 from .managers import (
-    HELD,
+    HOLDS,
     INSTALLED,
     Installed,
     Manager,
     Package,
     check_names,
-    here,
+    host_manager,
     manager,
     read_names,
     write_names,
@@ -97,7 +97,7 @@ class Packages(Resource[Desired]):
             check_names([package.package for package in getattr(desired, name)], f"packages.{name}")
         chosen = manager(desired.manager)
         self._before = chosen.installed(host)
-        ours = read_names(host, HELD) if chosen.holds else []
+        ours = read_names(host, HOLDS) if chosen.holds else []
         return Observed(self._before, ours, partial(chosen.simulate, host), _unfinished_packages(chosen, host))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -121,11 +121,11 @@ class Packages(Resource[Desired]):
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, self._before, read_names(host, HELD))
+        plan = _plan(chosen, desired, self._before, read_names(host, HOLDS))
         obsolete = [change.subject for change in changes if change.kind == "unhold"]
         if obsolete:
             chosen.unhold(host, obsolete)
-            write_names(host, HELD, [name for name in read_names(host, HELD) if name not in obsolete])
+            write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
             self._transact(host, chosen, plan)
         if chosen.holds:
@@ -153,28 +153,28 @@ class Packages(Resource[Desired]):
     def _hold(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: _Plan) -> None:
         """Hold the locked packages.  A moved package loses its hold; if another program held it, it is held again."""
         installed = chosen.installed(host)
-        before = {name for name, package in self._before.items() if package.held}
+        before = {name for name, package in self._before.items() if package.is_held}
         names = [package.package for package in desired.wanted]
         again = [
             package.package
             for package in plan.missing
             if package.package in before and package.package not in plan.obsolete
         ]
-        loose = [name for name in dict.fromkeys([*names, *again]) if name in installed and not installed[name].held]
+        loose = [name for name in dict.fromkeys([*names, *again]) if name in installed and not installed[name].is_held]
         new = [name for name in loose if name not in before]
         if new:
-            write_names(host, HELD, [*read_names(host, HELD), *new])
+            write_names(host, HOLDS, [*read_names(host, HOLDS), *new])
         if loose:
             chosen.hold(host, loose)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Release the holds, and remove what was installed; packages of the running kernel stay."""
-        holds, recorded = read_names(host, HELD), read_names(host, INSTALLED)
+        holds, recorded = read_names(host, HOLDS), read_names(host, INSTALLED)
         if not holds and not recorded:
             return []
-        chosen = here(host)
+        chosen = host_manager(host)
         installed, present = chosen.installed(host), chosen.present(host)
-        free = [name for name in holds if name in installed and installed[name].held] if chosen.holds else []
+        free = [name for name in holds if name in installed and installed[name].is_held] if chosen.holds else []
         stays = staying(host)
         going = [name for name in recorded if name in present and name not in stays]
         unheld = [Change("unhold", name, "held", "", "remove") for name in free]
@@ -182,7 +182,7 @@ class Packages(Resource[Desired]):
         if not host.check:
             if free:
                 chosen.unhold(host, free)
-            write_names(host, HELD, [])
+            write_names(host, HOLDS, [])
             if going:
                 chosen.purge(host, going)
             write_names(host, INSTALLED, stays)
@@ -194,7 +194,7 @@ def staying(host: ManagedHost) -> List[str]:
     recorded = read_names(host, INSTALLED)
     if not recorded:
         return []
-    chosen = here(host)
+    chosen = host_manager(host)
     present = chosen.present(host)
     return [name for name in recorded if name in present and chosen.stays(name, os.uname().release)]
 
@@ -210,13 +210,13 @@ def _plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed],
     ]
     going = [package.package for package in others if not _is_installed(chosen, installed, package)]
     stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
-    return _Plan(missing, going, [name for name in stale if name in installed and installed[name].held])
+    return _Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
 
 
 def _unfinished_packages(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
     names = chosen.unfinished(host)
     return {
-        package.name: Installed((package.version,), package.held)
+        package.name: Installed((package.version,), package.is_held)
         for package in chosen.list_packages(host)
         if package.name in names
     }
@@ -239,20 +239,20 @@ def _predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Cha
     """What will be installed when the changes of earlier resources are made."""
     later = dict(installed)
     for change in earlier:
-        name, is_held = change.subject, change.subject in later and later[change.subject].held
+        name, is_held = change.subject, change.subject in later and later[change.subject].is_held
         if change.kind in INSTALLS:
             later[name] = Installed((change.after,), is_held)
         elif change.kind == "remove":
             later.pop(name, None)
         elif name in later:
-            later[name] = replace(later[name], held=change.kind == "hold")
+            later[name] = replace(later[name], is_held=change.kind == "hold")
     return later
 
 
 def _lock_changes(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
     """What the lock itself says, before a package manager was asked."""
-    gone = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in plan.going]
-    return [*gone, *(_move(chosen, package, installed.get(package.package)) for package in plan.missing)]
+    removals = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in plan.going]
+    return [*removals, *(_move(chosen, package, installed.get(package.package)) for package in plan.missing)]
 
 
 def _move(chosen: Manager, package: Package, present: Optional[Installed]) -> Change:
@@ -275,12 +275,12 @@ def _simulated_changes(
     simulated = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
     if simulated is None:
         return None
-    known = {(change.subject, change.after) for change in before.values()}
+    expected = {(change.subject, change.after) for change in before.values()}
     ours = {change.subject for change in moved}
     others = [
         replace(change, reason="dependency")
         for change in simulated
-        if (change.subject, change.after) not in known and change.subject not in ours
+        if (change.subject, change.after) not in expected and change.subject not in ours
     ]
     # The lock's own packages are listed as the lock has them: apt lists none that is half-installed.
     removed, rest = ([one for one in others if (one.kind == "remove") is first] for first in (True, False))
@@ -289,7 +289,7 @@ def _simulated_changes(
 
 def _hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
     names = [package.package for package in desired.wanted]
-    loose = [name for name in names if name not in installed or not installed[name].held]
+    loose = [name for name in names if name not in installed or not installed[name].is_held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]
 
 

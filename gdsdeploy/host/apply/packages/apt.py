@@ -200,14 +200,14 @@ release=$1
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
-        argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, held=True)]
+        argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, with_held=True)]
         try:
             return [name for name, _ in _REMOVED.findall(host.query(argv, env=_ENV))]
         except CannotTellError:
             return None
 
-    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
-        _apt_get(host, "--assume-yes", _WAIT, *_purge(names, held=held))
+    def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
+        _apt_get(host, "--assume-yes", _WAIT, *_purge(names, with_held=with_held))
 
     def stays(self, name: str, running: str) -> bool:
         """Packages of a kernel have its release in their names."""
@@ -297,8 +297,8 @@ def _transaction(install: Sequence[Package], remove: Sequence[str]) -> List[str]
     return [*_INSTALL, *map(str, install), *(f"{name}-" for name in remove)]
 
 
-def _purge(names: Sequence[str], *, held: bool) -> List[str]:
-    return [*(["--allow-change-held-packages"] if held else []), "purge", *names]
+def _purge(names: Sequence[str], *, with_held: bool) -> List[str]:
+    return [*(["--allow-change-held-packages"] if with_held else []), "purge", *names]
 
 
 def existing(host: ManagedHost) -> List[aptsources.Source]:

@@ -168,7 +168,7 @@ release=$2
         names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
         run(host, [*_DNF, *_INSTALL, "--", *names], TRANSACTION_SECONDS)
 
-    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
+    def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         """``dnf remove``, without what came along."""
         run(host, [*_DNF, "--setopt=clean_requirements_on_remove=False", "remove", "--", *names], TRANSACTION_SECONDS)
 

@@ -22,7 +22,7 @@ from ..model import Change, Refusal
 from . import state as database
 
 #: Packages that gdsdeploy installed, and those that it holds: sorted names, one a line.
-INSTALLED, HELD = "/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/held"
+INSTALLED, HOLDS = "/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/held"
 #: Seconds for which a package manager's lock is waited for, and between two looks at it.
 LOCK_SECONDS, _LOOK_SECONDS = 300.0, 2.0
 #: A transaction builds modules: on a slow host for an hour.
@@ -81,7 +81,7 @@ class Installed:
     """A package that is completely installed; rpm has several versions of some."""
 
     versions: Tuple[str, ...]
-    held: bool = False
+    is_held: bool = False
 
 
 class Manager:
@@ -195,8 +195,8 @@ class Manager:
         """The packages that go with ``names``; None where that can't be asked."""
         return None
 
-    def purge(self, host: ManagedHost, names: Sequence[str], *, held: bool = False) -> None:
-        """Remove packages in one transaction; held: also those that are held.  Raises ApplyError."""
+    def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
+        """Remove packages in one transaction; with_held: also those that are held.  Raises ApplyError."""
         raise NotImplementedError
 
     def stays(self, name: str, running: str) -> bool:
@@ -268,7 +268,7 @@ def every() -> Iterator[Manager]:
             yield _MANAGERS[name]()
 
 
-def here(host: ManagedHost) -> Manager:
+def host_manager(host: ManagedHost) -> Manager:
     """The manager that this host has; raises ApplyError."""
     kind = database.manager(host.root)
     if not kind:
@@ -353,7 +353,7 @@ def _explain_build(host: ManagedHost, program: str) -> None:
 
 
 def read_names(host: ManagedHost, path: str) -> List[str]:
-    """The names of a record: INSTALLED or HELD."""
+    """The names of a record: INSTALLED or HOLDS."""
     return host.text(path).split()
 
 

@@ -51,7 +51,7 @@ class Package:
         return self.state[1:2] == "i"
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         return self.state[:1] == "h"
 
     @property
@@ -98,7 +98,7 @@ def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, A
     for name, same in by_name.items():
         chosen = [package for package in same if package.architecture in own] or same
         version = " ".join(sorted({package.version for package in chosen}))
-        answer[name] = {"version": version, "held": any(package.held for package in chosen)}
+        answer[name] = {"version": version, "held": any(package.is_held for package in chosen)}
     return answer
 
 

@@ -20,13 +20,13 @@ ADMITTED = [("boot", RELEASE, "default")]
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A host that boots the other kernel, by entries as on RHEL; the locked one has good modules."""
-    made = Root(tmp_path)
-    made.nvidia()
-    made.nvidia_fs()
-    made.etc("etc/gdsdeploy/expectation.json", EXPECTED.to_json())
+    host = Root(tmp_path)
+    host.nvidia()
+    host.nvidia_fs()
+    host.etc("etc/gdsdeploy/expectation.json", EXPECTED.to_json())
     for release in (OTHER, RELEASE):
-        made.etc(f"boot/loader/entries/m-{release}.conf", f"version {release}\nlinux /vmlinuz-{release}\n")
-    made.etc("boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry=m-{OTHER}\n".ljust(1024, "#"))
+        host.etc(f"boot/loader/entries/m-{release}.conf", f"version {release}\nlinux /vmlinuz-{release}\n")
+    host.etc("boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry=m-{OTHER}\n".ljust(1024, "#"))
     return tmp_path
 
 
@@ -36,8 +36,8 @@ def bad_modules(root: Path) -> None:
 
 
 def test_the_locked_kernel_becomes_the_default_once(root: Path) -> None:
-    found = check(root, "boot_default", DESIRED).changes
-    assert (short(found), found[0].before) == (ADMITTED, OTHER)
+    changes = check(root, "boot_default", DESIRED).changes
+    assert (short(changes), changes[0].before) == (ADMITTED, OTHER)
     assert grub.default_kernel(str(root))["default"] == OTHER
     assert short(apply(root, "boot_default", DESIRED).changes) == ADMITTED
     assert grub.default_kernel(str(root))["default"] == RELEASE

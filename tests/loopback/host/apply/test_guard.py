@@ -41,7 +41,7 @@ def test_a_manager_without_hooks_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "folder", "words", "asked"),
+    ("manager", "folder", "words", "command"),
     [
         ("apt", "postinst.d", ["6.12"], "guard hook install 6.12"),
         ("apt", "postrm.d", ["6.12"], "guard hook remove 6.12"),
@@ -50,10 +50,12 @@ def test_a_manager_without_hooks_is_refused(tmp_path: Path) -> None:
         ("dnf", "install.d", ["other", "6.12"], ""),
     ],
 )
-def test_what_a_hook_runs_is_isolated(tmp_path: Path, manager: str, folder: str, words: list[str], asked: str) -> None:
+def test_what_a_hook_runs_is_isolated(
+    tmp_path: Path, manager: str, folder: str, words: list[str], command: str
+) -> None:
     program, hook = tmp_path / "program", tmp_path / folder / "hook"
     program.write_text("import sys; print(sys.flags.isolated, *sys.argv[1:], file=sys.stderr); sys.exit(7)")
     hook.parent.mkdir()
     hook.write_text(guard.hook(manager).replace("/usr/lib/gdsdeploy/gdsdeploy-host.pyz", str(program)))
     done = subprocess.run(["sh", str(hook), *words], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[:1] == ([f"1 {asked}"] if asked else [])
+    assert done.stderr.splitlines()[:1] == ([f"1 {command}"] if command else [])

@@ -82,8 +82,8 @@ class Dkms:
             self.root.nvidia()
             built_by_dkms(self.root, DRIVER, "nvidia.ko")
         else:
-            made = {"driver": VERSION, "flavour": "open", "tree": self.digest, "source": "sha256:" + "cd" * 32}
-            info = [("version", "2.19.7"), *((f"gdsdeploy_{name}", value) for name, value in made.items())]
+            fields = {"driver": VERSION, "flavour": "open", "tree": self.digest, "source": "sha256:" + "cd" * 32}
+            info = [("version", "2.19.7"), *((f"gdsdeploy_{name}", value) for name, value in fields.items())]
             self.root.nvidia_fs(info=info)
             built_by_dkms(self.root, NVIDIA_FS, "nvidia-fs.ko")
 
@@ -99,13 +99,13 @@ class Dkms:
 @pytest.fixture
 def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     """A machine with sources and headers on which nothing was built."""
-    made = Dkms(Root(tmp_path / "builder"), sources(tmp_path / "builder"))
-    monkeypatch.setattr(dkms.process, "run", made.run)
+    machine = Dkms(Root(tmp_path / "builder"), sources(tmp_path / "builder"))
+    monkeypatch.setattr(dkms.process, "run", machine.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
     monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
     monkeypatch.setattr(dkms.dkms_backup, "restored_files", lambda *_: [])
     monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
-    return made
+    return machine
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def builds(*names: str, reason: str = "not-installed") -> list[tuple[str, str, s
 def test_what_dkms_has_not_installed_is_built_and_audited(builder: Dkms) -> None:
     root = builder.root.path
     before = tree_of(root)
-    found = check(root, "modules", BUILD)
-    assert short(found.changes) == builds(DRIVER, NVIDIA_FS)
-    assert (found.report["dkms"], found.report["audit"]) == ([], None)
+    result = check(root, "modules", BUILD)
+    assert short(result.changes) == builds(DRIVER, NVIDIA_FS)
+    assert (result.report["dkms"], result.report["audit"]) == ([], None)
     assert (tree_of(root), builder.asked) == (before, [])
     assert short(apply(root, "modules", BUILD).changes) == builds(DRIVER, NVIDIA_FS)
     assert builder.asked == [["install", DRIVER], ["install", NVIDIA_FS]]
@@ -181,16 +181,16 @@ def test_a_driver_without_its_file_is_built_again(built: Path) -> None:
 def test_packages_to_come_are_built(tmp_path: Path, built: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    found = check(empty, "modules", BUILD)
-    assert found.changes == []
-    assert found.unknown[0].startswith("the modules: ")
+    result = check(empty, "modules", BUILD)
+    assert result.changes == []
+    assert result.unknown[0].startswith("the modules: ")
     for pending in (KERNEL_COMES, SOURCES_COME):
         assert short(predicted(empty, "modules", BUILD, pending)) == builds(DRIVER, NVIDIA_FS, reason="packages")
     # Headers come anew, so DKMS builds; dkms itself in another version builds nothing.
     assert short(predicted(built, "modules", BUILD, KERNEL_COMES)) == builds(DRIVER, NVIDIA_FS, reason="packages")
     assert predicted(built, "modules", BUILD, SOURCES_COME) == []
-    held = Change("hold", "linux-image-amd64", resource="packages.kernel")
-    assert predicted(built, "modules", BUILD, held) == []
+    hold = Change("hold", "linux-image-amd64", resource="packages.kernel")
+    assert predicted(built, "modules", BUILD, hold) == []
 
 
 def test_an_archive_is_handed_over_when_it_would_change(built: Path, builder: Dkms) -> None:
@@ -209,9 +209,9 @@ def test_an_archive_is_handed_over_when_it_would_change(built: Path, builder: Dk
     assert short(check(built, "modules", desired).changes) == [("pack", ARCHIVE, "content")]
     assert check(built, "modules", BUILD).changes == []
     next(built.rglob("updates/dkms/nvidia-fs.ko")).unlink()
-    found = check(built, "modules", desired).changes
-    assert short(found) == [*builds(NVIDIA_FS, reason="stale"), ("pack", ARCHIVE, "content")]
-    assert found[-1].before == f"sha256:{digest}"
+    changes = check(built, "modules", desired).changes
+    assert short(changes) == [*builds(NVIDIA_FS, reason="stale"), ("pack", ARCHIVE, "content")]
+    assert changes[-1].before == f"sha256:{digest}"
 
 
 class TestSigned:
@@ -219,11 +219,11 @@ class TestSigned:
 
     @pytest.fixture
     def owner(self, built: Path) -> Pair:
-        made = pair(built / "keys", "owner")
+        keys = pair(built / "keys", "owner")
         (built / "etc/gdsdeploy").mkdir(parents=True)
         settings = {"certificate": "/keys/owner.der", "key": "/keys/owner.key"}
         (built / "etc/gdsdeploy/signing.json").write_text(json.dumps(settings))
-        return made
+        return keys
 
     def test_what_is_not_signed_is_signed(self, built: Path, owner: Pair) -> None:
         desired = {**BUILD, "signed": True}
@@ -248,8 +248,8 @@ class TestSigned:
         desired = {**BUILD, "signed": True}
         assert "it names the key that signs the modules" in check(built, "modules", desired).unknown[0]
         written = Change("write", "/etc/gdsdeploy/signing.json", resource="signing")
-        found = predicted(built, "modules", desired, written)
-        assert short(found) == [("sign", "nvidia", "settings"), ("sign", "nvidia_fs", "settings")]
+        result = predicted(built, "modules", desired, written)
+        assert short(result) == [("sign", "nvidia", "settings"), ("sign", "nvidia_fs", "settings")]
         with pytest.raises(ApplyError, match="it names the key that signs the modules"):
             apply(built, "modules", desired)
 
@@ -278,11 +278,11 @@ class TestReceived:
 
     def test_modules_are_put_in_place_once(self, host: Path, archive: Path) -> None:
         before, desired = tree_of(host), self.of(archive)
-        wanted = [
+        places = [
             (kind, Path(name).name, reason) for kind, name, reason in short(check(host, "modules", desired).changes)
         ]
         assert tree_of(host) == before
-        assert wanted == [
+        assert places == [
             *(("place", "nvidia.ko", "new"), ("place", "nvidia-fs.ko", "new"), ("place", "manifest.json", "manifest")),
             ("place", f"gdsdeploy-{RELEASE}.conf", "preference"),
         ]
@@ -305,8 +305,8 @@ class TestReceived:
 
     def test_without_an_archive_what_is_there_stays(self, host: Path, archive: Path) -> None:
         apply(host, "modules", self.of(archive))
-        kept = apply(host, "modules", RECEIVE)
-        assert (kept.changes, kept.report["received"]["builder"]) == ([], "build1")
+        result = apply(host, "modules", RECEIVE)
+        assert (result.changes, result.report["received"]["builder"]) == ([], "build1")
         (host / ARCHIVE.lstrip("/")).unlink()
         assert "builder" not in check(host, "modules", RECEIVE).report["received"]
         assert apply(host, "modules", RECEIVE).changes == []
@@ -367,10 +367,10 @@ class TestReceived:
         apply(host, "modules", self.of(archive))
         (host / "etc/depmod.d/gdsdeploy-9.9.conf").write_text("override nvidia ^9.9$ updates/gdsdeploy\n")
         before = tree_of(host)
-        said = modules.Modules().revert(ManagedHost(check=True, root=str(host)))
+        answer = modules.Modules().revert(ManagedHost(check=True, root=str(host)))
         assert tree_of(host) == before
-        assert modules.Modules().revert(ManagedHost(root=str(host))) == said
-        assert len(said) == 3
+        assert modules.Modules().revert(ManagedHost(root=str(host))) == answer
+        assert len(answer) == 3
         assert not (host / f"lib/modules/{RELEASE}/updates/gdsdeploy").exists()
         assert list((host / "etc/depmod.d").iterdir()) == []
 

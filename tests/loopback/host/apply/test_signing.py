@@ -60,7 +60,7 @@ def mokutil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(root: Path, desired: dict[str, Any]) -> list[str]:
-    return [item["id"] for item in check(root, "signing", desired).to_json()["refusals"]]
+    return [refusal["id"] for refusal in check(root, "signing", desired).to_json()["refusals"]]
 
 
 def test_a_machine_that_builds_is_told_who_signs(builder: Path, owner: Pair) -> None:
@@ -114,9 +114,9 @@ def test_a_key_that_secure_boot_does_not_know_is_a_persons_to_enrol(
     root: Path, owner: Pair, receives: dict[str, Any], mokutil: Path
 ) -> None:
     efi(root, secure_boot=1)
-    found = check(root, "signing", receives).changes
-    assert short(found)[-1] == ("enrol", signing.RECEIVED, "secure-boot")
-    assert (found[-1].before, found[-1].disruption) == ("absent", "reboot")
+    changes = check(root, "signing", receives).changes
+    assert short(changes)[-1] == ("enrol", signing.RECEIVED, "secure-boot")
+    assert (changes[-1].before, changes[-1].disruption) == ("absent", "reboot")
     assert not mokutil.exists()
     with pytest.raises(ApplyError, match=r"by a person at the console of this host: \(1\) read the one-time") as caught:
         apply(root, "signing", receives)
@@ -124,7 +124,7 @@ def test_a_key_that_secure_boot_does_not_know_is_a_persons_to_enrol(
     assert (mokutil.parent / "certificate").read_bytes() == owner.der.read_bytes()
     assert (root / signing.RECEIVED.lstrip("/")).exists()
     efi(root, secure_boot=1, MokNew=signature_list(owner.der.read_bytes()))
-    assert [(item.kind, item.before) for item in check(root, "signing", receives).changes] == [("enrol", "pending")]
+    assert [(step.kind, step.before) for step in check(root, "signing", receives).changes] == [("enrol", "pending")]
     with pytest.raises(ApplyError, match="by a person"):
         apply(root, "signing", receives)
     assert len(mokutil.read_text().splitlines()) == 1

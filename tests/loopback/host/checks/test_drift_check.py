@@ -22,12 +22,12 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 PINNED = json.loads((HOSTS / "light-pinned.json").read_text())
 MOVED = json.loads((HOSTS / "light-moved.json").read_text())
-WANTED = from_json((HOSTS / "lab-vm.expectation.json").read_text())
+EXPECTATION = from_json((HOSTS / "lab-vm.expectation.json").read_text())
 Document = dict[str, Any]
 
 
 def drift(document: Document) -> Finding:
-    return next(item for item in checks.run(facts_from(document), WANTED) if item.check == "packages.drift")
+    return next(row for row in checks.run(facts_from(document), EXPECTATION) if row.check == "packages.drift")
 
 
 def changed(document: Document, change: Callable[[Document], object]) -> Document:
@@ -37,14 +37,14 @@ def changed(document: Document, change: Callable[[Document], object]) -> Documen
 
 
 def test_a_pinned_host_passes() -> None:
-    found = drift(PINNED)
-    assert (found.verdict, found.found) == (PASS, f"nothing would move {len(WANTED.packages)} packages")
+    finding = drift(PINNED)
+    assert (finding.verdict, finding.found) == (PASS, f"nothing would move {len(EXPECTATION.packages)} packages")
 
 
 def test_what_moved_is_told_with_when_and_by_whom() -> None:
-    found = drift(MOVED)
-    assert found.verdict == FAIL
-    assert found.evidence == [
+    finding = drift(MOVED)
+    assert finding.verdict == FAIL
+    assert finding.evidence == [
         (
             "gds-tools moved from 1.9.1.3~12.4.1-2 to nothing on 2026-11-21 03:59:03 by "
             "'apt-get remove -y -q --allow-change-held-packages gds-tools' (admin (1000))"
@@ -54,7 +54,7 @@ def test_what_moved_is_told_with_when_and_by_whom() -> None:
             "'apt-get install -y -q --allow-change-held-packages /tmp/nvidia-modprobe.deb' (admin (1000))"
         ),
     ]
-    assert "Provision the host again" in found.hint
+    assert "Provision the host again" in finding.hint
 
 
 def test_a_change_by_dpkg_alone_has_no_command() -> None:
@@ -86,9 +86,9 @@ def test_a_host_whose_pins_are_gone_is_told_what_would_happen() -> None:
         "        600 http://mirror.example/cuda  Packages\n",
     )
     assert newer != text
-    found = drift(changed(PINNED, lambda d: d["commands"]["apt-policy"].update(stdout=newer)))
-    assert found.verdict == FAIL
-    assert found.found == "libcuda1 would become 580.1-1 from http://mirror.example/cuda  Packages"
+    finding = drift(changed(PINNED, lambda d: d["commands"]["apt-policy"].update(stdout=newer)))
+    assert finding.verdict == FAIL
+    assert finding.found == "libcuda1 would become 580.1-1 from http://mirror.example/cuda  Packages"
 
 
 def test_a_package_that_is_not_held_is_named() -> None:
@@ -139,15 +139,15 @@ RPM = {
 
 
 def test_what_dnf_moved_is_told_by_its_logs() -> None:
-    wanted = replace(WANTED, packages={"libcufile": "1.15.1-1"})
-    assert next(i for i in checks.run(facts_from(RPM), wanted) if i.check == "packages.drift").verdict == PASS
-    wanted = replace(WANTED, packages={"libcufile": "1.14.0-1"})
-    found = next(i for i in checks.run(facts_from(RPM), wanted) if i.check == "packages.drift")
-    assert found.found == "libcufile moved from 1.14.0-1 to 1.15.1-1 on 2026-11-21 10:00:05 by 'dnf upgrade -y'"
+    expectation = replace(EXPECTATION, packages={"libcufile": "1.15.1-1"})
+    assert next(i for i in checks.run(facts_from(RPM), expectation) if i.check == "packages.drift").verdict == PASS
+    expectation = replace(EXPECTATION, packages={"libcufile": "1.14.0-1"})
+    finding = next(i for i in checks.run(facts_from(RPM), expectation) if i.check == "packages.drift")
+    assert finding.found == "libcufile moved from 1.14.0-1 to 1.15.1-1 on 2026-11-21 10:00:05 by 'dnf upgrade -y'"
 
 
 def test_a_package_that_dnf_may_move_is_named() -> None:
     document = {**RPM, "files": {"/etc/dnf/plugins/versionlock.list": ""}}
-    wanted = replace(WANTED, packages={"libcufile": "1.15.1-1"})
-    found = next(i for i in checks.run(facts_from(document), wanted) if i.check == "packages.drift")
-    assert found.found == "libcufile is not locked"
+    expectation = replace(EXPECTATION, packages={"libcufile": "1.15.1-1"})
+    finding = next(i for i in checks.run(facts_from(document), expectation) if i.check == "packages.drift")
+    assert finding.found == "libcufile is not locked"

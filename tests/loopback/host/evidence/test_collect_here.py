@@ -56,7 +56,7 @@ def test_a_wanted_package_is_in_the_list(document: dict[str, object]) -> None:
         ["dpkg-query", "-W", "-f", "${Version}", "bash"], capture_output=True, check=True, text=True
     ).stdout
     assert not isinstance(installed, Unknown)
-    assert [item.version for item in installed["bash"]] == [version]
+    assert [package.version for package in installed["bash"]] == [version]
 
 
 #: Programs that a collection may start, and what has to stand in their arguments because they could do more.
@@ -115,8 +115,8 @@ def test_without_root_it_says_what_it_could_not_read() -> None:
             folder / "expectation.json",
         ]
         done = subprocess.run(argv, capture_output=True, check=True, **nobody)  # type: ignore[call-overload]
-    found = json.loads(done.stdout)
-    assert found["host"]["uid"] != 0
-    assert found["gaps"] == []
-    assert facts_from(found).kernel.release == os.uname().release
-    assert found["files"][str(secret)] == {"error": "EACCES"}
+    document = json.loads(done.stdout)
+    assert document["host"]["uid"] != 0
+    assert document["gaps"] == []
+    assert facts_from(document).kernel.release == os.uname().release
+    assert document["files"][str(secret)] == {"error": "EACCES"}

@@ -51,8 +51,8 @@ def test_the_features_of_a_real_filesystem(tmp_path: Path, options: tuple[str, .
     with image.open("wb") as file:
         file.truncate(8 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], check=True, capture_output=True)
-    found = inspect.ext4_features(str(image))
-    assert found["incompat"] & (0x8000 | 0x10000) == has
+    features = inspect.ext4_features(str(image))
+    assert features["incompat"] & (0x8000 | 0x10000) == has
 
 
 def test_what_is_no_ext4_has_no_features(tmp_path: Path) -> None:
@@ -66,14 +66,14 @@ def test_what_is_no_ext4_has_no_features(tmp_path: Path) -> None:
 
 def space(*capabilities: tuple[int, bytes], size: int = 4096) -> bytes:
     """A PCI configuration space with extended capabilities, each linked to the next."""
-    found = bytearray(size)
+    config = bytearray(size)
     at = 0x100
     for number, (ident, body) in enumerate(capabilities, 1):
         after = at + 0x40 if number < len(capabilities) else 0
-        struct.pack_into("<I", found, at, ident | 1 << 16 | after << 20)
-        found[at + 4 : at + 4 + len(body)] = body
+        struct.pack_into("<I", config, at, ident | 1 << 16 | after << 20)
+        config[at + 4 : at + 4 + len(body)] = body
         at = after
-    return bytes(found)
+    return bytes(config)
 
 
 @pytest.mark.parametrize(

@@ -31,32 +31,32 @@ def recorder(root: Path) -> Recorder:
 
 def test_a_file_is_kept_verbatim(root: Path) -> None:
     (root / "proc" / "version").write_text("a\n\tb \n")
-    found = recorder(root)
-    assert found.text("/proc/version") == "a\n\tb \n"
-    assert found.document["files"] == {"/proc/version": "a\n\tb \n"}
+    record = recorder(root)
+    assert record.text("/proc/version") == "a\n\tb \n"
+    assert record.document["files"] == {"/proc/version": "a\n\tb \n"}
 
 
 def test_absence_differs_from_failure(root: Path) -> None:
     (root / "proc" / "folder").mkdir()
-    found = recorder(root)
-    assert found.text("/proc/none") is None
-    assert found.text("/proc/folder") is None
-    assert found.document["files"] == {"/proc/none": {"error": "ENOENT"}, "/proc/folder": {"error": "EISDIR"}}
+    record = recorder(root)
+    assert record.text("/proc/none") is None
+    assert record.text("/proc/folder") is None
+    assert record.document["files"] == {"/proc/none": {"error": "ENOENT"}, "/proc/folder": {"error": "EISDIR"}}
 
 
 def test_a_long_file_is_cut_and_marked(root: Path) -> None:
     (root / "proc" / "long").write_text("x" * 11)
-    found = recorder(root)
-    assert found.text("/proc/long", limit=10) is None
-    assert found.document["files"]["/proc/long"] == {"error": "longer than 10 bytes", "text": "x" * 10}
-    assert found.text("/proc/long") is None, "what was recorded first stays"
+    record = recorder(root)
+    assert record.text("/proc/long", limit=10) is None
+    assert record.document["files"]["/proc/long"] == {"error": "longer than 10 bytes", "text": "x" * 10}
+    assert record.text("/proc/long") is None, "what was recorded first stays"
 
 
 def test_what_is_no_text_becomes_some(root: Path) -> None:
     (root / "proc" / "odd").write_bytes(b"\xff\x00a")
-    found = recorder(root)
-    assert found.text("/proc/odd") == "\ufffd\x00a"
-    json.dumps(found.document)
+    record = recorder(root)
+    assert record.text("/proc/odd") == "\ufffd\x00a"
+    json.dumps(record.document)
 
 
 def test_bytes_links_names_and_excerpts(root: Path) -> None:
@@ -65,17 +65,17 @@ def test_bytes_links_names_and_excerpts(root: Path) -> None:
     (root / "proc" / "plain").write_text("one\ntwo nvfs\n")
     with gzip.open(root / "proc" / "config.gz", "wt") as file:
         file.write("CONFIG_A=y\nCONFIG_B=y\n")
-    found = recorder(root)
-    found.binary("/proc/note")
-    found.binary("/proc/none")
-    assert found.link("/proc/link") == "../elsewhere"
-    assert found.link("/proc/note") is None
-    assert found.names("/proc", "p*") == ["plain"]
-    assert found.names("/none") == []
-    found.excerpt("/proc/plain", "nvfs")
-    found.excerpt("/proc/config.gz", "CONFIG_B")
-    found.excerpt("/proc/none", "x")
-    document = found.document
+    record = recorder(root)
+    record.binary("/proc/note")
+    record.binary("/proc/none")
+    assert record.link("/proc/link") == "../elsewhere"
+    assert record.link("/proc/note") is None
+    assert record.names("/proc", "p*") == ["plain"]
+    assert record.names("/none") == []
+    record.excerpt("/proc/plain", "nvfs")
+    record.excerpt("/proc/config.gz", "CONFIG_B")
+    record.excerpt("/proc/none", "x")
+    document = record.document
     assert document["binaries"] == {"/proc/note": "01ff", "/proc/none": {"error": "ENOENT"}}
     assert document["links"] == {"/proc/link": "../elsewhere", "/proc/note": {"error": "EINVAL"}}
     assert document["listings"] == {"/proc/p*": ["plain"], "/none": {"error": "ENOENT"}}
@@ -86,17 +86,17 @@ def test_bytes_links_names_and_excerpts(root: Path) -> None:
 
 def test_a_damaged_archive_is_a_failure_of_its_own(root: Path) -> None:
     (root / "proc" / "config.gz").write_bytes(b"no gzip")
-    found = recorder(root)
-    found.excerpt("/proc/config.gz", "x")
-    assert "error" in found.document["excerpts"]["/proc/config.gz"]
+    record = recorder(root)
+    record.excerpt("/proc/config.gz", "x")
+    assert "error" in record.document["excerpts"]["/proc/config.gz"]
 
 
 def test_a_program_is_recorded_with_its_end(root: Path) -> None:
-    found = recorder(root)
-    found.command("false", ["sh", "-c", "echo out; echo err >&2; exit 3"])
-    found.command("none", ["/no/such/program"])
-    found.command("lines", ["printf", "a1\\nb\\na2\\n"], pattern="^a")
-    commands = found.document["commands"]
+    record = recorder(root)
+    record.command("false", ["sh", "-c", "echo out; echo err >&2; exit 3"])
+    record.command("none", ["/no/such/program"])
+    record.command("lines", ["printf", "a1\\nb\\na2\\n"], pattern="^a")
+    commands = record.document["commands"]
     assert {key: commands["false"][key] for key in ("status", "stdout", "stderr")} == {
         "status": 3,
         "stdout": "out\n",
@@ -107,30 +107,30 @@ def test_a_program_is_recorded_with_its_end(root: Path) -> None:
 
 
 def test_a_program_that_hangs_or_floods_is_ended(root: Path) -> None:
-    found = recorder(root)
+    record = recorder(root)
     begin = time.monotonic()
-    found.command("hangs", ["sleep", "60"], timeout=0.5)
-    found.command("floods", ["head", "-c", "3000000", "/dev/zero"], timeout=10)
+    record.command("hangs", ["sleep", "60"], timeout=0.5)
+    record.command("floods", ["head", "-c", "3000000", "/dev/zero"], timeout=10)
     assert time.monotonic() - begin < 15
-    assert found.document["commands"]["hangs"]["status"] == 124
-    assert "longer than" in found.document["commands"]["floods"]["error"]
-    assert len(json.dumps(found.document)) < 2_000_000
+    assert record.document["commands"]["hangs"]["status"] == 124
+    assert "longer than" in record.document["commands"]["floods"]["error"]
+    assert len(json.dumps(record.document)) < 2_000_000
 
 
 def test_a_collector_that_fails_leaves_a_gap_and_the_rest(root: Path) -> None:
-    found = recorder(root)
+    record = recorder(root)
 
     def fails() -> None:
-        found.text("/proc/none")
+        record.text("/proc/none")
         raise OSError(5, "Input/output error")
 
-    found.attempt("fails", fails, 5)
-    found.attempt("hangs", lambda: time.sleep(30), 0.3)
-    found.attempt("works", lambda: found.names("/proc") and None, 5)
-    assert [gap["collector"] for gap in found.document["gaps"]] == ["fails", "hangs"]
-    assert found.document["gaps"][0]["reason"] == "OSError: [Errno 5] Input/output error"
-    assert "stopped after" in found.document["gaps"][1]["reason"]
-    assert "/proc" in found.document["listings"]
+    record.attempt("fails", fails, 5)
+    record.attempt("hangs", lambda: time.sleep(30), 0.3)
+    record.attempt("works", lambda: record.names("/proc") and None, 5)
+    assert [gap["collector"] for gap in record.document["gaps"]] == ["fails", "hangs"]
+    assert record.document["gaps"][0]["reason"] == "OSError: [Errno 5] Input/output error"
+    assert "stopped after" in record.document["gaps"][1]["reason"]
+    assert "/proc" in record.document["listings"]
 
 
 def test_a_bug_is_not_hidden_as_a_gap(root: Path) -> None:
@@ -139,16 +139,16 @@ def test_a_bug_is_not_hidden_as_a_gap(root: Path) -> None:
 
 
 def test_when_the_time_is_up_nothing_more_is_begun(root: Path) -> None:
-    found = Recorder(total=0.0, root=str(root))
-    found.attempt("late", lambda: pytest.fail("it ran"), 5)
-    assert found.document["gaps"] == [{"collector": "late", "reason": "no time left"}]
+    record = Recorder(total=0.0, root=str(root))
+    record.attempt("late", lambda: pytest.fail("it ran"), 5)
+    assert record.document["gaps"] == [{"collector": "late", "reason": "no time left"}]
 
 
 def test_a_read_that_blocks_is_interrupted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    found = recorder(tmp_path)
-    found.attempt("blocked", lambda: found.text("/pipe") and None, 0.3)
-    assert found.document["gaps"][0]["collector"] == "blocked"
+    record = recorder(tmp_path)
+    record.attempt("blocked", lambda: record.text("/pipe") and None, 0.3)
+    assert record.document["gaps"][0]["collector"] == "blocked"
 
 
 def test_the_limit_is_given_back(root: Path) -> None:

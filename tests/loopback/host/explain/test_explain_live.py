@@ -43,14 +43,14 @@ fcntl.ioctl(folder, 0x800C6613, struct.pack("=BBBBB3s16s", 2, 1, 4, 0, 0, b"", b
 """
 COLLECT = """
 import json, sys
-from gdsdeploy.host.evidence import Wanted, collect
+from gdsdeploy.host.evidence import EvidenceRequest, collect
 names = ("inline/small", "inline/large", "inline/secret", "inline/none", "layers/small")
-print(json.dumps(collect(Wanted(mounts=tuple(sys.argv[1] + "/" + name for name in names)))))
+print(json.dumps(collect(EvidenceRequest(mounts=tuple(sys.argv[1] + "/" + name for name in names)))))
 """
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, Path]:
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, Path]:
     folder = tmp_path_factory.mktemp("mounts")
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", MAKE, "sh", folder, sys.executable]
     done = subprocess.run(
@@ -62,61 +62,61 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, Path]:
     return facts_from(json.loads(done.stdout)), folder
 
 
-def taken(made: tuple[HostFacts, Path], name: str) -> Taken:
-    facts, folder = made
+def explain_path(mounted: tuple[HostFacts, Path], name: str) -> Taken:
+    facts, folder = mounted
     return explain(facts, (), f"{folder}/{name}").mounts[0].path
 
 
-def cause(found: Taken, ident: str) -> str:
+def cause(path: Taken, ident: str) -> str:
     """The words and evidence of a cause or note, empty where it is none of them."""
-    every = (*found.causes, *found.suspects, *found.notes)
-    return next(("\n".join((item.what, *item.evidence)) for item in every if item.id == ident), "")
+    every = (*path.causes, *path.suspects, *path.notes)
+    return next(("\n".join((note.what, *note.evidence)) for note in every if note.id == ident), "")
 
 
-def test_journal_modes(made: tuple[HostFacts, Path]) -> None:
-    assert "data=journal" in cause(taken(made, "journalled"), "ext4.not-ordered")
-    shown = cause(taken(made, "writeback"), "ext4.not-ordered")
+def test_journal_modes(mounted: tuple[HostFacts, Path]) -> None:
+    assert "data=journal" in cause(explain_path(mounted, "journalled"), "ext4.not-ordered")
+    shown = cause(explain_path(mounted, "writeback"), "ext4.not-ordered")
     assert "mounted with data=writeback" in shown
     assert "/proc/fs/ext4/loop" in shown, "the default of the superblock is in no mount option"
-    assert "has no journal" in cause(taken(made, "bare"), "ext4.not-ordered")
-    assert cause(taken(made, "inline"), "ext4.not-ordered") == ""
+    assert "has no journal" in cause(explain_path(mounted, "bare"), "ext4.not-ordered")
+    assert cause(explain_path(mounted, "inline"), "ext4.not-ordered") == ""
 
 
-def test_a_loop_device_is_no_disk(made: tuple[HostFacts, Path]) -> None:
-    assert "isn't an NVMe disk (loop)" in cause(taken(made, "inline"), "storage.no-nvme")
+def test_a_loop_device_is_no_disk(mounted: tuple[HostFacts, Path]) -> None:
+    assert "isn't an NVMe disk (loop)" in cause(explain_path(mounted, "inline"), "storage.no-nvme")
 
 
-def test_files_with_their_data_elsewhere(made: tuple[HostFacts, Path]) -> None:
-    assert "has its data in its inode" in cause(taken(made, "inline/small"), "filesystem.inline-data")
-    assert "has its data in its inode" not in cause(taken(made, "inline/large"), "filesystem.inline-data")
-    assert "is encrypted (fscrypt)" in cause(taken(made, "inline/secret"), "filesystem.encrypted")
-    assert "is encrypted" not in cause(taken(made, "inline/large"), "filesystem.encrypted")
+def test_files_with_their_data_elsewhere(mounted: tuple[HostFacts, Path]) -> None:
+    assert "has its data in its inode" in cause(explain_path(mounted, "inline/small"), "filesystem.inline-data")
+    assert "has its data in its inode" not in cause(explain_path(mounted, "inline/large"), "filesystem.inline-data")
+    assert "is encrypted (fscrypt)" in cause(explain_path(mounted, "inline/secret"), "filesystem.encrypted")
+    assert "is encrypted" not in cause(explain_path(mounted, "inline/large"), "filesystem.encrypted")
 
 
-def test_features_of_the_superblock(made: tuple[HostFacts, Path]) -> None:
-    facts, folder = made
+def test_features_of_the_superblock(mounted: tuple[HostFacts, Path]) -> None:
+    facts, folder = mounted
     mount = facts.storage.mount_of(f"{folder}/inline")
     assert mount.device.ext4_features == ("inline_data", "encrypt")  # type: ignore[union-attr]
     plain = facts.storage.mount_of(f"{folder}/journalled")
     assert plain.device.ext4_features == ()  # type: ignore[union-attr]
 
 
-def test_layers_and_memory(made: tuple[HostFacts, Path]) -> None:
-    assert "for overlay: it combines several folders" in cause(taken(made, "layers/small"), "filesystem.kind")
-    assert "for tmpfs: its data is already in memory" in cause(taken(made, "memory"), "filesystem.kind")
-    assert "isn't an NVMe disk (loop)" in cause(taken(made, "with space"), "storage.no-nvme")
+def test_layers_and_memory(mounted: tuple[HostFacts, Path]) -> None:
+    assert "for overlay: it combines several folders" in cause(explain_path(mounted, "layers/small"), "filesystem.kind")
+    assert "for tmpfs: its data is already in memory" in cause(explain_path(mounted, "memory"), "filesystem.kind")
+    assert "isn't an NVMe disk (loop)" in cause(explain_path(mounted, "with space"), "storage.no-nvme")
 
 
-def test_all_at_once(made: tuple[HostFacts, Path]) -> None:
-    facts, folder = made
-    mounts = {item.mount.mount_point for item in explain(facts, ()).mounts}
+def test_all_at_once(mounted: tuple[HostFacts, Path]) -> None:
+    facts, folder = mounted
+    mounts = {mount.mount.mount_point for mount in explain(facts, ()).mounts}
     named = {"journalled", "writeback", "bare", "inline", "layers", "with space"}
     assert {f"{folder}/{name}" for name in named} <= mounts
     assert f"{folder}/memory" not in mounts, "memory holds no data that a GPU reads from a disk"
 
 
-def test_nothing_of_it_is_left(made: tuple[HostFacts, Path]) -> None:
-    _, folder = made
+def test_nothing_of_it_is_left(mounted: tuple[HostFacts, Path]) -> None:
+    _, folder = mounted
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
     for name in Path("/sys/block").glob("loop*/loop/backing_file"):
         assert str(folder) not in name.read_text()

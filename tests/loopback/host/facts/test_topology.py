@@ -173,18 +173,18 @@ def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) ->
 
 def test_a_golden_topology_of_the_same_machine_differs_in_nothing(sockets: Path) -> None:
     result = topology(evidence(sockets))
-    kept = golden.from_json(golden.to_json(golden.golden(result, "hgx")))
-    assert golden.differences(kept, result) == []
+    reference = golden.from_json(golden.to_json(golden.golden(result, "hgx")))
+    assert golden.differences(reference, result) == []
 
 
 def changes_after_move(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
     """What differs after what hangs at ``path`` was put to ``new``."""
-    kept = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = golden.golden(topology(evidence(sockets)), "hgx")
     shutil.move(sockets / "sys/devices" / path, tmp / "taken")
     (sockets / DEVICES / path.rpartition("/")[2]).unlink()
     if new:
         function(sockets, new, NVME, lanes="4/4", speed="16/16")
-    return golden.differences(kept, topology(evidence(sockets)))
+    return golden.differences(reference, topology(evidence(sockets)))
 
 
 def test_a_part_that_changed_its_slot_is_named(sockets: Path, tmp_path: Path) -> None:
@@ -209,16 +209,16 @@ def test_a_part_that_is_gone_is_named(sockets: Path, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_changed_of_a_part_is_named(sockets: Path, file: str, value: str, line: str) -> None:
-    kept = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = golden.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0" / file).write_text(value + "\n")
-    assert golden.differences(kept, topology(evidence(sockets)))[0] == line
+    assert golden.differences(reference, topology(evidence(sockets)))[0] == line
 
 
 def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
-    kept = golden.golden(topology(evidence(sockets)), "hgx")
+    reference = golden.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0/current_link_speed").write_text("2.5 GT/s PCIe\n")
     result = topology(evidence(sockets))
-    assert golden.differences(kept, result) == []
+    assert golden.differences(reference, result) == []
     assert golden.differences(golden.golden(result, "hgx"), result) == []
 
 
@@ -239,8 +239,8 @@ def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:
 
 
 def test_the_document_is_json_with_the_tree_and_the_pairs(sockets: Path) -> None:
-    made = json.loads(json.dumps(shown.document(topology(evidence(sockets)))))
-    assert made["devices"]["GPU0"]["bar1"] == 128 << 30
-    assert made["roots"][0]["children"][0]["address"] == "0000:00:01.0"
-    assert {"one", "other", "distance", "bridge", "root_port", "path", "redirecting"} == set(made["pairs"][0])
-    assert made["iommu_words"] == ["intel_iommu=off"]
+    document = json.loads(json.dumps(shown.document(topology(evidence(sockets)))))
+    assert document["devices"]["GPU0"]["bar1"] == 128 << 30
+    assert document["roots"][0]["children"][0]["address"] == "0000:00:01.0"
+    assert {"one", "other", "distance", "bridge", "root_port", "path", "redirecting"} == set(document["pairs"][0])
+    assert document["iommu_words"] == ["intel_iommu=off"]

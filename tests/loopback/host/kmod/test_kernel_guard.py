@@ -16,7 +16,7 @@ from tests.unit.host.kmod.kmod_root import EXPECTED, P2P, RELEASE, Root
 
 OTHER = "6.1.0-50-amd64"
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
-WANTED = EXPECTED
+EXPECTATION = EXPECTED
 GOOD, BAD = Verdict(RELEASE, True), Verdict(RELEASE, False, ["it has no module nvidia"])
 GOOD_OTHER, BAD_OTHER = Verdict(OTHER, True), Verdict(OTHER, False, ["it has no module nvidia"])
 
@@ -24,19 +24,19 @@ GOOD_OTHER, BAD_OTHER = Verdict(OTHER, True), Verdict(OTHER, False, ["it has no 
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     """The locked kernel with good modules, another one without any, and Debian's own menu of the two."""
-    made = Root(tmp_path)
-    made.nvidia()
-    made.nvidia_fs()
+    host = Root(tmp_path)
+    host.nvidia()
+    host.nvidia_fs()
     (tmp_path / "lib/modules" / OTHER).mkdir()
     (tmp_path / "boot/grub").mkdir(parents=True)
     for release in (RELEASE, OTHER):
         (tmp_path / f"boot/vmlinuz-{release}").touch()
     (tmp_path / "boot/grub/grub.cfg").write_text((EVIDENCE / "debian-13.cfg").read_text())
-    return made
+    return host
 
 
-def reasons_of(root: Root, release: str = RELEASE, wanted: Expectation = WANTED) -> list[str]:
-    verdict = guard.judge(release, wanted, str(root.path))
+def reasons_of(root: Root, release: str = RELEASE, expectation: Expectation = EXPECTATION) -> list[str]:
+    verdict = guard.judge(release, expectation, str(root.path))
     assert verdict.admitted == (not verdict.reasons)
     return verdict.reasons
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_told_does_not_admit(root: Root) -> None:
 
 
 def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
-    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="2.28.4")) == [
+    assert reasons_of(root, expectation=replace(EXPECTATION, nvidia_fs_version="2.28.4")) == [
         "nvidia_fs: is version 2.19.7, expected 2.28.4"
     ]
 
@@ -75,8 +75,8 @@ def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
 def test_only_what_the_fleet_asks_for_is_needed(root: Root) -> None:
     for file in root.modules.rglob("nvidia-fs.ko"):
         file.unlink()
-    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="")) == []
-    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="", rdma="peermem")) == [
+    assert reasons_of(root, expectation=replace(EXPECTATION, nvidia_fs_version="")) == []
+    assert reasons_of(root, expectation=replace(EXPECTATION, nvidia_fs_version="", rdma="peermem")) == [
         "it has no module nvidia_peermem"
     ]
 
@@ -104,14 +104,14 @@ def test_only_what_the_fleet_asks_for_is_needed(root: Root) -> None:
 def test_decisions(
     event: str, release: str, default: str, verdicts: list[Verdict], keep: str, alarm: bool, words: str
 ) -> None:
-    answer = decide(event, release, WANTED, default, verdicts)
+    answer = decide(event, release, EXPECTATION, default, verdicts)
     assert (answer.keep, answer.alarm) == (keep, alarm)
     assert words in answer.says
 
 
 def run(root: Root, *words: str) -> int:
     path = root.path / "expectation.json"
-    path.write_text(WANTED.to_json())
+    path.write_text(EXPECTATION.to_json())
     return program.main(["guard", *words, "--expectation", str(path)])
 
 
@@ -145,23 +145,23 @@ def test_a_hook_never_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_hook_judges_no_more_than_it_has_to(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit of the locked kernel takes long on a slow machine, and provision has made it."""
-    asked: list[str] = []
+    questions: list[str] = []
     judge = guard.judge
 
     def noted(release: str, *rest: object) -> Verdict:
-        asked.append(release)
+        questions.append(release)
         return judge(release, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(guard, "judge", noted)
-    answer = guard.respond(INSTALLED, OTHER, WANTED, str(root.path))
-    assert (answer.keep, asked) == ("", [OTHER])
+    answer = guard.respond(INSTALLED, OTHER, EXPECTATION, str(root.path))
+    assert (answer.keep, questions) == ("", [OTHER])
 
 
 def test_a_default_that_lost_its_modules_is_not_replaced_by_nothing(root: Root) -> None:
     for file in root.modules.rglob("nvidia*.ko"):
         file.unlink()
     (root.path / "boot/grub/grubenv").write_text("# GRUB Environment Block\n")
-    answer = guard.respond(REMOVED, "6.12.117", replace(WANTED, kernel_release="6.12.117"), str(root.path))
+    answer = guard.respond(REMOVED, "6.12.117", replace(EXPECTATION, kernel_release="6.12.117"), str(root.path))
     assert answer.keep == ""
     assert answer.alarm
 

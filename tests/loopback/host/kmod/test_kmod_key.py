@@ -140,8 +140,8 @@ def test_what_is_not_a_module_is_not_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "a.tar").exists()
     secret.rename(root.modules / "updates/dkms/signing_key.priv")
     pack.pack(kernel(root), (), str(tmp_path / "a.tar"))
-    with tarfile.open(tmp_path / "a.tar") as made:
-        assert made.getnames() == ["manifest.json", "modules/nvidia-fs.ko", "modules/nvidia.ko"]
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        assert archive.getnames() == ["manifest.json", "modules/nvidia-fs.ko", "modules/nvidia.ko"]
 
 
 def test_install_by_hand_verifies_who_built_it(host: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,9 +181,9 @@ def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.
 
 def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root, tmp_path: Path) -> None:
     old = tmp_path / "old.tar"
-    with tarfile.open(archive) as made, tarfile.open(old, "w") as copy:
-        for entry in made:
-            data = made.extractfile(entry).read()  # type: ignore[union-attr]
+    with tarfile.open(archive) as source, tarfile.open(old, "w") as copy:
+        for entry in source:
+            data = source.extractfile(entry).read()  # type: ignore[union-attr]
             if entry.name == "manifest.json":
                 value = json.loads(data)
                 del value["key"]

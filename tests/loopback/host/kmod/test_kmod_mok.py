@@ -40,13 +40,13 @@ def imitate(folder: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> N
 
 def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> None:
     key, certificate = tmp_path / "keys/a.key", tmp_path / "keys/a.der"
-    made = mok.make_key(str(key), str(certificate), "fleet 7", 30)
+    result = mok.make_key(str(key), str(certificate), "fleet 7", 30)
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     shown = subprocess.run(
         ["openssl", "x509", "-inform", "DER", "-in", str(certificate), "-noout", "-text", "-fingerprint"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert f"Fingerprint={made.fingerprint.upper()}" in shown
+    assert f"Fingerprint={result.fingerprint.upper()}" in shown
     # Whose owner's shim may load modules with it, and start nothing.
     assert "1.3.6.1.4.1.2312.16.1.2" in shown
     assert "CA:FALSE" in shown
@@ -83,8 +83,8 @@ def test_the_request_and_what_a_person_has_to_do(
     # The hash is of that password, which is in no output and no command line.
     _, kind, salt, _ = (tmp_path / "hash").read_text().strip().split("$")
     argv = ["openssl", "passwd", f"-{kind}", "-salt", salt, "-stdin"]
-    made = subprocess.run(argv, input=password + "\n", capture_output=True, text=True, check=True).stdout.strip()
-    assert made == (tmp_path / "hash").read_text().strip()
+    result = subprocess.run(argv, input=password + "\n", capture_output=True, text=True, check=True).stdout.strip()
+    assert result == (tmp_path / "hash").read_text().strip()
     output = capfd.readouterr()
     assert password not in output.out + output.err + repr(answer) + (tmp_path / "words").read_text()
 

@@ -130,8 +130,8 @@ def test_install_places_verifies_and_indexes(archive: Path, host: Root) -> None:
         "nvidia-fs.ko",
         "nvidia.ko",
     ]
-    known = read_dependencies((host.modules / "modules.dep").read_text())
-    assert known[f"{FOLDER}/nvidia-fs.ko"] == [f"{FOLDER}/nvidia.ko", "kernel/drivers/gpu/drm/drm.ko"]
+    dependencies = read_dependencies((host.modules / "modules.dep").read_text())
+    assert dependencies[f"{FOLDER}/nvidia-fs.ko"] == [f"{FOLDER}/nvidia.ko", "kernel/drivers/gpu/drm/drm.ko"]
     assert [entry.name for entry in (host.path / "lib/modules").iterdir()] == [RELEASE]
     assert (host.modules / FOLDER).stat().st_mode & 0o777 == 0o755
 
@@ -179,9 +179,9 @@ def test_leftovers_of_dkms_are_named_and_lose(archive: Path, host: Root) -> None
     assert result["notes"] == [
         f"{host.modules}/updates/dkms/nvidia-fs.ko is another nvidia_fs; updates/gdsdeploy is preferred by depmod.d"
     ]
-    known = read_dependencies((host.modules / "modules.dep").read_text())
-    assert f"{FOLDER}/nvidia-fs.ko" in known
-    assert "updates/dkms/nvidia-fs.ko" not in known
+    dependencies = read_dependencies((host.modules / "modules.dep").read_text())
+    assert f"{FOLDER}/nvidia-fs.ko" in dependencies
+    assert "updates/dkms/nvidia-fs.ko" not in dependencies
     outcome = {entry["module"]: entry for entry in audit(kernel(host))}["nvidia_fs"]
     assert outcome["file"].endswith(f"{FOLDER}/nvidia-fs.ko")
     assert [entry["id"] for entry in outcome["findings"] if entry["severity"] != "note"] == ["duplicate", "vm-io"]

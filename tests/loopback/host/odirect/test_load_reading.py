@@ -54,13 +54,13 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_filesystem_with_direct_io_has_a_rate(read: Any, kind: str) -> None:
-    found = read[kind]
-    assert found["bytes"] % found["block"] == 0
-    assert found["bytes"] > 0
-    assert found["rate"] == pytest.approx(found["bytes"] / found["seconds"], rel=0.01)
-    assert 0.4 <= found["seconds"] < 5
-    assert 0 < found["latency"]["p50"] <= found["latency"]["p99"] <= found["latency"]["max"]
-    assert (found["size"], found["readers"]) == (4 * MIB, load.READERS)
+    result = read[kind]
+    assert result["bytes"] % result["block"] == 0
+    assert result["bytes"] > 0
+    assert result["rate"] == pytest.approx(result["bytes"] / result["seconds"], rel=0.01)
+    assert 0.4 <= result["seconds"] < 5
+    assert 0 < result["latency"]["p50"] <= result["latency"]["p99"] <= result["latency"]["max"]
+    assert (result["size"], result["readers"]) == (4 * MIB, load.READERS)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "ext4-journal", "xfs", "ext4-readonly"])
@@ -110,9 +110,9 @@ def test_who_ends_it_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "LARGEST", 8 * MIB)
     assert main(["load", str(tmp_path), "/nowhere", "--seconds", "0.2", "--json"]) == 31
-    found = json.loads(capsys.readouterr().out)
-    assert found[str(tmp_path)]["rate"] > 0
-    assert "error" in found["/nowhere"]
+    report = json.loads(capsys.readouterr().out)
+    assert report[str(tmp_path)]["rate"] > 0
+    assert "error" in report["/nowhere"]
     assert main(["load", "/nowhere"]) == 31
     assert capsys.readouterr().out == "/nowhere: there is no such folder\n"
     for seconds in ("0", "61", "x", "nan"):
@@ -132,16 +132,16 @@ def expected(**storage: Any) -> Expectation:
     return replace(from_json(EXPECTED.read_text()), storage=[{"path": "compat", **storage}])
 
 
-def judged(wanted: Expectation, record: dict[str, Any]) -> list[Finding]:
+def judge(expectation: Expectation, record: dict[str, Any]) -> list[Finding]:
     document = {"version": 1, "load": record}
-    return [item for item in run(facts_from(document), wanted) if item.check.startswith("storage.load")]
+    return [finding for finding in run(facts_from(document), expectation) if finding.check.startswith("storage.load")]
 
 
 RECORD = {"rate": 5_000_000_000, "readers": 16, "block": MIB, "latency": {"p50": 0.003, "p99": 0.01, "max": 0.02}}
 
 
 @pytest.mark.parametrize(
-    ("record", "verdict", "said"),
+    ("record", "verdict", "words"),
     [
         (RECORD, PASS, "5 GB/s read by 16 readers, 1 MiB each time; latency p50 3 ms, p99 10 ms, max 20 ms"),
         ({**RECORD, "rate": 4_999_999_999}, FAIL, "5 GB/s read by 16 readers"),
@@ -151,29 +151,29 @@ RECORD = {"rate": 5_000_000_000, "readers": 16, "block": MIB, "latency": {"p50":
         ({**RECORD, "rate": float("nan")}, UNKNOWN, "malformed"),
     ],
 )
-def test_it_is_held_against_the_fleets_threshold(record: dict[str, Any], verdict: str, said: str) -> None:
-    (found,) = judged(expected(mount="/mnt", load={"read": 5_000_000_000, "seconds": 10}), {"/mnt": record})
-    assert (found.check, found.verdict, found.expected) == ("storage.load:/mnt", verdict, "at least 5 GB/s read")
-    assert said in found.found
+def test_it_is_held_against_the_fleets_threshold(record: dict[str, Any], verdict: str, words: str) -> None:
+    (finding,) = judge(expected(mount="/mnt", load={"read": 5_000_000_000, "seconds": 10}), {"/mnt": record})
+    assert (finding.check, finding.verdict, finding.expected) == ("storage.load:/mnt", verdict, "at least 5 GB/s read")
+    assert words in finding.found
 
 
 def test_it_says_nothing_unless_it_was_asked_and_there_is_a_threshold() -> None:
     limits = {"read": 5_000_000_000, "seconds": 10}
-    assert judged(expected(mount="/mnt", load=limits), {}) == []
+    assert judge(expected(mount="/mnt", load=limits), {}) == []
     # Somebody asked, and of this mount nothing came.
-    (found,) = judged(expected(mount="/mnt", load=limits), {"/other": RECORD})
-    assert (found.verdict, found.found) == (UNKNOWN, "it was not read from")
-    assert judged(expected(mount="/mnt"), {"/mnt": RECORD}) == []
+    (finding,) = judge(expected(mount="/mnt", load=limits), {"/other": RECORD})
+    assert (finding.verdict, finding.found) == (UNKNOWN, "it was not read from")
+    assert judge(expected(mount="/mnt"), {"/mnt": RECORD}) == []
 
 
 def test_evidence_has_it_only_on_request_and_only_of_what_is_mounted(tmp_path: Path) -> None:
     limits = {"read": 1, "seconds": 1}
-    wanted = expected(mount=str(tmp_path), load=limits)
-    assert request_for(wanted).load == ()
-    assert request_for(wanted, load=True).load == ((str(tmp_path), 1.0),)
+    expectation = expected(mount=str(tmp_path), load=limits)
+    assert request_for(expectation).load == ()
+    assert request_for(expectation, load=True).load == ((str(tmp_path), 1.0),)
     assert request_for(expected(mount="/mnt", load=limits, scratch="no"), load=True).load == ()
     assert request_for(expected(mount="/mnt", load={"seconds": 3600}), load=True).load == (("/mnt", 60.0),)
     assert longest(60.0) < 100
-    nowhere = replace(request_for(wanted, load=True), scratch=())
+    nowhere = replace(request_for(expectation, load=True), scratch=())
     assert collect(nowhere)["load"] == {str(tmp_path): {"error": "nothing is mounted there"}}
     assert collect(replace(nowhere, load=()), total=0.0)["load"] == {}

@@ -14,7 +14,7 @@ from gdsdeploy.host.evidence import EvidenceRequest
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
 
-WANTED = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
+EXPECTATION = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
 
 
 def test_text_says_what_was_tried_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,9 +30,9 @@ def test_json_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     folder = tmp_path / "a\nb"
     folder.mkdir()
     assert program.main(["odirect", "--json", str(folder), "/nowhere"]) == program.OK
-    found = json.loads(capsys.readouterr().out)
-    good, bad = found["paths"]
-    assert (found["version"], good["path"], good["reason"]) == (1, str(folder), "")
+    report = json.loads(capsys.readouterr().out)
+    good, bad = report["paths"]
+    assert (report["version"], good["path"], good["reason"]) == (1, str(folder), "")
     assert len(good["trials"]) == 13
     assert {"name", "result", "pages", "error"} == set(good["trials"][0])
     assert good["kept"]
@@ -56,32 +56,32 @@ def test_without_a_gpu_nothing_is_proven(
     assert program.main(["proof", str(tmp_path)]) == program.OK
     assert "not proven: " in capsys.readouterr().out
     assert program.main(["proof", "--json", str(tmp_path)]) == program.OK
-    found = json.loads(capsys.readouterr().out)["proofs"][str(tmp_path)]
-    assert "unknown" in found[0]["path"]
+    report = json.loads(capsys.readouterr().out)["proofs"][str(tmp_path)]
+    assert "unknown" in report[0]["path"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mount_that_may_not_be_written_to_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit is made on mount points of the expectation, and on none that it forbids."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     def audited(path: str, _seconds: float) -> dict[str, object]:
-        asked.append(path)
+        paths.append(path)
         return {}
 
     monkeypatch.setattr("gdsdeploy.host.evidence.odirect.audit", audited)
     for scratch in (("/",), (), (str(tmp_path),)):
         evidence.collect(EvidenceRequest(mounts=("/",), scratch=scratch))
-    assert asked == ["/"], "a folder that nothing is mounted on is not tried either"
+    assert paths == ["/"], "a folder that nothing is mounted on is not tried either"
 
 
 def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
     document = evidence.collect(EvidenceRequest(mounts=("/",)))
-    for item, verdict, words in (
+    for settings, verdict, words in (
         ({"path": "direct"}, "unknown", "/ was not tried"),
         ({"path": "direct", "scratch": "no"}, "pass", "not tried: the fleet file allows no scratch file on it"),
         ({"path": "compat"}, "pass", "not needed: the fleet accepts CPU memory here; not tried"),
     ):
-        wanted = replace(WANTED, storage=[{"mount": "/", **item}])
-        (found,) = [i for i in checks.run(facts_from(document), wanted) if i.check == "odirect.bypass:/"]
-        assert (found.verdict, found.found) == (verdict, words)
+        expectation = replace(EXPECTATION, storage=[{"mount": "/", **settings}])
+        (finding,) = [i for i in checks.run(facts_from(document), expectation) if i.check == "odirect.bypass:/"]
+        assert (finding.verdict, finding.found) == (verdict, words)

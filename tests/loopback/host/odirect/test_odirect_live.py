@@ -21,7 +21,7 @@ from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.loopback.host.odirect.filesystems import ENCRYPT, KINDS, inside
 
-WANTED = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
+EXPECTATION = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
 #: Folders of those filesystems that are mount points as well, and overlay and tmpfs, which lie on none.
 MORE = ("secret", "nocow", "overlay", "tmpfs")
 BODY = (
@@ -41,7 +41,7 @@ if os.path.isdir("/run/udev"):
 from gdsdeploy.host import evidence
 paths = tuple(os.path.join(folder, name) for name in sys.argv[5].split())
 before = {path: sorted(os.listdir(path)) for path in paths}
-answer["evidence"] = evidence.collect(evidence.Wanted(mounts=paths, scratch=paths))
+answer["evidence"] = evidence.collect(evidence.EvidenceRequest(mounts=paths, scratch=paths))
 answer["left"] = [path for path in paths if sorted(os.listdir(path)) != before[path]]
 from gdsdeploy.host.odirect.cache import INSTRUMENTS
 from gdsdeploy.host.odirect.trials import FILES, desk_in, ordinary, pattern
@@ -72,35 +72,35 @@ def facts(host: Any) -> HostFacts:
 
 
 def audit(host: Any, facts: HostFacts, name: str) -> Audit:
-    found = facts.storage.audits[f"{host['folder']}/{name}"]
-    assert isinstance(found, Audit), found
-    return found
+    result = facts.storage.audits[f"{host['folder']}/{name}"]
+    assert isinstance(result, Audit), result
+    return result
 
 
-def results(found: Audit, names: tuple[str, ...]) -> set[str]:
-    return {item.result for item in found.of(names)}
+def results(outcome: Audit, names: tuple[str, ...]) -> set[str]:
+    return {trial.result for trial in outcome.of(names)}
 
 
 def states(host: Any, facts: HostFacts, name: str) -> dict[str, Condition]:
     path = f"{host['folder']}/{name}"
     assert not isinstance(facts.storage.mounts, Unknown)
-    return {item.name: item for item in conditions(facts.document, facts.storage, facts.storage.mounts[path], path)}
+    return {state.name: state for state in conditions(facts.document, facts.storage, facts.storage.mounts[path], path)}
 
 
 def on(host: Any, facts: HostFacts, name: str, state: str = "on") -> set[str]:
-    return {item.name for item in states(host, facts, name).values() if item.state == state}
+    return {condition.name for condition in states(host, facts, name).values() if condition.state == state}
 
 
-def found(host: Any, facts: HostFacts, name: str, path: str = "direct") -> dict[str, Finding]:
-    wanted: Expectation = replace(WANTED, storage=[{"mount": f"{host['folder']}/{name}", "path": path}])
-    answers = checks.run(facts, wanted)
-    return {item.check.partition(":")[0]: item for item in answers if item.check.startswith(("storage", "odirect"))}
+def findings_of(host: Any, facts: HostFacts, name: str, path: str = "direct") -> dict[str, Finding]:
+    expectation: Expectation = replace(EXPECTATION, storage=[{"mount": f"{host['folder']}/{name}", "path": path}])
+    answers = checks.run(facts, expectation)
+    return {row.check.partition(":")[0]: row for row in answers if row.check.startswith(("storage", "odirect"))}
 
 
 def test_nothing_stays_behind_and_a_mount_takes_less_than_a_second(host: Any) -> None:
     assert host["left"] == []
     assert host["evidence"]["gaps"] == []
-    assert {path: item["seconds"] for path, item in host["evidence"]["odirect"].items() if item["seconds"] > 1} == {}
+    assert {path: entry["seconds"] for path, entry in host["evidence"]["odirect"].items() if entry["seconds"] > 1} == {}
 
 
 def test_the_scratch_file_is_small(host: Any) -> None:
@@ -118,12 +118,12 @@ def test_the_instruments_agree(host: Any) -> None:
 def test_it_bypasses_the_cache_where_it_is_aligned_and_is_refused_elsewhere(
     host: Any, facts: HostFacts, name: str
 ) -> None:
-    seen = audit(host, facts, name)
-    assert len(seen.of(ALIGNED)) == 5
-    assert results(seen, (*ALIGNED, *TINY)) == {BYPASSED}
-    assert {(item.result, item.error) for item in seen.unaligned} == {(REFUSED, "EINVAL")}
-    assert seen.alignment == (512, 512)
-    answers = found(host, facts, name)
+    outcome = audit(host, facts, name)
+    assert len(outcome.of(ALIGNED)) == 5
+    assert results(outcome, (*ALIGNED, *TINY)) == {BYPASSED}
+    assert {(trial.result, trial.error) for trial in outcome.unaligned} == {(REFUSED, "EINVAL")}
+    assert outcome.alignment == (512, 512)
+    answers = findings_of(host, facts, name)
     assert answers["odirect.bypass"].verdict == PASS
     if name != "overlay":
         assert answers["odirect.conditions"].verdict == PASS
@@ -133,7 +133,7 @@ def test_overlay_shows_nothing_to_cachestat_and_another_instrument_is_taken(host
     assert audit(host, facts, "overlay").instrument == "mincore"
     assert audit(host, facts, "ext4").instrument == "cachestat"
     assert "ask there" in str(states(host, facts, "overlay")["data journalling"].state)
-    assert found(host, facts, "overlay")["storage.path"].verdict != PASS
+    assert findings_of(host, facts, "overlay")["storage.path"].verdict != PASS
 
 
 @pytest.mark.parametrize(
@@ -148,31 +148,31 @@ def test_overlay_shows_nothing_to_cachestat_and_another_instrument_is_taken(host
 def test_a_filesystem_that_looks_at_the_data_serves_direct_io_from_the_cache(
     host: Any, facts: HostFacts, name: str, condition: str
 ) -> None:
-    seen = audit(host, facts, name)
-    assert results(seen, ALIGNED) <= {BUFFERED, FELL_BACK}
-    assert all(item.pages > 0 for item in seen.of(ALIGNED))
+    outcome = audit(host, facts, name)
+    assert results(outcome, ALIGNED) <= {BUFFERED, FELL_BACK}
+    assert all(trial.pages > 0 for trial in outcome.of(ALIGNED))
     assert condition in on(host, facts, name)
-    answers = found(host, facts, name)
+    answers = findings_of(host, facts, name)
     assert {answers[check].verdict for check in ("odirect.bypass", "odirect.conditions")} == {FAIL}
     assert answers["storage.path"].verdict != PASS
     assert "through the page cache" in answers["odirect.bypass"].found
     assert condition in answers["odirect.conditions"].found
-    assert all(item.hint for item in answers.values())
+    assert all(finding.hint for finding in answers.values())
 
 
 def test_a_mount_for_compat_mode_is_not_failed_for_it(host: Any, facts: HostFacts) -> None:
-    answers = found(host, facts, "btrfs", path="compat")
+    answers = findings_of(host, facts, "btrfs", path="compat")
     assert {answers[check].verdict for check in ("odirect.bypass", "odirect.conditions")} == {PASS}
     assert "0 of 5 aligned kinds of I/O bypass the page cache" in answers["odirect.bypass"].found
     assert "on: checksums, copy-on-write" in answers["odirect.conditions"].found
 
 
 def test_a_tiny_file_inside_its_inode_is_buffered(host: Any, facts: HostFacts) -> None:
-    seen = audit(host, facts, "ext4-inline")
-    assert results(seen, ALIGNED) == {BYPASSED}
-    assert [item.result for item in seen.of(TINY)] == [BUFFERED, FELL_BACK]
+    outcome = audit(host, facts, "ext4-inline")
+    assert results(outcome, ALIGNED) == {BYPASSED}
+    assert [trial.result for trial in outcome.of(TINY)] == [BUFFERED, FELL_BACK]
     assert states(host, facts, "ext4-inline")["inline data"].state == "possible"
-    answers = found(host, facts, "ext4-inline")
+    answers = findings_of(host, facts, "ext4-inline")
     assert answers["odirect.bypass"].verdict == PASS
     assert "read of a tiny file: through the page cache (1 page)" in answers["odirect.bypass"].found
 
@@ -181,27 +181,27 @@ def test_copying_is_off_where_the_folder_says_so(host: Any, facts: HostFacts) ->
     assert {"checksums", "copy-on-write"} <= on(host, facts, "btrfs")
     assert not {"checksums", "copy-on-write"} & on(host, facts, "nocow")
     assert audit(host, facts, "nocow").of(("overwrite",))[0].result == BYPASSED
-    assert "crc32c" in " ".join(states(host, facts, "btrfs")["checksums"].said)
+    assert "crc32c" in " ".join(states(host, facts, "btrfs")["checksums"].evidence)
 
 
 def test_tmpfs_holds_its_data_in_the_cache(host: Any, facts: HostFacts) -> None:
     assert results(audit(host, facts, "tmpfs"), (*ALIGNED, *TINY)) == {BUFFERED}
-    assert found(host, facts, "tmpfs")["odirect.bypass"].verdict == FAIL
+    assert findings_of(host, facts, "tmpfs")["odirect.bypass"].verdict == FAIL
 
 
 def test_shared_extents_of_xfs_are_said_to_be_possible(host: Any, facts: HostFacts) -> None:
     assert on(host, facts, "xfs", "possible") == {"deduplication", "copy-on-write"}
-    assert states(host, facts, "xfs")["copy-on-write"].said == ("XFS geometry: reflink=1",)
+    assert states(host, facts, "xfs")["copy-on-write"].evidence == ("XFS geometry: reflink=1",)
 
 
 def test_a_mount_that_cannot_be_written_to_is_not_proven(host: Any, facts: HostFacts) -> None:
-    seen = facts.storage.audits[f"{host['folder']}/ext4-readonly"]
-    assert isinstance(seen, Unknown)
-    assert "it is mounted read-only (EROFS)" in seen.reason
-    answer = found(host, facts, "ext4-readonly")["odirect.bypass"]
-    assert (answer.verdict, answer.found) == ("unknown", seen.reason)
+    outcome = facts.storage.audits[f"{host['folder']}/ext4-readonly"]
+    assert isinstance(outcome, Unknown)
+    assert "it is mounted read-only (EROFS)" in outcome.reason
+    answer = findings_of(host, facts, "ext4-readonly")["odirect.bypass"]
+    assert (answer.verdict, answer.found) == ("unknown", outcome.reason)
 
 
 def test_without_a_record_of_udev_the_path_is_broken(host: Any, facts: HostFacts) -> None:
-    answer = found(host, facts, "ext4")["storage.path"]
+    answer = findings_of(host, facts, "ext4")["storage.path"]
     assert "udev has no ID_FS_USAGE" in answer.found

@@ -18,8 +18,8 @@ from gdsdeploy.host.process import TIMED_OUT, apart
 
 
 def test_a_file_without_a_name(tmp_path: Path) -> None:
-    with scratch.scratch(str(tmp_path)) as (descriptor, kept):
-        assert kept == scratch.NAMELESS
+    with scratch.scratch(str(tmp_path)) as (descriptor, kind):
+        assert kind == scratch.NAMELESS
         assert list(tmp_path.iterdir()) == []
         again = scratch.reopened(descriptor, os.O_DIRECT)
         os.close(again)
@@ -42,13 +42,13 @@ def test_where_it_needs_a_name_it_loses_it_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     without_tmpfile(monkeypatch, number)
-    with scratch.scratch(str(tmp_path)) as (descriptor, kept):
-        assert kept == scratch.UNLINKED
+    with scratch.scratch(str(tmp_path)) as (descriptor, kind):
+        assert kind == scratch.UNLINKED
         assert list(tmp_path.iterdir()) == []
         os.pwrite(descriptor, b"x", 0)
-    found = odirect.audit(str(tmp_path))
-    assert found["kept"] == scratch.UNLINKED
-    assert found["trials"]["read"]["result"] in (trials.BYPASSED, trials.BUFFERED)
+    record = odirect.audit(str(tmp_path))
+    assert record["kept"] == scratch.UNLINKED
+    assert record["trials"]["read"]["result"] in (trials.BYPASSED, trials.BUFFERED)
 
 
 #: A filesystem on which a file without a name cannot be used, and an end by a signal.

@@ -32,11 +32,11 @@ def kernel(host: Root) -> Kernel:
     return Kernel(RELEASE, str(host.path))
 
 
-def kept(host: Root) -> tuple[bool, str]:
-    found = keep.keep("plan-1", RELEASE, str(host.path))
-    assert found["modules"] == FILES
-    assert found["archive"] == "/" + PLACE
-    return found["changed"], found["from"]
+def keep_modules(host: Root) -> tuple[bool, str]:
+    answer = keep.keep("plan-1", RELEASE, str(host.path))
+    assert answer["modules"] == FILES
+    assert answer["archive"] == "/" + PLACE
+    return answer["changed"], answer["from"]
 
 
 def received(host: Root) -> None:
@@ -48,9 +48,9 @@ def received(host: Root) -> None:
 
 
 def test_modules_that_were_built_here_are_packed_once(host: Root) -> None:
-    assert kept(host) == (True, "packed")
-    assert kept(host) == (False, "kept")
-    assert sorted(item["file"] for item in pack.verify(str(host.path / PLACE))["modules"]) == FILES
+    assert keep_modules(host) == (True, "packed")
+    assert keep_modules(host) == (False, "kept")
+    assert sorted(module["file"] for module in pack.verify(str(host.path / PLACE))["modules"]) == FILES
 
 
 def test_an_archive_of_provisions_that_has_them_is_copied(host: Root) -> None:
@@ -58,7 +58,7 @@ def test_an_archive_of_provisions_that_has_them_is_copied(host: Root) -> None:
     provisioned.parent.mkdir(parents=True)
     pack.pack(kernel(host), (), str(provisioned))
     before = provisioned.read_bytes()
-    assert kept(host) == (True, "provision")
+    assert keep_modules(host) == (True, "provision")
     provisioned.write_bytes(b"the next driver's")
     assert (host.path / PLACE).read_bytes() == before, "provision may replace its own"
 
@@ -68,12 +68,12 @@ def test_an_archive_of_other_modules_is_not_taken_for_them(host: Root) -> None:
     provisioned.parent.mkdir(parents=True)
     pack.pack(kernel(host), (), str(provisioned))
     host.nvidia(imports={"kfree": KERNEL_EXPORTS["kfree"], "_printk": KERNEL_EXPORTS["_printk"], "drm_open": 0xD0})
-    assert kept(host) == (True, "packed")
+    assert keep_modules(host) == (True, "packed")
 
 
 def test_received_modules_are_kept_as_they_came(host: Root) -> None:
     received(host)
-    assert kept(host) == (True, "installed")
+    assert keep_modules(host) == (True, "installed")
     archive, other = str(host.path / PLACE), (host.path / "received.tar").read_bytes()
     assert pack.verify(archive) == pack.read_manifest(str(host.path / "received.tar"))
     assert Path(archive).read_bytes() == other
@@ -83,18 +83,18 @@ def test_received_modules_that_somebody_changed_are_audited_again(host: Root) ->
     received(host)
     module = host.modules / "updates/gdsdeploy/nvidia.ko"
     module.write_bytes(module.read_bytes() + b"\0")
-    assert kept(host) == (True, "packed")
+    assert keep_modules(host) == (True, "packed")
 
 
 def test_modules_that_fail_their_audit_are_not_kept(host: Root) -> None:
     host.nvidia(vermagic="5.10.0 SMP mod_unload modversions ")
     with pytest.raises(AuditError, match="vermagic"):
-        kept(host)
+        keep_modules(host)
     assert not (host.path / PLACE).exists()
 
 
 def test_what_was_kept_is_taken_back(host: Root) -> None:
-    kept(host)
+    keep_modules(host)
     shutil.rmtree(host.modules / "updates/dkms")
     pack.install(str(host.path / PLACE), kernel(host))
     assert sorted(keep.module_digests(kernel(host))) == FILES
@@ -102,8 +102,8 @@ def test_what_was_kept_is_taken_back(host: Root) -> None:
 
 def test_a_kernel_without_nvidias_modules_has_nothing_to_keep(host: Root) -> None:
     shutil.rmtree(host.modules / "updates")
-    found = keep.keep("plan-1", RELEASE, str(host.path))
-    assert (found["changed"], found["archive"], found["modules"]) == (False, "", [])
+    answer = keep.keep("plan-1", RELEASE, str(host.path))
+    assert (answer["changed"], answer["archive"], answer["modules"]) == (False, "", [])
     assert keep.keep("plan-1", "9.9.9", str(host.path))["archive"] == "", "nor one that is not installed"
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_leaves_nothing_behind(host: Root, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        kept(host)
+        keep_modules(host)
     assert list((host.path / PLACE).parent.iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def _fails(*_: object) -> None:
 
 
 def test_forget(host: Root) -> None:
-    kept(host)
+    keep_modules(host)
     assert keep.forget("plan-1", str(host.path))["changed"]
     assert not (host.path / PLACE).parent.exists()
     assert keep.forget("plan-1", str(host.path))["changed"] is False

@@ -59,8 +59,8 @@ def next_entry(root: Path) -> str:
 
 
 def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> None:
-    found = once.arm(NEW, OLD, str(root))
-    assert found == {
+    answer = once.arm(NEW, OLD, str(root))
+    assert answer == {
         "changed": True, "once": True, "kernel": NEW, "entry": ENTRY, "default": OLD, "boot_id": FIRST,
     }  # fmt: skip
     after = grub.default_kernel(str(root))
@@ -95,16 +95,16 @@ def test_an_entry_left_from_the_boot_before_is_armed_anew(root: Path) -> None:
 
 def test_clear_takes_it_back_and_once_more_changes_nothing(root: Path) -> None:
     once.arm(NEW, OLD, str(root))
-    found = once.clear(str(root))
-    assert (found["changed"], found["default"], next_entry(root)) == (True, OLD, OLD)
+    answer = once.clear(str(root))
+    assert (answer["changed"], answer["default"], next_entry(root)) == (True, OLD, OLD)
     assert once.state(str(root))["state"] == "none"
     assert once.clear(str(root))["changed"] is False
 
 
 def test_the_default_itself_needs_no_entry_and_loses_a_stale_one(root: Path) -> None:
     once.arm(NEW, "", str(root))
-    found = once.arm(OLD, OLD, str(root))
-    assert (found["once"], found["changed"], next_entry(root)) == (False, True, OLD)
+    answer = once.arm(OLD, OLD, str(root))
+    assert (answer["once"], answer["changed"], next_entry(root)) == (False, True, OLD)
 
 
 def test_a_default_that_has_to_be_set_first_is_set_on_the_running_system_only(root: Path) -> None:
@@ -252,8 +252,8 @@ class TestBootLoaderSpecification:
         return root
 
     def test_an_entry_is_armed_and_cleared(self, bls: Path) -> None:
-        found = once.arm(self.NEWER, self.OLDER, str(bls))
-        assert (found["entry"], found["default"]) == (f"m-{self.NEWER}", self.OLDER)
+        answer = once.arm(self.NEWER, self.OLDER, str(bls))
+        assert (answer["entry"], answer["default"]) == (f"m-{self.NEWER}", self.OLDER)
         assert next_entry(bls) == self.NEWER
         assert (bls / "boot/grub2/grubenv").is_symlink()
         once.clear(str(bls))
@@ -261,7 +261,7 @@ class TestBootLoaderSpecification:
 
     def test_the_place_behind_the_link_counts(self, bls: Path) -> None:
         mounted(bls, "btrfs", point="/boot/efi")
-        assert ["btrfs" in item for item in grubenv.obstacles(str(bls))] == [True]
+        assert ["btrfs" in obstacle for obstacle in grubenv.obstacles(str(bls))] == [True]
 
 
 @pytest.mark.parametrize("words", [[], ["--kernel", "../x"], ["--kernel", "6.1", "--clear"], ["--default", "6.1"]])
@@ -279,7 +279,7 @@ def test_a_refusal_is_json_where_json_was_asked_for(
     arm = once.arm
     monkeypatch.setattr(once, "arm", lambda kernel, default: arm(kernel, default, str(root)))
     assert program.main(["rollout", "once", "--kernel", NEW, "--json"]) == 30
-    said = json.loads(capsys.readouterr().out)["error"]
-    assert (said["kind"], "LVM" in said["message"], bool(said["hint"])) == ("no-one-shot", True, True)
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["kind"], "LVM" in error["message"], bool(error["hint"])) == ("no-one-shot", True, True)
     assert program.main(["rollout", "once", "--kernel", NEW]) == 30
     assert capsys.readouterr().err.startswith("error: no kernel can be booted just once: ")

@@ -85,8 +85,8 @@ def test_one_boot_is_rebooted_once(root: Path) -> None:
 
 def test_another_boot_is_left_alone(root: Path) -> None:
     write(root, "proc/sys/kernel/random/boot_id", SECOND + "\n")
-    found = reboot.order(FIRST, "plan-1", str(root))
-    assert (found["did"], found["boot_id"], orders(root)) == ("already rebooted", SECOND, 0)
+    answer = reboot.order(FIRST, "plan-1", str(root))
+    assert (answer["did"], answer["boot_id"], orders(root)) == ("already rebooted", SECOND, 0)
     assert order(root, SECOND) == "ordered", "an order of the boot before does not count in this one"
 
 
@@ -109,10 +109,10 @@ def test_of_many_orders_at_the_same_time_one_counts(root: Path) -> None:
     for worker in workers:
         worker.start()
     start.set()
-    said = sorted(answers.get(timeout=30) for _ in workers)
+    outcomes = sorted(answers.get(timeout=30) for _ in workers)
     for worker in workers:
         worker.join()
-    assert said == ["already ordered"] * 5 + ["ordered"]
+    assert outcomes == ["already ordered"] * 5 + ["ordered"]
     assert orders(root) == 1
 
 
@@ -141,11 +141,11 @@ def test_an_order_that_systemd_refuses_is_no_order(root: Path, monkeypatch: pyte
 def holder(request: pytest.FixtureRequest, root: Path) -> Iterator[subprocess.Popen[str]]:
     path = root / "var/lib/dpkg" / request.param
     argv = [sys.executable, "-c", HOLDER, str(path)]
-    held = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert held.stdout is not None
-    assert held.stdout.readline() == "held\n"
-    yield held
-    held.communicate()
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.communicate()
 
 
 def test_no_reboot_while_a_package_manager_works(root: Path, holder: subprocess.Popen[str]) -> None:
@@ -204,14 +204,16 @@ def test_no_reboot_while_somebody_holds_it_up(root: Path, monkeypatch: pytest.Mo
 
 
 #: As busctl prints it.
-HELD = (
+INHIBITORS = (
     'a(ssssuu) 3 "shutdown" "Unattended Upgrades Shutdown" "Stop ongoing upgrades" "delay" 0 612 '
     '"sleep:shutdown" "back \\"up\\"" "copies the disks" "block" 0 714 "idle" "player" "plays" "block" 1000 800\n'
 )
 
 
 def test_who_blocks_and_who_only_delays() -> None:
-    assert reboot.blocking(HELD) == ['back "up" (process 714) keeps this host from shutting down: copies the disks']
+    assert reboot.blocking(INHIBITORS) == [
+        'back "up" (process 714) keeps this host from shutting down: copies the disks'
+    ]
     assert reboot.blocking("a(ssssuu) 0\n") == []
     assert reboot.blocking("") == []
 
@@ -226,6 +228,6 @@ def test_what_is_no_boot_id_is_refused(ident: str, capsys: pytest.CaptureFixture
 
 def test_the_command_answers_for_a_boot_that_has_passed(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["rollout", "reboot", "--boot-id", FIRST, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["did"], said["kernel"]) == ("already rebooted", os.uname().release)
-    assert said["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["did"], answer["kernel"]) == ("already rebooted", os.uname().release)
+    assert answer["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

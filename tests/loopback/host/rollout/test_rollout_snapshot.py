@@ -72,28 +72,28 @@ def take(host: Root, *names: str) -> dict[str, Any]:
 
 
 def test_a_snapshot_says_what_a_rollback_has_to_bring_back(host: Root) -> None:
-    found = take(host, "cuda-drivers")
-    assert found["boot_id"] == "11111111-2222-3333-4444-555555555555"
-    assert found["packages"] == {
+    document = take(host, "cuda-drivers")
+    assert document["boot_id"] == "11111111-2222-3333-4444-555555555555"
+    assert document["packages"] == {
         "cuda-drivers": {"version": "", "held": False},
         "libcufile0": {"version": "1.9.1-1", "held": True},
         "nvidia-smi": {"version": "550-1", "held": False},
     }
-    assert found["provision"] == {"installed": ["libcufile0"], "held": ["libcufile0", "nvidia-smi"]}
-    assert found["boot"]["problem"].endswith("grub.cfg is missing or can't be read")
-    modules = found["kernels"][RELEASE]
+    assert document["provision"] == {"installed": ["libcufile0"], "held": ["libcufile0", "nvidia-smi"]}
+    assert document["boot"]["problem"].endswith("grub.cfg is missing or can't be read")
+    modules = document["kernels"][RELEASE]
     assert modules["chosen"] == {"nvidia": "updates/dkms/nvidia.ko", "nvidia_fs": "updates/dkms/nvidia-fs.ko"}
     content = (host.modules / "updates/dkms/nvidia.ko").read_bytes()
     assert modules["files"]["updates/dkms/nvidia.ko"] == hashlib.sha256(content).hexdigest()
     assert set(modules["files"]) == set(modules["chosen"].values()), "and no module of the kernel's own"
-    there = {path for path, item in found["files"].items() if item}
-    assert there == {
+    files = {path for path, file in document["files"].items() if file}
+    assert files == {
         "/etc/cufile.json", "/etc/gdsdeploy/expectation.json", "/etc/dkms/nvidia-fs.conf",
         "/etc/apt/keyrings/gdsdeploy-0.gpg",
     }  # fmt: skip
-    assert found["files"]["/etc/cufile.json"]["sha256"] == hashlib.sha256(b"{}\n").hexdigest()
-    assert "/etc/modprobe.d/gdsdeploy.conf" in found["files"], "what is not there is said as well"
-    assert "/etc/dkms/other.conf" not in found["files"]
+    assert document["files"]["/etc/cufile.json"]["sha256"] == hashlib.sha256(b"{}\n").hexdigest()
+    assert "/etc/modprobe.d/gdsdeploy.conf" in document["files"], "what is not there is said as well"
+    assert "/etc/dkms/other.conf" not in document["files"]
 
 
 def test_a_snapshot_changes_nothing(host: Root) -> None:
@@ -135,7 +135,7 @@ def forget_held(host: Root) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "expected"),
     [
         (upgrade, {("package", "libcufile0"), ("hold", "libcufile0")}),
         (swap_module, {("module", f"{RELEASE}/updates/dkms/nvidia.ko")}),
@@ -147,21 +147,21 @@ def forget_held(host: Root) -> None:
         (forget_held, {("provision", "held")}),
     ],
 )
-def test_a_comparison_finds(host: Root, change: Callable[[Root], None], found: set[tuple[str, str]]) -> None:
+def test_a_comparison_finds(host: Root, change: Callable[[Root], None], expected: set[tuple[str, str]]) -> None:
     was = take(host)
     assert compare.differences(was, take(host)) == []
     change(host)
-    said = compare.differences(was, take(host, *was["packages"]))
-    assert {(item["what"], item["name"]) for item in said} == found
-    assert all(item["was"] != item["is"] and item["name"] in item["says"] for item in said)
+    differences = compare.differences(was, take(host, *was["packages"]))
+    assert {(row["what"], row["name"]) for row in differences} == expected
+    assert all(row["was"] != row["is"] and row["name"] in row["says"] for row in differences)
 
 
 def test_the_kernel_that_boots_and_the_one_that_runs_are_compared(host: Root) -> None:
     was = take(host)
     now = copy.deepcopy(was)
     now["kernel"], now["boot"]["default"], now["boot"]["next"], now["boot_id"] = "9.9.9", "9.9.9", "8.8.8", "another"
-    said = {(item["what"], item["name"]) for item in compare.differences(was, now)}
-    assert said == {("boot", "default"), ("kernel", "running")}, "what passes with each boot is no difference"
+    differences = {(row["what"], row["name"]) for row in compare.differences(was, now)}
+    assert differences == {("boot", "default"), ("kernel", "running")}, "what passes with each boot is no difference"
 
 
 @pytest.mark.parametrize("document", [[], {}, {"version": 2, "packages": {}}, {"version": 1}])
@@ -194,20 +194,20 @@ NOT_WRITTEN = {
 
 
 def test_every_file_that_a_resource_writes_in_etc_is_looked_at() -> None:
-    found: set[str] = set()
+    paths: set[str] = set()
     resources = (path for path in (ROOT / "gdsdeploy/host/apply").rglob("*.py") if path.name != "written.py")
     for path in resources:
         constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
-        found |= {text for text in constants if isinstance(text, str) and re.fullmatch(r"/etc/[\w./-]+[^/]", text)}
-    assert len(found) > 15
-    assert {path for path in found if not written.is_known(path)} == NOT_WRITTEN
+        paths |= {text for text in constants if isinstance(text, str) and re.fullmatch(r"/etc/[\w./-]+[^/]", text)}
+    assert len(paths) > 15
+    assert {path for path in paths if not written.is_known(path)} == NOT_WRITTEN
 
 
 def test_what_a_snapshot_looks_at_is_known_and_nothing_else(host: Root) -> None:
     for path in ("etc/depmod.d/gdsdeploy-6.1.conf", "etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-0", "etc/gdsdeploy/x.json"):
         host.etc(path, "x")
-    looked = written.paths(str(host.path))
-    assert [path for path in looked if not written.is_known(path)] == []
+    paths = written.paths(str(host.path))
+    assert [path for path in paths if not written.is_known(path)] == []
     others = (
         *("/etc/shadow", "/etc/gdsdeploy", "/etc/gdsdeploy/", "/etc/gdsdeploy/../shadow", "/etc/gdsdeploy/a/b"),
         *("/etc/gdsdeploy/..", "//etc/cufile.json", "etc/cufile.json", "/etc/./cufile.json", "/etc/dkms/a/b.conf"),
@@ -225,13 +225,13 @@ def test_packages_of_another_architecture_do_not_hide_the_hosts_own(host: Root) 
         ("install ok installed", "libcufile0", "i386", "1"),
         ("deinstall ok config-files", "nvidia-smi", own, "550-1"),
     )
-    found = take(host)["packages"]
-    assert (found["libcufile0"]["version"], found["nvidia-smi"]["version"]) == ("2", "")
+    packages = take(host)["packages"]
+    assert (packages["libcufile0"]["version"], packages["nvidia-smi"]["version"]) == ("2", "")
 
 
 def test_rpm_may_have_several_versions_of_a_kernel() -> None:
-    found = [state.Package("kernel-core", "x86_64", version, "ii ") for version in ("5.14.0-570", "5.14.0-427")]
-    assert state.versions(["kernel-core", "dkms"], found) == {
+    packages = [state.Package("kernel-core", "x86_64", version, "ii ") for version in ("5.14.0-570", "5.14.0-427")]
+    assert state.versions(["kernel-core", "dkms"], packages) == {
         "dkms": {"version": "", "held": False},
         "kernel-core": {"version": "5.14.0-427 5.14.0-570", "held": False},
     }

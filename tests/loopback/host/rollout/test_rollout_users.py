@@ -49,9 +49,9 @@ def user(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_open_files_are_found_also_when_deleted(user: subprocess.Popen[str], tmp_path: Path) -> None:
     name = str(tmp_path / "gpu0")
-    found = gpu.open_files("/", [str(tmp_path / "gpu")])
-    assert [(item["pid"], item["files"]) for item in found] == [(user.pid, [name])]
-    assert found[0]["program"].startswith("python")
+    users = gpu.open_files("/", [str(tmp_path / "gpu")])
+    assert [(user["pid"], user["files"]) for user in users] == [(user.pid, [name])]
+    assert users[0]["program"].startswith("python")
     (tmp_path / "gpu0").unlink()
     assert gpu.open_files("/", [str(tmp_path / "gpu")])[0]["files"] == [name]
     user.communicate()
@@ -63,9 +63,9 @@ def test_mapped_files_are_found_although_they_are_closed(tmp_path: Path) -> None
     mapped = tmp_path / "gpu 1"
     shutil.copy2("/bin/sleep", mapped)
     with subprocess.Popen([mapped, "60"]) as process:
-        found = gpu.open_files("/", [str(tmp_path / "gpu")])
+        users = gpu.open_files("/", [str(tmp_path / "gpu")])
         process.kill()
-    assert [(item["pid"], item["files"]) for item in found] == [(process.pid, [str(mapped)])]
+    assert [(user["pid"], user["files"]) for user in users] == [(process.pid, [str(mapped)])]
 
 
 def table(root: Path, drm: int = 0, count: int = 3, more: str = "") -> None:
@@ -74,9 +74,9 @@ def table(root: Path, drm: int = 0, count: int = 3, more: str = "") -> None:
 
 def test_modules_are_listed_as_they_can_be_unloaded(tmp_path: Path) -> None:
     table(tmp_path)
-    found = gpu.modules(str(tmp_path))
-    assert [item["name"] for item in found] == ["nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia"]
-    assert found[-1] == {"name": "nvidia", "references": 3, "users": ["nvidia_fs", "nvidia_uvm", "nvidia_modeset"]}
+    modules = gpu.modules(str(tmp_path))
+    assert [row["name"] for row in modules] == ["nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia"]
+    assert modules[-1] == {"name": "nvidia", "references": 3, "users": ["nvidia_fs", "nvidia_uvm", "nvidia_modeset"]}
 
 
 def test_nobody_uses_them(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_mounts_of_drivers_that_nvidia_fs_is_registered_with(tmp_path: Path) -> 
         "damaged",
     ]
     write(tmp_path, "proc/self/mountinfo", "\n".join(lines))
-    assert [(item["module"], item["target"]) for item in gpu.mounts(str(tmp_path))] == [
+    assert [(mount["module"], mount["target"]) for mount in gpu.mounts(str(tmp_path))] == [
         ("nvme", "/mnt/nvme"),
         ("lnet", "/lustre"),
     ]

@@ -23,22 +23,22 @@ DIGEST = lockfile.read(LAB / "gdsdeploy.lock").digest
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("pull")
+    path = tmp_path_factory.mktemp("pull")
     value = yaml.safe_load((LAB / "fleet.yml").read_text())
     del value["builders"], value["profiles"]["gds"]["builder"]
-    (made / "fleet.yml").write_text(yaml.safe_dump(value))
-    shutil.copy(LAB / "gdsdeploy.lock", made)
-    (made / "other.lock").write_text((LAB / "gdsdeploy.lock").read_text() + "# edited\n")
+    (path / "fleet.yml").write_text(yaml.safe_dump(value))
+    shutil.copy(LAB / "gdsdeploy.lock", path)
+    (path / "other.lock").write_text((LAB / "gdsdeploy.lock").read_text() + "# edited\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GDSDEPLOY_CACHE_DIR", str(made / "cache"))
-        argv = ["rollout", "render", str(made / "fleet.yml"), str(made / "checkout"), "--for", "pull"]
+        patch.setenv("GDSDEPLOY_CACHE_DIR", str(path / "cache"))
+        argv = ["rollout", "render", str(path / "fleet.yml"), str(path / "checkout"), "--for", "pull"]
         done = CliRunner().invoke(group, argv)
         assert done.exit_code == 0, done.output
-        yield made
+        yield path
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         ("", 2, "name the lock by its digest"),
         ("gds_lock=http://files.example/gdsdeploy.lock", 2, "give an absolute file name or an https:// address"),
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ),
     ],
 )
-def test_only_the_lock_that_is_meant_passes(folder: Path, words: str, status: int, said: str) -> None:
+def test_only_the_lock_that_is_meant_passes(folder: Path, words: str, status: int, message: str) -> None:
     checkout = folder / "checkout"
     # Of no role: what is left is what always runs.
     argv = ["-i", "inventory/hosts.yml", "--tags", "none", "--limit", "gpu1", "local.yml"]
@@ -60,5 +60,5 @@ def test_only_the_lock_that_is_meant_passes(folder: Path, words: str, status: in
     done = subprocess.run(
         [BIN / "ansible-playbook", *argv, *extra], cwd=checkout, env=env, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, said in " ".join(done.stdout.split())) == (status, True), done.stdout + done.stderr
+    assert (done.returncode, message in " ".join(done.stdout.split())) == (status, True), done.stdout + done.stderr
     assert "changed=0" in done.stdout

@@ -27,7 +27,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.cli import carrier_check
 from gdsdeploy.lock import lockfile
 from gdsdeploy.rollout.carriers import CARRIERS
-from gdsdeploy.rollout.carriers.yamltext import HERE, dump
+from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK, dump
 from tests.loopback.builds.test_cache import ORIGIN, archive
 
 LAB = Path(__file__).parents[3] / "golden" / "lab"
@@ -74,8 +74,8 @@ def render(fleet: Path, folder: Path, carrier: str, *words: object) -> dict[str,
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -84,11 +84,11 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def keep_a_build(fleet: Path, tmp_path: Path) -> bytes:
     """Have the cache keep a build by build1 that serves gpu1."""
-    wanted = by_intent(load_fleet(fleet), lockfile.read(LAB / "gdsdeploy.lock"), "gpu1").want
-    made = archive(tmp_path / "kept.tar", "kept")
-    buildcache.default(print).put(made, wanted, ORIGIN)
+    intent = by_intent(load_fleet(fleet), lockfile.read(LAB / "gdsdeploy.lock"), "gpu1").want
+    build = archive(tmp_path / "kept.tar", "kept")
+    buildcache.default(print).put(build, intent, ORIGIN)
     BuilderKeys.of(fleet).path("build1").write_text(ORIGIN.public)
-    return made.read_bytes()
+    return build.read_bytes()
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -132,21 +132,21 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
     argv = [BIN / "ansible-inventory", "-i", "inventory/hosts.yml", "--list"]
     listed = json.loads(subprocess.run(argv, cwd=folder, check=True, capture_output=True).stdout)
     intent, lock = load_fleet(fleet), lockfile.read(lockfile.beside(fleet))
-    given = plan_fleet.write_run_files(intent, lock, fleet.parent)
-    for name, (group_name, values) in plan_fleet.variables(inventory(intent, lock, given)).items():
-        found = listed["_meta"]["hostvars"][name]
+    run_files = plan_fleet.write_run_files(intent, lock, fleet.parent)
+    for name, (group_name, values) in plan_fleet.variables(inventory(intent, lock, run_files)).items():
+        listing = listed["_meta"]["hostvars"][name]
         assert name in listed[group_name]["hosts"]
         key = Path(values.pop("gds_modules_builder_key")).name
-        assert found["gds_modules_builder_key"] == f"{{{{ playbook_dir }}}}/files/builders/{key}"
+        assert listing["gds_modules_builder_key"] == f"{{{{ playbook_dir }}}}/files/builders/{key}"
         archive_name = Path(values.pop("gds_modules_archive")).name
-        assert found["gds_modules_archive"] == f"{{{{ playbook_dir }}}}/files/modules/{archive_name}"
+        assert listing["gds_modules_archive"] == f"{{{{ playbook_dir }}}}/files/modules/{archive_name}"
         roles = {key: value for key, value in values.items() if key.startswith("gds_")}
-        assert {key: found[key] for key in roles} == roles
-        assert (found["ansible_host"], found["ansible_port"]) == (values["ansible_host"], values["ansible_port"])
-        assert "StrictHostKeyChecking=yes" in found["ansible_ssh_common_args"]
-        assert found["ansible_ssh_args"].startswith("-o StrictHostKeyChecking=yes ")
-        assert found["ansible_host_key_checking"] is True
-        assert "ansible_ssh_private_key_file" not in found
+        assert {key: listing[key] for key in roles} == roles
+        assert (listing["ansible_host"], listing["ansible_port"]) == (values["ansible_host"], values["ansible_port"])
+        assert "StrictHostKeyChecking=yes" in listing["ansible_ssh_common_args"]
+        assert listing["ansible_ssh_args"].startswith("-o StrictHostKeyChecking=yes ")
+        assert listing["ansible_host_key_checking"] is True
+        assert "ansible_ssh_private_key_file" not in listing
     assert (folder / "files/known_hosts").read_text().count("\n") == 2
 
 
@@ -186,7 +186,11 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
 
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
-    values = {"content": "{{ lookup('pipe', 'id') }}", "key": f"{HERE}/files/key", "both": f"{HERE}/{{% raw %}}"}
+    values = {
+        "content": "{{ lookup('pipe', 'id') }}",
+        "key": f"{FOLDER_MARK}/files/key",
+        "both": f"{FOLDER_MARK}/{{% raw %}}",
+    }
     values["said"] = "see {{ playbook_dir }}/x"
     assert dump(values, sort_keys=False, width=1000, data=True) == (
         "content: !unsafe '{{ lookup(''pipe'', ''id'') }}'\n"
@@ -240,12 +244,12 @@ def test_what_this_machines_ssh_says_is_carried_as_far_as_it_can_be(fleet: Path,
     assert [note.partition(";")[0] for note in notes if note.startswith("gpu1")] == [
         "gpu1: this machine reaches it through another one"
     ]
-    found = yaml.safe_load((tmp_path / "out/inventory/group_vars/profile_gds.yml").read_text())
-    assert (found["ansible_host"], found["ansible_user"]) == ("gpu1.fleet.example", "operator")
-    assert found["ansible_become"] is True
-    assert "-o HostKeyAlias=gpus" in found["ansible_ssh_common_args"]
-    known = (tmp_path / "out/files/known_hosts").read_text().splitlines()
-    assert known == ["@revoked gpus ssh-ed25519 BBBB", "gpus ssh-ed25519 AAAA"]
+    values = yaml.safe_load((tmp_path / "out/inventory/group_vars/profile_gds.yml").read_text())
+    assert (values["ansible_host"], values["ansible_user"]) == ("gpu1.fleet.example", "operator")
+    assert values["ansible_become"] is True
+    assert "-o HostKeyAlias=gpus" in values["ansible_ssh_common_args"]
+    recorded = (tmp_path / "out/files/known_hosts").read_text().splitlines()
+    assert recorded == ["@revoked gpus ssh-ed25519 BBBB", "gpus ssh-ed25519 AAAA"]
 
 
 def test_a_folder_of_somebody_else_is_left_alone(fleet: Path, tmp_path: Path) -> None:
@@ -266,14 +270,14 @@ def test_a_folder_of_somebody_else_is_left_alone(fleet: Path, tmp_path: Path) ->
 def test_what_is_beside_stays_and_what_was_ours_goes_with_its_host(fleet: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     edit(fleet, lambda value: value["hosts"].update(gpu2={"profile": "gds", "address": "127.0.0.1", "port": 22012}))
-    said = render(fleet, folder, "runner")
-    assert any("gpu2: no host key of it is on record" in note for note in said["notes"])
+    first = render(fleet, folder, "runner")
+    assert any("gpu2: no host key of it is on record" in note for note in first["notes"])
     (folder / "env" / "ssh_key").write_text("of the user")
     (folder / "project" / "ansible.cfg").write_text("# changed by hand\n")
     edit(fleet, lambda value: value["hosts"].pop("gpu2"))
-    found = render(fleet, folder, "runner")
-    assert found["removed"] == ["inventory/host_vars/gpu2.yml"]
-    assert found["restored"] == ["project/ansible.cfg"]
+    second = render(fleet, folder, "runner")
+    assert second["removed"] == ["inventory/host_vars/gpu2.yml"]
+    assert second["restored"] == ["project/ansible.cfg"]
     assert (folder / "env" / "ssh_key").read_text() == "of the user"
     assert (folder / "project" / "ansible.cfg").read_text() == (resources.share() / "playbooks/ansible.cfg").read_text()
 
@@ -359,22 +363,22 @@ def test_a_host_that_pulls_waits_for_nobody(fleet: Path, tmp_path: Path) -> None
     with pytest.raises(NotProvisioned, match="no machine makes the modules of gpu1"):
         render(fleet, tmp_path / "pull", "pull")
     assert not (tmp_path / "pull").exists()
-    kept = keep_a_build(fleet, tmp_path)
+    build = keep_a_build(fleet, tmp_path)
     render(fleet, tmp_path / "pull", "pull")
     (inside,) = (tmp_path / "pull" / "files" / "modules").iterdir()
-    assert inside.read_bytes() == kept
+    assert inside.read_bytes() == build
     assert (tmp_path / "pull/files/builders/build1.pub").read_text() == ORIGIN.public
     values = yaml.safe_load((tmp_path / "pull/inventory/host_vars/gpu1.yml").read_text())
     assert values["gds_modules_archive"] == f"{{{{ playbook_dir }}}}/files/modules/{inside.name}"
 
 
 def test_archives_that_lie_elsewhere_have_their_sum_in_what_is_checked(fleet: Path, tmp_path: Path) -> None:
-    kept = keep_a_build(fleet, tmp_path)
+    build = keep_a_build(fleet, tmp_path)
     folder = tmp_path / "pull"
     render(fleet, folder, "pull", "--modules-url", "https://files.example/modules/")
     (served,) = (folder / "serve").iterdir()
     values = yaml.safe_load((folder / "inventory/host_vars/gpu1.yml").read_text())
-    assert served.read_bytes() == kept
+    assert served.read_bytes() == build
     assert values["gds_pull_modules"] == {
         "url": f"https://files.example/modules/{served.name}",
         "sha256": carrier_check.sha256(str(served)),
@@ -385,7 +389,7 @@ def test_archives_that_lie_elsewhere_have_their_sum_in_what_is_checked(fleet: Pa
     assert carrier_check.judge(str(folder))["wrong"] == []
     render(fleet, folder, "pull")
     assert not (folder / "serve").exists()
-    assert (folder / "files" / "modules" / served.name).read_bytes() == kept
+    assert (folder / "files" / "modules" / served.name).read_bytes() == build
 
 
 def test_a_host_that_has_to_be_asked_and_does_not_answer(fleet: Path, tmp_path: Path) -> None:
@@ -396,7 +400,7 @@ def test_a_host_that_has_to_be_asked_and_does_not_answer(fleet: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (("--for", "runner", "--modules-url", "https://files.example"), 2, "--modules-url goes with --for pull only"),
         (("--for", "pull", "--modules-url", "http://files.example"), 2, "pass an https:// address"),
@@ -404,9 +408,9 @@ def test_a_host_that_has_to_be_asked_and_does_not_answer(fleet: Path, tmp_path: 
         ((), 2, "--for"),
     ],
 )
-def test_words_that_do_not_go_together(fleet: Path, tmp_path: Path, words: Any, status: int, said: str) -> None:
+def test_words_that_do_not_go_together(fleet: Path, tmp_path: Path, words: Any, status: int, message: str) -> None:
     result = invoke(fleet, tmp_path / "out", *words)
-    assert (result.exit_code, said in result.output) == (status, True), result.output
+    assert (result.exit_code, message in result.output) == (status, True), result.output
 
 
 def test_a_lock_that_is_stale_is_not_rendered(fleet: Path, tmp_path: Path) -> None:
@@ -432,10 +436,10 @@ def test_two_profiles_never_share_a_group(fleet: Path, tmp_path: Path) -> None:
     render(fleet, tmp_path / "out", "awx")
     groups = yaml.safe_load((tmp_path / "out/inventory/hosts.yml").read_text())["all"]["children"]
     names = [name for name in groups if name.startswith("profile_a_b_")]
-    found = {
+    values = {
         next(iter(groups[name]["hosts"])): yaml.safe_load(
             (tmp_path / f"out/inventory/group_vars/{name}.yml").read_text()
         )["gds_reboot_allowed"]
         for name in names
     }
-    assert found == {"a-b": True, "a.b": False}
+    assert values == {"a-b": True, "a.b": False}

@@ -76,10 +76,10 @@ class Cluster:
         notes = {key.replace("_", "."): value for key, value in annotations.items()}
         metadata = {"name": name, "namespace": "work", "uid": name, "annotations": notes, "resourceVersion": "1"}
         spec = {"nodeName": node, "containers": [], "volumes": [{"name": "scratch", "emptyDir": {}}]}
-        made = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+        pod = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
         if owner:
             metadata["ownerReferences"] = owners
-        self.pods["work", name] = made
+        self.pods["work", name] = pod
 
     def evict(self, key: tuple[str, str]) -> tuple[int, dict[str, Any]]:
         if key not in self.pods:
@@ -99,8 +99,8 @@ class Cluster:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
         node = self.nodes[name]
-        wanted = change.get("metadata", {}).get("resourceVersion")
-        if wanted and wanted != node["metadata"]["resourceVersion"]:
+        version = change.get("metadata", {}).get("resourceVersion")
+        if version and version != node["metadata"]["resourceVersion"]:
             text = f'Operation cannot be fulfilled on nodes "{name}": the object has been modified'
             return _status(409, "Conflict", text)
         _merge(node, change)
@@ -128,7 +128,7 @@ def _kind(value: dict[str, Any], kind: str, version: str = "v1") -> dict[str, An
 
 
 def _list(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {}, "items": [_kind(item, kind) for item in items]}
+    return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {}, "items": [_kind(entry, kind) for entry in items]}
 
 
 def _discovery(path: str) -> dict[str, Any] | None:
@@ -182,8 +182,8 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _handle(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, dict[str, Any]]:
-        if method == "GET" and (found := _discovery(path)):
-            return 200, found
+        if method == "GET" and (discovery := _discovery(path)):
+            return 200, discovery
         for pattern, handle in (
             (r"/api/v1/nodes", self._nodes),
             (r"/api/v1/nodes/([^/]+)", self._node),
@@ -227,18 +227,18 @@ class _Request(BaseHTTPRequestHandler):
     def _review(self, _: str, __: Any, ___: Any, body: bytes) -> tuple[int, dict[str, Any]]:
         if body.startswith(b"k8s\0"):
             # Newer kubectl send protobuf: Unknown.raw → spec → resourceAttributes → verb, …, resource, subresource.
-            found = _fields(_fields(_fields(_fields(body[4:])[2])[2])[1])
-            words = [found.get(number, b"").decode() for number in (2, 5, 6)]
+            fields = _fields(_fields(_fields(_fields(body[4:])[2])[2])[1])
+            words = [fields.get(number, b"").decode() for number in (2, 5, 6)]
         else:
-            asked = json.loads(body)["spec"]["resourceAttributes"]
-            words = [asked.get(name, "") for name in ("verb", "resource", "subresource")]
+            attributes = json.loads(body)["spec"]["resourceAttributes"]
+            words = [attributes.get(name, "") for name in ("verb", "resource", "subresource")]
         allowed = (words[0], "/".join(filter(None, words[1:]))) not in self.cluster.refused
         return 201, {**_kind({}, "SelfSubjectAccessReview", "authorization.k8s.io/v1"), "status": {"allowed": allowed}}
 
 
 def _fields(message: bytes) -> dict[int, bytes]:
     """The fields of a protobuf message that have a length."""
-    found, at = {}, 0
+    fields, at = {}, 0
     while at < len(message):
         number, at = message[at] >> 3, at + 1
         length = shift = 0
@@ -248,8 +248,8 @@ def _fields(message: bytes) -> dict[int, bytes]:
             shift += 7
             if byte < 0x80:
                 break
-        found[number], at = message[at : at + length], at + length
-    return {number: value for number, value in found.items() if value}
+        fields[number], at = message[at : at + length], at + length
+    return {number: value for number, value in fields.items() if value}
 
 
 class Server:

@@ -24,11 +24,11 @@ NODE = "gpu1.cluster.example"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path, which("kubectl"))
+    api = Server(tmp_path, which("kubectl"))
     for host in ("gpu1", "gpu2", "gpu3"):
-        made.cluster.node(f"{host}.cluster.example")
-    yield made
-    made.stop()
+        api.cluster.node(f"{host}.cluster.example")
+    yield api
+    api.stop()
 
 
 @pytest.fixture
@@ -47,20 +47,20 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
     cluster.pod("static", NODE, "Node", kubernetes_io="")
     cluster.pods["work", "static"]["metadata"]["annotations"] = {kubernetes.MIRROR: "x"}
     cluster.pod("elsewhere", "gpu2.cluster.example")
-    told: list[str] = []
-    found = drainer.drain("gpu1", REASON, timeout=30, progress=told.append)
-    assert found == {"drained": True, "reason": REASON, "was": ""}
+    lines: list[str] = []
+    answer = drainer.drain("gpu1", REASON, timeout=30, progress=lines.append)
+    assert answer == {"drained": True, "reason": REASON, "was": ""}
     assert cluster.evicted == [("work", "web")]
     assert sorted(cluster.pods) == [("work", "elsewhere"), ("work", "logs"), ("work", "static")]
-    assert any("evicting pod work/web" in line for line in told), told
+    assert any("evicting pod work/web" in line for line in lines), lines
     node = cluster.nodes[NODE]
     assert node["spec"] == {"unschedulable": True}
     assert node["metadata"]["annotations"] == {"site.example/rack": "r1", kubernetes.CORDONED: REASON}
-    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append) == found
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lines.append) == answer
     assert drainer.states(["gpu1", "gpu2", "gpu9"]) == {"gpu1": State(True, REASON), "gpu2": State(False)}
 
     for _ in range(2):
-        assert drainer.undrain("gpu1", REASON, progress=told.append) == {"returned": True, "reason": ""}
+        assert drainer.undrain("gpu1", REASON, progress=lines.append) == {"returned": True, "reason": ""}
     assert node["spec"] == {}
     assert node["metadata"]["annotations"] == {"site.example/rack": "r1"}
 
@@ -68,16 +68,16 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
 def test_a_disruption_budget_is_waited_for(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.pod("db", NODE)
     cluster.guarded.add(("work", "db"))
-    told: list[str] = []
+    lines: list[str] = []
 
     def allow() -> None:
-        until(lambda: any("disruption budget" in line for line in told))
+        until(lambda: any("disruption budget" in line for line in lines))
         assert ("work", "db") in cluster.pods
         cluster.guarded.clear()
 
     allowing = threading.Thread(target=allow)
     allowing.start()
-    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lines.append)["drained"]
     allowing.join()
     assert cluster.evicted == [("work", "db")]
 
@@ -98,27 +98,27 @@ def test_one_that_never_allows_it_is_named_after_the_timeout(cluster: Cluster, d
 
 def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.pod("train", NODE, "")
-    told: list[str] = []
+    lines: list[str] = []
 
     def finish() -> None:
-        until(lambda: any("train" in line for line in told))
+        until(lambda: any("train" in line for line in lines))
         time.sleep(1)
         assert cluster.evicted == []
         cluster.pods["work", "train"]["status"]["phase"] = "Succeeded"
 
     finishing = threading.Thread(target=finish)
     finishing.start()
-    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lines.append)["drained"]
     finishing.join()
-    assert len(told) == len(set(told)), "each thing is told once, however often it is tried"
+    assert len(lines) == len(set(lines)), "each thing is told once, however often it is tried"
 
 
 def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.nodes[NODE]["spec"] = {"unschedulable": True}
     cluster.pod("web", NODE)
     nobody = "cordoned without a reason"
-    found = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
-    assert found == {"drained": False, "reason": nobody, "was": nobody}
+    answer = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
+    assert answer == {"drained": False, "reason": nobody, "was": nobody}
     assert cluster.evicted == [("work", "web")]
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None) == {"returned": False, "reason": nobody}
     assert cluster.nodes[NODE]["spec"] == {"unschedulable": True}
@@ -127,8 +127,8 @@ def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes
 def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     drainer.drain("gpu1", OTHER, timeout=30, progress=lambda _: None)
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None) == {"returned": False, "reason": OTHER}
-    found = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
-    assert found == {"drained": True, "reason": REASON, "was": OTHER}
+    answer = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
+    assert answer == {"drained": True, "reason": REASON, "was": OTHER}
     assert drainer.undrain("gpu1", OTHER, progress=lambda _: None) == {"returned": False, "reason": REASON}
     assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
@@ -153,16 +153,16 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again(cluster: Cluster, dra
 def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.pod("db", NODE)
     cluster.guarded.add(("work", "db"))
-    stop, told = Stop(), list[str]()
+    stop, lines = Stop(), list[str]()
 
     def wish() -> None:
-        until(lambda: any("disruption budget" in line for line in told))
+        until(lambda: any("disruption budget" in line for line in lines))
         stop.request()
 
     wishing = threading.Thread(target=wish)
     wishing.start()
     with stop.scope(), pytest.raises(Interrupted):
-        drainer.drain("gpu1", REASON, timeout=60, progress=told.append)
+        drainer.drain("gpu1", REASON, timeout=60, progress=lines.append)
     wishing.join()
     assert cluster.nodes[NODE]["metadata"]["annotations"][kubernetes.CORDONED] == REASON
 
@@ -172,9 +172,9 @@ def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
 ) -> None:
     assert drainer.check(["gpu1", "gpu2"]) == []
     cluster.refused |= {("create", "pods/eviction"), ("patch", "nodes")}
-    found = drainer.check(["gpu1", "gpu9"])
-    assert found[0] == "Kubernetes knows no node gpu9.cluster.example"
-    assert [line.partition(":")[0] for line in found[1:]] == [
+    problems = drainer.check(["gpu1", "gpu9"])
+    assert problems[0] == "Kubernetes knows no node gpu9.cluster.example"
+    assert [line.partition(":")[0] for line in problems[1:]] == [
         "this user of Kubernetes may not patch nodes",
         "this user of Kubernetes may not create pods --subresource=eviction",
     ]
@@ -201,5 +201,5 @@ def test_a_node_that_is_not_ready_is_out_too(cluster: Cluster, drainer: kubernet
 def test_a_program_that_is_no_kubectl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FleetInvalid, match="does not name kubectl: oc"):
         drain.drainer(Drain(by="kubernetes", program=("oc",)), tmp_path)
-    made = drain.drainer(Drain(by="kubernetes", program=("kubectl", "--context", "prod")), tmp_path)
-    assert isinstance(made, kubernetes.Kubernetes)
+    drainer = drain.drainer(Drain(by="kubernetes", program=("kubectl", "--context", "prod")), tmp_path)
+    assert isinstance(drainer, kubernetes.Kubernetes)

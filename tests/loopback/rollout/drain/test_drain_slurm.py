@@ -32,15 +32,15 @@ HOSTS = ("gpu1", "gpu2", "gpu3")
 def cluster() -> Iterator[Slurm]:
     """Nodes node-gpu1 …, whose Slurm keeps nodes down that reboot unasked."""
     nodes = [f"node-{host}" for host in HOSTS]
-    with loopback_slurm.cluster(*nodes, ReturnToService="1", RebootProgram="/bin/true") as made:
-        yield made
+    with loopback_slurm.cluster(*nodes, ReturnToService="1", RebootProgram="/bin/true") as daemons:
+        yield daemons
 
 
 @pytest.fixture
 def slurm(cluster: Slurm) -> Iterator[Slurm]:
     """Every node in, no job."""
     for node in cluster.nodes:
-        cluster.until(lambda found: found.states == ["IDLE"], node)
+        cluster.until(lambda state: state.states == ["IDLE"], node)
     yield cluster
     subprocess.run(["scancel", "--user=root"], check=True)
     cluster.settle()
@@ -51,7 +51,7 @@ def drainer(slurm: Slurm, tmp_path: Path) -> draining.Slurm:
     return draining.Slurm(["scontrol"], "node-{host}", tmp_path, pause=0.2, patience=1)
 
 
-class Told(list[str]):
+class Lines(list[str]):
     """Lines that were told; ``wait`` for one."""
 
     def __call__(self, line: str) -> None:
@@ -59,10 +59,10 @@ class Told(list[str]):
 
     def wait(self, text: str) -> str:
         end = time.monotonic() + 20
-        while not (found := [line for line in self if text in line]):
+        while not (matches := [line for line in self if text in line]):
             assert time.monotonic() < end, self
             time.sleep(0.05)
-        return found[0]
+        return matches[0]
 
 
 def submit(slurm: Slurm, node: str, script: str, name: str = "train") -> str:
@@ -76,7 +76,7 @@ def submit(slurm: Slurm, node: str, script: str, name: str = "train") -> str:
         f"--wrap={script}",
     ]
     job = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
-    slurm.until(lambda found: "ALLOCATED" in found.states, node)
+    slurm.until(lambda state: "ALLOCATED" in state.states, node)
     return job
 
 
@@ -104,10 +104,10 @@ def in_thread(work: Callable[[], object]) -> Callable[[], object]:
 
 
 def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: draining.Slurm, tmp_path: Path) -> None:
-    mark, told = tmp_path / "ended", Told()
+    mark, lines = tmp_path / "ended", Lines()
     job = submit(slurm, "node-gpu1", f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; touch {mark}")
-    waiting = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=told))
-    assert told.wait(f"job {job}") == f"waiting for job {job} of root (train, running, time left UNLIMITED)"
+    waiting = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=lines))
+    assert lines.wait(f"job {job}") == f"waiting for job {job} of root (train, running, time left UNLIMITED)"
     assert set(slurm.show("node-gpu1").states) == {"ALLOCATED", "DRAIN"}
     (tmp_path / "go").touch()
     assert waiting() == {"drained": True, "reason": REASON, "was": ""}
@@ -116,38 +116,38 @@ def test_a_running_job_ends_before_its_node_is_drained(slurm: Slurm, drainer: dr
 
     refused = subprocess.run(["srun", "--immediate=1", "--nodelist=node-gpu1", "true"], capture_output=True)
     assert refused.returncode != 0
-    again = Told()
+    again = Lines()
     assert drainer.drain("gpu1", REASON, timeout=30, progress=again) == {"drained": True, "reason": REASON, "was": ""}
     assert again == []
 
-    assert drainer.undrain("gpu1", REASON, progress=told) == {"returned": True, "reason": ""}
-    assert drainer.undrain("gpu1", REASON, progress=told) == {"returned": True, "reason": ""}
-    slurm.until(lambda found: found.states == ["IDLE"], "node-gpu1")
+    assert drainer.undrain("gpu1", REASON, progress=lines) == {"returned": True, "reason": ""}
+    assert drainer.undrain("gpu1", REASON, progress=lines) == {"returned": True, "reason": ""}
+    slurm.until(lambda state: state.states == ["IDLE"], "node-gpu1")
     subprocess.run(["srun", "--immediate=15", "--nodelist=node-gpu1", "true"], check=True)
 
 
 def test_a_job_that_does_not_end_is_named_and_the_drain_stays(slurm: Slurm, drainer: draining.Slurm) -> None:
     job = submit(slurm, "node-gpu1", "sleep 60", name="a|b")
     with pytest.raises(DrainFailed, match=rf"gpu1 is not free of work after 1 s .*job {job} of root \(a\|b, running"):
-        drainer.drain("gpu1", REASON, timeout=1, progress=Told())
+        drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
     assert slurm.show("node-gpu1").reason == REASON
     # A node whose job is suspended says that it is idle.
     slurm.scontrol("suspend", job)
-    slurm.until(lambda found: "IDLE" in found.states, "node-gpu1")
+    slurm.until(lambda state: "IDLE" in state.states, "node-gpu1")
     with pytest.raises(DrainFailed, match=rf"job {job} of root \(a\|b, suspended"):
-        drainer.drain("gpu1", REASON, timeout=1, progress=Told())
-    assert drainer.undrain("gpu1", REASON, progress=Told())["returned"]
+        drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
+    assert drainer.undrain("gpu1", REASON, progress=Lines())["returned"]
 
 
 def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer: draining.Slurm) -> None:
-    job, stop, told = submit(slurm, "node-gpu1", "sleep 60"), Stop(), Told()
+    job, stop, lines = submit(slurm, "node-gpu1", "sleep 60"), Stop(), Lines()
 
     def work() -> object:
         with stop.scope():
-            return drainer.drain("gpu1", REASON, timeout=30, progress=told)
+            return drainer.drain("gpu1", REASON, timeout=30, progress=lines)
 
     waiting = in_thread(work)
-    told.wait(f"job {job}")
+    lines.wait(f"job {job}")
     stop.request()
     with pytest.raises(Interrupted):
         waiting()
@@ -157,29 +157,29 @@ def test_a_wish_to_stop_ends_the_wait_and_leaves_the_drain(slurm: Slurm, drainer
 def test_a_drain_of_somebody_else_is_kept_whatever_happens(slurm: Slurm, drainer: draining.Slurm) -> None:
     slurm.set("DRAIN", "DIMM in slot [3] is bad, ask ops@site", "node-gpu1")
     theirs = slurm.show("node-gpu1").reason
-    found = drainer.drain("gpu1", REASON, timeout=60, progress=Told())
-    assert found == {"drained": False, "reason": theirs, "was": theirs}
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == {"returned": False, "reason": theirs}
+    answer = drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
+    assert answer == {"drained": False, "reason": theirs, "was": theirs}
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": False, "reason": theirs}
     assert "DRAIN" in slurm.show("node-gpu1").states
     # Also one that was set over this rollout's.
-    drainer.drain("gpu2", REASON, timeout=60, progress=Told())
+    drainer.drain("gpu2", REASON, timeout=60, progress=Lines())
     slurm.set("DRAIN", "fan 3 is loud", "node-gpu2")
-    assert drainer.undrain("gpu2", REASON, progress=Told()) == {"returned": False, "reason": "fan 3 is loud"}
+    assert drainer.undrain("gpu2", REASON, progress=Lines()) == {"returned": False, "reason": "fan 3 is loud"}
     # And that of another rollout is not this one's to end, only to take over.
-    drainer.drain("gpu3", OTHER, timeout=60, progress=Told())
-    assert drainer.undrain("gpu3", REASON, progress=Told()) == {"returned": False, "reason": OTHER}
-    assert drainer.drain("gpu3", REASON, timeout=60, progress=Told()) == {
+    drainer.drain("gpu3", OTHER, timeout=60, progress=Lines())
+    assert drainer.undrain("gpu3", REASON, progress=Lines()) == {"returned": False, "reason": OTHER}
+    assert drainer.drain("gpu3", REASON, timeout=60, progress=Lines()) == {
         "drained": True,
         "reason": REASON,
         "was": OTHER,
     }
-    assert drainer.undrain("gpu3", OTHER, progress=Told()) == {"returned": False, "reason": REASON}
-    assert drainer.undrain("gpu3", REASON, progress=Told())["returned"]
+    assert drainer.undrain("gpu3", OTHER, progress=Lines()) == {"returned": False, "reason": REASON}
+    assert drainer.undrain("gpu3", REASON, progress=Lines())["returned"]
 
 
 def test_planning_sees_who_is_out_and_why(slurm: Slurm, drainer: draining.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
-    drainer.drain("gpu2", OTHER, timeout=60, progress=Told())
+    drainer.drain("gpu2", OTHER, timeout=60, progress=Lines())
     assert drainer.states(["gpu1", "gpu2", "gpu3", "gpu9"]) == {
         "gpu1": State(True, "fan 3 has stopped"),
         "gpu2": State(True, OTHER),
@@ -189,67 +189,71 @@ def test_planning_sees_who_is_out_and_why(slurm: Slurm, drainer: draining.Slurm)
 
 def test_a_reboot_leaves_the_node_drained_and_the_return_takes_it_up(slurm: Slurm, drainer: draining.Slurm) -> None:
     """With ReturnToService=1 Slurm takes a node down that rebooted unasked; UNDRAIN would leave it so."""
-    drainer.drain("gpu1", REASON, timeout=60, progress=Told())
+    drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     slurm.reboot_unasked("node-gpu1")
     assert slurm.show("node-gpu1").reason == REASON
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == {"returned": True, "reason": ""}
-    slurm.until(lambda found: found.states == ["IDLE"], "node-gpu1")
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": True, "reason": ""}
+    slurm.until(lambda state: state.states == ["IDLE"], "node-gpu1")
 
 
 def test_a_node_that_was_down_before_gets_its_reason_back(slurm: Slurm, drainer: draining.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
-    found = drainer.drain("gpu1", REASON, timeout=60, progress=Told())
-    assert found == {"drained": True, "reason": f"{REASON}; was: fan 3 has stopped", "was": "fan 3 has stopped"}
-    assert drainer.drain("gpu1", REASON, timeout=60, progress=Told())["was"] == "fan 3 has stopped"
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == {"returned": False, "reason": "fan 3 has stopped"}
+    answer = drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
+    assert answer == {"drained": True, "reason": f"{REASON}; was: fan 3 has stopped", "was": "fan 3 has stopped"}
+    assert drainer.drain("gpu1", REASON, timeout=60, progress=Lines())["was"] == "fan 3 has stopped"
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": False, "reason": "fan 3 has stopped"}
     node = slurm.show("node-gpu1")
     assert "DRAIN" not in node.states
     assert node.reason == "fan 3 has stopped"
     # What Slurm itself had against a host that did not answer is over when it was validated.
     slurm.set("DOWN", "Not responding", "node-gpu2")
-    assert drainer.drain("gpu2", REASON, timeout=60, progress=Told())["was"] == "Not responding"
-    assert drainer.undrain("gpu2", REASON, progress=Told()) == {"returned": True, "reason": ""}
+    assert drainer.drain("gpu2", REASON, timeout=60, progress=Lines())["was"] == "Not responding"
+    assert drainer.undrain("gpu2", REASON, progress=Lines()) == {"returned": True, "reason": ""}
 
 
 def test_a_reboot_that_slurm_was_asked_for_comes_first(slurm: Slurm, drainer: draining.Slurm) -> None:
     """It would otherwise reboot the host under the rollout as soon as no job is left, and lift the drain."""
-    told = Told()
+    lines = Lines()
     slurm.scontrol("reboot", "ASAP", "nextstate=RESUME", "reason=firmware", "node-gpu1")
-    waiting = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=told))
-    told.wait("the reboot that Slurm was asked for")
-    slurm.until(lambda found: "REBOOT_ISSUED" in found.states, "node-gpu1")
+    waiting = in_thread(lambda: drainer.drain("gpu1", REASON, timeout=30, progress=lines))
+    lines.wait("the reboot that Slurm was asked for")
+    slurm.until(lambda state: "REBOOT_ISSUED" in state.states, "node-gpu1")
     slurm.reboot_node("node-gpu1")
-    found = waiting()
-    assert isinstance(found, dict)
-    assert found["drained"]
-    assert found["reason"].startswith(REASON)
+    answer = waiting()
+    assert isinstance(answer, dict)
+    assert answer["drained"]
+    assert answer["reason"].startswith(REASON)
     assert not set(slurm.show("node-gpu1").states) & {"REBOOT_REQUESTED", "REBOOT_ISSUED"}
-    assert drainer.undrain("gpu1", REASON, progress=told)["returned"]
+    assert drainer.undrain("gpu1", REASON, progress=lines)["returned"]
 
 
 def test_the_gate_and_a_rollout_keep_out_of_each_others_way(slurm: Slurm, drainer: draining.Slurm) -> None:
     node = "node-gpu1"
     gate_slurm.apply(gate.CLOSED, "driver.flavour failed", node)
     was = "gdsdeploy: driver.flavour failed"
-    assert drainer.drain("gpu1", REASON, timeout=60, progress=Told()) == {"drained": True, "reason": REASON, "was": was}
+    assert drainer.drain("gpu1", REASON, timeout=60, progress=Lines()) == {
+        "drained": True,
+        "reason": REASON,
+        "was": was,
+    }
     # The host boots, and its gate opens: the rollout has yet to validate it.
     assert "keeps its reason" in gate_slurm.apply(gate.CLOSED, "the gate has not judged this boot", node)
     assert gate_slurm.apply(gate.OPEN, "24 checks passed", node) == f"{node} stays out: {REASON}"
     assert "DRAIN" in slurm.show(node).states
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == {"returned": True, "reason": ""}
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": True, "reason": ""}
     # What the gate finds from then on is its own, also if this is the second try to return the node.
     gate_slurm.apply(gate.CLOSED, "storage.path:/mnt/nvme failed", node)
-    kept = {"returned": False, "reason": "gdsdeploy: storage.path:/mnt/nvme failed"}
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == kept
+    answer = {"returned": False, "reason": "gdsdeploy: storage.path:/mnt/nvme failed"}
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == answer
     assert gate_slurm.apply(gate.OPEN, "24 checks passed", node) == f"{node} is resumed"
 
 
 def test_the_gate_on_a_node_that_was_down_before_either(slurm: Slurm, drainer: draining.Slurm) -> None:
     slurm.set("DOWN", "fan 3 has stopped", "node-gpu1")
     gate_slurm.apply(gate.CLOSED, "driver.flavour failed", "node-gpu1")
-    drainer.drain("gpu1", REASON, timeout=60, progress=Told())
+    drainer.drain("gpu1", REASON, timeout=60, progress=Lines())
     assert slurm.show("node-gpu1").reason == f"{REASON}; was: fan 3 has stopped"
-    assert drainer.undrain("gpu1", REASON, progress=Told()) == {"returned": False, "reason": "fan 3 has stopped"}
+    assert drainer.undrain("gpu1", REASON, progress=Lines()) == {"returned": False, "reason": "fan 3 has stopped"}
 
 
 def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
@@ -270,7 +274,7 @@ def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
 def test_a_node_that_slurm_does_not_know_fails_at_once(drainer: draining.Slurm) -> None:
     begin = time.monotonic()
     with pytest.raises(DrainFailed, match="Node node-gpu9 not found"):
-        drainer.drain("gpu9", REASON, timeout=60, progress=Told())
+        drainer.drain("gpu9", REASON, timeout=60, progress=Lines())
     assert time.monotonic() - begin < 1
 
 
@@ -283,9 +287,9 @@ def test_a_controller_that_is_away_for_a_moment_is_asked_again(slurm: Slurm, tmp
     )
     program.chmod(0o755)
     (tmp_path / "squeue").symlink_to(which("squeue"))
-    made = draining.Slurm([str(program)], "node-{host}", tmp_path, pause=0.1, patience=5)
-    assert made.drain("gpu1", REASON, timeout=10, progress=Told())["drained"]
-    assert made.undrain("gpu1", REASON, progress=Told())["returned"]
+    drainer = draining.Slurm([str(program)], "node-{host}", tmp_path, pause=0.1, patience=5)
+    assert drainer.drain("gpu1", REASON, timeout=10, progress=Lines())["drained"]
+    assert drainer.undrain("gpu1", REASON, progress=Lines())["returned"]
 
 
 def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,15 +297,15 @@ def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatc
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
-    made = draining.Slurm(["./scontrol"], "{host}", tmp_path, pause=0.1, patience=0.5)
+    drainer = draining.Slurm(["./scontrol"], "{host}", tmp_path, pause=0.1, patience=0.5)
     with pytest.raises(DrainFailed, match="cannot ask for the node gpu1: no end after"):
-        made.drain("gpu1", REASON, timeout=1, progress=Told())
+        drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
     program.write_text("#!/bin/sh\necho 'out of cheese' >&2\nexit 3\n")
     with pytest.raises(DrainFailed, match=r"(?s)status 3.*scontrol --oneliner show node gpu1.*out of cheese"):
-        made.undrain("gpu1", REASON, progress=Told())
+        drainer.undrain("gpu1", REASON, progress=Lines())
     program.write_text("#!/bin/sh\necho 'No nodes in the system'\n")
     with pytest.raises(DrainFailed, match="something else than a node"):
-        made.drain("gpu1", REASON, timeout=1, progress=Told())
+        drainer.drain("gpu1", REASON, timeout=1, progress=Lines())
 
 
 def test_words_survive_the_shell_at_the_other_end_of_ssh(slurm: Slurm, tmp_path: Path) -> None:
@@ -309,19 +313,19 @@ def test_words_survive_the_shell_at_the_other_end_of_ssh(slurm: Slurm, tmp_path:
     program = tmp_path / "ssh"
     program.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     program.chmod(0o755)
-    made = draining.Slurm([str(program), "head", "scontrol"], "node-{host}", tmp_path, pause=0.1, patience=1)
+    drainer = draining.Slurm([str(program), "head", "scontrol"], "node-{host}", tmp_path, pause=0.1, patience=1)
     reason = reason_of("1", "it's $HOME; `id` 'now'")
-    assert made.drain("gpu1", reason, timeout=60, progress=Told())["reason"] == reason
+    assert drainer.drain("gpu1", reason, timeout=60, progress=Lines())["reason"] == reason
     assert slurm.show("node-gpu1").reason == reason
-    assert made.undrain("gpu1", reason, progress=Told())["returned"]
+    assert drainer.undrain("gpu1", reason, progress=Lines())["returned"]
 
 
 def test_a_program_that_is_no_scontrol_is_refused(tmp_path: Path) -> None:
     settings = Drain(by="slurm", program=("ssh", "head"))
     with pytest.raises(FleetInvalid, match="does not name scontrol: ssh head"):
         drain.drainer(settings, tmp_path)
-    made = drain.drainer(Drain(by="slurm", program=("ssh", "head", "/opt/slurm/bin/scontrol")), tmp_path)
-    assert isinstance(made, draining.Slurm)
+    drainer = drain.drainer(Drain(by="slurm", program=("ssh", "head", "/opt/slurm/bin/scontrol")), tmp_path)
+    assert isinstance(drainer, draining.Slurm)
 
 
 @pytest.mark.parametrize(

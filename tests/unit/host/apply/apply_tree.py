@@ -58,7 +58,7 @@ class Some(FileResource[DesiredFiles]):
     desired_type = DesiredFiles
     reverts = ("/etc/some.d", "/etc/some.conf", "/etc/some.d/*", "/opt/deep/er/file")
 
-    def wanted(self, desired: DesiredFiles) -> list[File]:
+    def desired_files(self, desired: DesiredFiles) -> list[File]:
         return desired.files
 
 

@@ -39,7 +39,7 @@ def ids(kind: Kind) -> list[str]:
 
 def test_the_kinds_of_a_provisioned_host() -> None:
     by_label = kinds(PROVISIONED)
-    assert {label for label, kind in by_label.items() if kind.here is True} == {"NVMe", "Userspace RDMA"}
+    assert {label for label, kind in by_label.items() if kind.present is True} == {"NVMe", "Userspace RDMA"}
     assert (by_label["NVMe"].path.path, ids(by_label["NVMe"])) == ("compat", ["nvme.no-hooks"])
     assert ids(by_label["NVMeOF"]) == ["nvme_rdma.no-hooks"]
     assert ids(by_label["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
@@ -51,7 +51,7 @@ def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
     by_label = kinds(H100)
     assert {kind.row for kind in by_label.values()} == {"compat", "Unsupported"}
     assert {kind.path.path for kind in by_label.values()} == {"compat"}
-    assert by_label["NVMe"].here is False
+    assert by_label["NVMe"].present is False
     assert ids(by_label["NVMe"])[0] == "nvidia-fs.not-installed"
     assert ids(by_label["Userspace RDMA"])[0] == "rdma.no-adapter"
 
@@ -59,7 +59,7 @@ def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
 def test_the_kinds_of_a_host_with_everything() -> None:
     document = with_gpu(capable())
     by_label = kinds(document)
-    assert (by_label["NVMe"].here, by_label["NVMe"].path.path) == (True, "nvidia-fs")
+    assert (by_label["NVMe"].present, by_label["NVMe"].path.path) == (True, "nvidia-fs")
     assert by_label["NVMeOF"].path.path == "compat"
     p2pdma(document)
     on_amd(document)

@@ -44,7 +44,7 @@ def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, 
         line("nfs4", options), files={"/proc/modules": "rpcrdma 1 0 - Live 0x0\nnfsv4 1 0 - Live 0x0\n"}
     )
     assert results[TRANSPORT].state == transport
-    assert results[TRANSPORT].said[1] == "/proc/modules: nfsv4, rpcrdma"
+    assert results[TRANSPORT].evidence[1] == "/proc/modules: nfsv4, rpcrdma"
     for name in (*FILESYSTEM, RAID):
         state = results[name].state
         assert isinstance(state, Unknown)
@@ -55,7 +55,7 @@ def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, 
 def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
     results = conditions_of(line(kind, "rw"))
     assert isinstance(results[RAID].state, Unknown)
-    assert results[TRANSPORT].said[0].endswith(f"type {kind} (rw,noatime)")
+    assert results[TRANSPORT].evidence[0].endswith(f"type {kind} (rw,noatime)")
     if kind not in ("nfs", "nfs4"):
         assert isinstance(results[TRANSPORT].state, Unknown)
 
@@ -80,7 +80,7 @@ def stacked(uuid: Any, name: str = "dm-0") -> dict[str, Condition]:
 )
 def test_device_mapper_says_what_it_is(uuid: str, name: str) -> None:
     result = stacked(uuid)
-    assert (result[name].state, result[name].said) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
+    assert (result[name].state, result[name].evidence) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
     others = {LVM, MULTI, RAID, "encryption", "deduplication"} - {name}
     assert {result[other].state for other in others} == {"off"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, known
+from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.unknown import when_known, why_not
 
@@ -59,8 +59,8 @@ def test_an_unknown_is_neither_true_nor_false() -> None:
     with pytest.raises(TypeError, match="this is not known: because"):
         bool(Unknown("because"))
     with pytest.raises(UndecidedError, match="because"):
-        known(Unknown("because"))
-    assert known(0) == 0
+        require(Unknown("because"))
+    assert require(0) == 0
     assert when_known(Unknown("x"), bool) == Unknown("x")
     assert when_known(3, lambda number: number > 2) is True
     assert why_not(None, "nothing") == Unknown("nothing")

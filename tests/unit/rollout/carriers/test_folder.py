@@ -75,8 +75,8 @@ def test_every_reason_not_to_run_it(
 ) -> None:
     change(folder)
     assert main(["carried", str(folder), "--json"]) == 30
-    found = json.loads(capsys.readouterr().out)
-    assert any(reason in item for item in found["wrong"]), found
+    document = json.loads(capsys.readouterr().out)
+    assert any(reason in line for line in document["wrong"]), document
 
 
 def test_another_lock(folder: Path) -> None:

@@ -48,24 +48,25 @@ def parsed(status: Status) -> ET.Element:
 
 
 def bars(root: ET.Element) -> list[ET.Element]:
-    return [item for item in root.iter(f"{SVG}g") if "bar" in (item.get("class") or "") and title(item)]
+    return [element for element in root.iter(f"{SVG}g") if "bar" in (element.get("class") or "") and title(element)]
 
 
-def title(item: ET.Element) -> str:
-    return item.findtext(f"{SVG}title") or ""
+def title(element: ET.Element) -> str:
+    return element.findtext(f"{SVG}title") or ""
 
 
 def texts(root: ET.Element) -> list[str]:
-    return [(item.text or "") + "".join(child.tail or "" for child in item) for item in root.iter(f"{SVG}text")]
+    elements = root.iter(f"{SVG}text")
+    return [(element.text or "") + "".join(child.tail or "" for child in element) for element in elements]
 
 
 def inside(root: ET.Element) -> bool:
     """Whether every rectangle and every text begins within the drawing."""
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
-    for item in root.iter():
-        if item.tag in (f"{SVG}rect", f"{SVG}text"):
-            x, y = float(item.get("x", 0)), float(item.get("y", 0))
-            wide = float(item.get("width", 0))
+    for element in root.iter():
+        if element.tag in (f"{SVG}rect", f"{SVG}text"):
+            x, y = float(element.get("x", 0)), float(element.get("y", 0))
+            wide = float(element.get("width", 0))
             if not (0 <= x <= width and 0 <= y <= height and x + wide <= width + 2):
                 return False
     return True
@@ -73,9 +74,9 @@ def inside(root: ET.Element) -> bool:
 
 def test_every_bar_says_what_was_done() -> None:
     root = parsed(fold(small().events))
-    said = [f"{(bar.get('class') or '').removeprefix('bar ')} {title(bar)}" for bar in bars(root)]
+    labels = [f"{(bar.get('class') or '').removeprefix('bar ')} {title(bar)}" for bar in bars(root)]
     names = ("gpu1", "gpu5", "gpu6", "gpu7")
-    assert "\n".join(line for line in said if any(f" {name}:" in line for name in names)) == GOLDEN
+    assert "\n".join(line for line in labels if any(f" {name}:" in line for name in names)) == GOLDEN
     assert root.get("aria-label") == "<what> & why"
 
 
@@ -83,13 +84,13 @@ def test_failures_pauses_and_decisions_need_no_colour() -> None:
     root = parsed(fold(small().events))
     words = texts(root)
     assert {"✗ change", "✗", "paused", "halted", "gpu5 ?", "gpu6 ↺", "wave-3 · 4 hosts", "11:40"} <= set(words)
-    (pause,) = [item for item in root.iter(f"{SVG}rect") if item.get("class") == "paused"]
+    (pause,) = [element for element in root.iter(f"{SVG}rect") if element.get("class") == "paused"]
     assert title(pause) == "paused, 7 min"
-    used = {item.get("fill") for item in root.iter() if (item.get("fill") or "").startswith("url(")}
-    there = {f"url(#{item.get('id')})" for item in root.iter(f"{SVG}pattern")}
-    assert used <= there
+    used = {element.get("fill") for element in root.iter() if (element.get("fill") or "").startswith("url(")}
+    patterns = {f"url(#{element.get('id')})" for element in root.iter(f"{SVG}pattern")}
+    assert used <= patterns
     assert {"url(#t-take-back)", "url(#t-reboot)", "url(#t-paused)"} <= used
-    paths = [item[0].get("d") for item in root.iter(f"{SVG}pattern")]
+    paths = [element[0].get("d") for element in root.iter(f"{SVG}pattern")]
     assert len(set(paths)) >= len(paths) - 2, "patterns differ where colours cannot be told apart"
 
 
@@ -157,12 +158,12 @@ def test_whatever_a_journal_says_can_be_drawn(lines: list[tuple[Kind, str, Step,
 
 @pytest.mark.parametrize("lapse", [0.0, 0.4, 9, 61, 3599, 86400, 30 * 86400, 900 * 86400])
 def test_ticks_are_few_and_round(lapse: float) -> None:
-    found = timeline.ticks(BEGIN + 17.3, lapse)
-    assert len(found) <= 11
-    assert all(0 <= at <= lapse for at, _ in found)
-    assert len({label for _, label in found}) == len(found)
+    ticks = timeline.ticks(BEGIN + 17.3, lapse)
+    assert len(ticks) <= 11
+    assert all(0 <= at <= lapse for at, _ in ticks)
+    assert len({label for _, label in ticks}) == len(ticks)
     if lapse >= 3599:
-        assert len(found) >= 4
+        assert len(ticks) >= 4
 
 
 def test_a_day_is_named_where_the_rollout_crosses_midnight() -> None:
@@ -228,12 +229,13 @@ def test_the_same_fault_is_shown_once() -> None:
 
 
 def test_json_has_every_host_and_step() -> None:
-    found = json.loads(rollout.to_json(fold(small().events), live=False))
-    assert found["counts"] == {"done": 4, "lost": 1, "rolled-back": 1}
-    assert (found["phase"], found["finished"], found["live"], found["seconds_left"]) == ("halted", False, False, None)
-    assert found["away"] == ["gpu5", "old1"]
-    assert [wave["failed"] for wave in found["waves"]] == [0, 0, 2, 0]
-    gpu6 = found["hosts"]["gpu6"]
+    document = json.loads(rollout.to_json(fold(small().events), live=False))
+    assert document["counts"] == {"done": 4, "lost": 1, "rolled-back": 1}
+    state = document["phase"], document["finished"], document["live"], document["seconds_left"]
+    assert state == ("halted", False, False, None)
+    assert document["away"] == ["gpu5", "old1"]
+    assert [wave["failed"] for wave in document["waves"]] == [0, 0, 2, 0]
+    gpu6 = document["hosts"]["gpu6"]
     assert [step["step"] for step in gpu6["steps"]][4:6] == ["modules", "undo"]
     assert gpu6["steps"][4]["error"] == ERROR
-    assert found["hosts"]["gpu9"]["outcome"] == "skipped"
+    assert document["hosts"]["gpu9"]["outcome"] == "skipped"
