@@ -40,8 +40,10 @@ REFUSED = frozenset(
         "wanted",
     ]
 )
-#: Fields that are keys of a JSON document, or of a row: their names are part of a format.
-FORMATS = frozenset({("gdsdeploy/host/model/finding.py", "found")})
+#: Names that a format or an interface prescribes: keys of a JSON document or of a row, and arguments that pytest names.
+FORMATS = frozenset(
+    {("gdsdeploy/host/model/finding.py", "found"), ("tests/conftest.py", "item"), ("tests/lab/conftest.py", "item")}
+)
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -14,10 +14,10 @@ CODE = """
 import os, signal
 # A shell has what it starts in the background ignore interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 try:
     print("began", flush=True)
-    Host().attempt_whole(["sh", "-c", "sleep 1; echo whole"], 30)
+    ManagedHost().attempt_whole(["sh", "-c", "sleep 1; echo whole"], 30)
     print("went on", flush=True)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

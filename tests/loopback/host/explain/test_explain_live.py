@@ -43,9 +43,9 @@ fcntl.ioctl(folder, 0x800C6613, struct.pack("=BBBBB3s16s", 2, 1, 4, 0, 0, b"", b
 """
 COLLECT = """
 import json, sys
-from gdsdeploy.host.evidence import Wanted, collect
+from gdsdeploy.host.evidence import EvidenceRequest, collect
 names = ("inline/small", "inline/large", "inline/secret", "inline/none", "layers/small")
-print(json.dumps(collect(Wanted(mounts=tuple(sys.argv[1] + "/" + name for name in names)))))
+print(json.dumps(collect(EvidenceRequest(mounts=tuple(sys.argv[1] + "/" + name for name in names)))))
 """
 
 
