@@ -155,8 +155,8 @@ take_back() {
     PYTHONPATH=$program python3 - "$1" <<'END'
 import json, sys
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import Host
-host = Host(check=sys.argv[1] == "check")
+from gdsdeploy.host.apply.host import ManagedHost
+host = ManagedHost(check=sys.argv[1] == "check")
 print(json.dumps([f"{c.kind} {c.subject}" for c in registry.resource("packages").revert(host)]))
 END
 }
@@ -203,13 +203,13 @@ while ! test -e /run/locked; do sleep 0.1; done
 PYTHONPATH=$program python3 - <<'END'
 import json, os
 from gdsdeploy.host.apply import engine
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.cli import apply as cli
 from gdsdeploy.host.errors import ApplyError
 managers.LOCK_SECONDS = 3.0
 try:
-    engine.run(Host(), engine.items(cli.read(os.environ["documents"] + "/driver")))
+    engine.run(ManagedHost(), engine.items(cli.read(os.environ["documents"] + "/driver")))
 except ApplyError as error:
     print(error.kind, error.message)
 END

@@ -118,12 +118,12 @@ rpm --upgrade --justdb --nodeps --nosignature {}/newer/gds-tools-12-9-1.14.2*.rp
 UNINSTALL = """
 PYTHONPATH=$1:$PYTHONPATH python3 - <<'END'
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
 packages = registry.resource("packages")
 managers.database.manager = lambda _: "rpm"
-print([f"{c.kind} {c.subject}" for c in packages.revert(Host(check=True))])
-print([f"{c.kind} {c.subject}" for c in packages.revert(Host())])
+print([f"{c.kind} {c.subject}" for c in packages.revert(ManagedHost(check=True))])
+print([f"{c.kind} {c.subject}" for c in packages.revert(ManagedHost())])
 END
 cat /var/lib/gdsdeploy/installed; rpm -qa 'libcufile*' 'gds-tools*'
 """

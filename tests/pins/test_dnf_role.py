@@ -159,9 +159,9 @@ def test_a_version_that_is_gone_leaves_the_host_as_it_was(
 REMOVE = """
 PYTHONPATH=$1:$PYTHONPATH python3 - <<'END'
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.host import ManagedHost
 for name in ("pins", "repositories"):
-    registry.resource(name).revert(Host())
+    registry.resource(name).revert(ManagedHost())
 END
 """
 
