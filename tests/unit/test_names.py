@@ -36,6 +36,8 @@ FORMATS = frozenset(
         ("gdsdeploy/report/changes.py", "found"),
         ("gdsdeploy/rollout/steps/answers.py", "held"),
         ("gdsdeploy/ssh/reply_schema.py", "found"),
+        ("tests/conftest.py", "item"),
+        ("tests/lab/conftest.py", "item"),
         ("tests/unit/conftest.py", "item"),
     }
 )

@@ -23,6 +23,7 @@ from gdsdeploy.host.apply.files import FOLDER, File, entry
 from gdsdeploy.host.apply.gate import _leftovers
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
+from gdsdeploy.host.build.place import place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
 from gdsdeploy.host.evidence import NOTHING, programs
 from gdsdeploy.host.evidence.recorder import Recorder
@@ -122,7 +123,7 @@ def locked(place: Path) -> None:
 
 
 def module(place: Path) -> None:
-    place([(__file__, str(place), {})])
+    place_modules([(__file__, str(place), {})])
 
 
 def rebooted(place: Path) -> None:
