@@ -19,7 +19,7 @@ gdsdeploy() { python3 -m gdsdeploy "$@"; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-python3 -c 'import sys; from gdsdeploy import hostapp; sys.stdout.buffer.write(hostapp.build())' >"$work/host.pyz"
+python3 -c 'import sys; from gdsdeploy.zipapp import hostapp; sys.stdout.buffer.write(hostapp.build())' >"$work/host.pyz"
 python3 "$work/host.pyz" evidence --json --mount "$(dirname "$file")" >"$out/evidence.json"
 python3 "$work/host.pyz" explain --json "$(dirname "$file")" >"$out/explain.json"
 python3 "$work/host.pyz" explain "$(dirname "$file")" >"$out/explain.txt"
