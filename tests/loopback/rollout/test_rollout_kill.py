@@ -218,7 +218,7 @@ def test_killed_at_every_place_of_a_rollout_that_is_aborted(place: Path) -> None
 
     def over(machine: StateMachine) -> bool:
         outcomes = {host.outcome for host in machine.hosts.values()}
-        # Skipped is a host that waited at its gate when the request of the killed process was carried out.
+        # A host is skipped if it still waits at its gate when the other one boots and the request comes.
         return machine.finished and outcomes <= {Outcome.DONE, Outcome.ROLLED_BACK, Outcome.SKIPPED}
 
     assert survives(place, aborted, over, plan=plan) > 2 * 10 * 3
