@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gdsdeploy.errors import GdsError, LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.mirror import aptrepo, choice, openpgp, rpm
-from gdsdeploy.mirror.aptrepo import Entry
+from gdsdeploy.mirror.aptrepo import MirroredPackage
 from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.host_vars import STACK, SYSTEM
 from gdsdeploy.model.lock import Index, Lock, Target
@@ -49,7 +49,7 @@ class _Content:
     """One suite before it is written: component → entries, and the files behind them."""
 
     suite: Suite
-    lists: dict[str, list[Entry]]
+    lists: dict[str, list[MirroredPackage]]
     files: list[File]
     date: datetime
 
@@ -123,12 +123,12 @@ def _content(
     system = choice.dependencies(stack, Universe(lists), platform, name) if dependencies else []
     uris = {index.repository: index.uri for index in indices.values()}
     stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *system])}
-    written: dict[str, list[Entry]] = {STACK: [], SYSTEM: []}
+    written: dict[str, list[MirroredPackage]] = {STACK: [], SYSTEM: []}
     files = []
     for component, candidates in ((STACK, stack), (SYSTEM, system)):
         for c in candidates:
             where = aptrepo.place(c.repository, c.filename)
-            written[component].append(Entry(c.package, c.version, stanzas[c.repository, c.filename], where))
+            written[component].append(MirroredPackage(c.package, c.version, stanzas[c.repository, c.filename], where))
             files.append(File(address(uris[c.repository], c.filename), c.sha256, c.size, where))
     return _Content(Suite(name, architecture, len(stack), len(system)), written, files, date)
 

@@ -19,7 +19,7 @@ _DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512):.*\n(?:[ \t].*\n)*", re
 
 
 @dataclass(frozen=True)
-class Entry:
+class MirroredPackage:
     """A package in a list: its stanza in the original index, and where its file lies in the mirror."""
 
     package: str
@@ -33,7 +33,7 @@ def place(repository: str, filename: str) -> str:
     return f"pool/{repository}/{filename.removeprefix('pool/')}"
 
 
-def packages(entries: Iterable[Entry]) -> bytes:
+def packages(entries: Iterable[MirroredPackage]) -> bytes:
     """The text of a package list, sorted."""
     blocks = []
     for entry in sorted(entries, key=lambda entry: (entry.package, entry.version)):

@@ -135,12 +135,14 @@ def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path
     return Offer(archive, keyring)
 
 
-def _entry(package: Package, file: Path) -> aptrepo.Entry:
+def _entry(package: Package, file: Path) -> aptrepo.MirroredPackage:
     """An index entry: the package's control fields and its checksum."""
     argv: list[str | Path] = [_programs()[0], "--field", file]
     control = run(argv, doing=f"read {package.package}", timeout=60).stdout
     stanza = f"{control.rstrip()}\nSize: {package.size}\nSHA256: {package.sha256}\n"
-    return aptrepo.Entry(package.package, package.version, stanza, aptrepo.place(package.repository, package.file))
+    return aptrepo.MirroredPackage(
+        package.package, package.version, stanza, aptrepo.place(package.repository, package.file)
+    )
 
 
 @contextmanager

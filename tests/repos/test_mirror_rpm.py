@@ -257,7 +257,7 @@ def test_of_several_keyrings_the_one_with_the_key_is_taken(
         (tmp_path / "kept").rename(site.key.keyring)
 
 
-class Host:
+class RpmHost:
     """An empty system with the source that the role writes for a mirror, and the real dnf."""
 
     def __init__(self, root: Path, target: Target, mirror: Path, key: Key) -> None:
@@ -317,7 +317,7 @@ def test_dnf_installs_the_whole_stack_from_the_mirror_and_nothing_else(
 ) -> None:
     """On a system that has nothing at all: so all that is needed is there, signed, and of the locked version."""
     assert run() == 0
-    host = Host(tmp_path / "host", locked, tmp_path / "mirror", site.key)
+    host = RpmHost(tmp_path / "host", locked, tmp_path / "mirror", site.key)
     host.enable(*locked.modules)
     done = host.dnf("install", TOOL, *specs(locked))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -329,7 +329,7 @@ def test_dnf_installs_the_whole_stack_from_the_mirror_and_nothing_else(
 def test_dnf_filters_by_the_streams_of_the_mirror(site: Rhel, locked: Target, run: Run, tmp_path: Path) -> None:
     """Without the stream enabled, its packages do not exist, as in the original repository."""
     assert run() == 0
-    host = Host(tmp_path / "host", locked, tmp_path / "mirror", site.key)
+    host = RpmHost(tmp_path / "host", locked, tmp_path / "mirror", site.key)
     query = ("--quiet", "repoquery", "nvidia-driver-cuda")
     assert host.dnf(*query).stdout == ""
     host.enable("nvidia-driver:580-open")
@@ -351,7 +351,7 @@ def test_dnf_refuses_what_was_changed_in_the_mirror(
 ) -> None:
     """And packages of a maker whose key is not one of those that the role gives to dnf."""
     assert run() == 0
-    host = Host(tmp_path / "host", locked, tmp_path / "mirror", site.key)
+    host = RpmHost(tmp_path / "host", locked, tmp_path / "mirror", site.key)
     if changed == "maker":
         del host.variables["gds_repo_indices"][0]["package_keys"]
         host.write()

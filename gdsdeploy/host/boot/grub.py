@@ -13,7 +13,7 @@ from ..errors import HostError, guarded
 from ..io import atomic
 from ..rootdir import inside, read_text
 from . import bls
-from .grubmenu import Entry, entries, environment, resolve
+from .grubmenu import MenuEntry, entries, environment, resolve
 
 GRUB_CFG = "/boot/grub/grub.cfg"
 GRUB_ENV = "/boot/grub/grubenv"
@@ -158,7 +158,7 @@ def _config(root: str) -> str:
     return text
 
 
-def _entry_of(release: str, root: str) -> Entry:
+def _entry_of(release: str, root: str) -> MenuEntry:
     menu = entries(_config(root))
     matching = [entry for entry in menu if entry.release == release and not entry.recovery]
     if not matching:

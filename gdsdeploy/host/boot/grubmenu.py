@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 _KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel)-(\S+)")
 
 
-class Entry(NamedTuple):
+class MenuEntry(NamedTuple):
     """A menu entry that can be booted."""
 
     #: ids (titles where there is no id) from the outermost submenu on, joined with ``>``
@@ -43,9 +43,9 @@ class _Block:
     count: int = 0
 
 
-def entries(text: str) -> List[Entry]:
+def entries(text: str) -> List[MenuEntry]:
     """Every menu entry of a grub.cfg, in its order."""
-    listed: List[Entry] = []
+    listed: List[MenuEntry] = []
     root = _Block("submenu")
     blocks: List[_Block] = []
     for words in filter(None, map(_words, text.splitlines())):
@@ -65,7 +65,7 @@ def entries(text: str) -> List[Entry]:
     return listed
 
 
-def resolve(menu: List[Entry], choice: str) -> Optional[Entry]:
+def resolve(menu: List[MenuEntry], choice: str) -> Optional[MenuEntry]:
     """The entry that GRUB takes for ``choice``: numbers, ids or titles joined with ``>``; None when there is none."""
     parts = choice.split(">")
     for entry in menu:
@@ -84,11 +84,11 @@ def environment(text: str) -> Dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def _entry(block: _Block) -> Entry:
+def _entry(block: _Block) -> MenuEntry:
     match = _KERNEL_FILE.fullmatch(os.path.basename(block.kernel[0])) if block.kernel else None
     recovery = "single" in block.kernel or "-recovery-" in block.ids[-1]
     release = match.group(1) if match else ""
-    return Entry(">".join(block.ids), block.titles[-1], release, recovery, block.numbers, block.titles)
+    return MenuEntry(">".join(block.ids), block.titles[-1], release, recovery, block.numbers, block.titles)
 
 
 def _id(words: List[str]) -> str:

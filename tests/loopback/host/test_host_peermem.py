@@ -19,7 +19,7 @@ from tests.unit.host.kmod.kmod_elf import write_module
 REGISTER = {"ib_register_peer_memory_client": 0x1234, "_printk": 1}
 
 
-class Machine:
+class PeermemHost:
     """A /sys of its own; modprobe and rmmod, which need a kernel, are imitated, and what they were asked is kept."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,18 +52,18 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PeermemHost:
+    return PeermemHost(tmp_path, monkeypatch)
 
 
-def test_a_stub_is_refused_without_asking_the_kernel(machine: Machine) -> None:
+def test_a_stub_is_refused_without_asking_the_kernel(machine: PeermemHost) -> None:
     machine.module({"_printk": 1})
     with pytest.raises(PeermemError, match=r"is a stub, built without OFED.*rdma: dmabuf"):
         load(str(machine.root))
     assert machine.asked == []
 
 
-def test_a_module_that_is_not_there_or_no_module(machine: Machine) -> None:
+def test_a_module_that_is_not_there_or_no_module(machine: PeermemHost) -> None:
     with pytest.raises(PeermemError, match=f"there is no nvidia-peermem for kernel {os.uname().release}"):
         load(str(machine.root))
     machine.file.write_text("nothing of the kind")
@@ -72,7 +72,7 @@ def test_a_module_that_is_not_there_or_no_module(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("client", ["nv_mem", "nv_mem_nc"])
-def test_it_is_loaded_and_its_registration_is_looked_at(machine: Machine, client: str) -> None:
+def test_it_is_loaded_and_its_registration_is_looked_at(machine: PeermemHost, client: str) -> None:
     machine.module(REGISTER)
     machine.client = client
     done = load(str(machine.root))
@@ -81,7 +81,7 @@ def test_it_is_loaded_and_its_registration_is_looked_at(machine: Machine, client
     assert (again.changed, machine.asked) == (False, ["modprobe nvidia-peermem"])
 
 
-def test_loaded_without_a_client_is_taken_back(machine: Machine) -> None:
+def test_loaded_without_a_client_is_taken_back(machine: PeermemHost) -> None:
     machine.module(REGISTER)
     machine.registers = False
     with pytest.raises(PeermemError, match="memory_peers has no client: the RDMA core took no client"):
@@ -89,7 +89,7 @@ def test_loaded_without_a_client_is_taken_back(machine: Machine) -> None:
     assert machine.asked == ["modprobe nvidia-peermem", "rmmod nvidia_peermem"]
 
 
-def test_a_kernel_that_shows_no_clients_proves_no_registration(machine: Machine) -> None:
+def test_a_kernel_that_shows_no_clients_proves_no_registration(machine: PeermemHost) -> None:
     machine.module(REGISTER)
     machine.registers = False
     (machine.root / "sys/kernel/mm/memory_peers").rmdir()
@@ -97,21 +97,21 @@ def test_a_kernel_that_shows_no_clients_proves_no_registration(machine: Machine)
     assert load(str(machine.root)).words.endswith("so its registration is not proven")
 
 
-def test_nv_peer_mem_makes_way(machine: Machine) -> None:
+def test_nv_peer_mem_makes_way(machine: PeermemHost) -> None:
     machine.module(REGISTER)
     machine.load("nv_peer_mem")
     assert load(str(machine.root)).changed
     assert machine.asked == ["rmmod nv_peer_mem", "modprobe nvidia-peermem"]
 
 
-def test_what_the_kernel_refuses_is_said_in_its_words(machine: Machine) -> None:
+def test_what_the_kernel_refuses_is_said_in_its_words(machine: PeermemHost) -> None:
     machine.module(REGISTER)
     machine.refused = "could not insert 'nvidia_peermem': Invalid argument"
     with pytest.raises(PeermemError, match=r"modprobe nvidia-peermem: .*Invalid argument"):
         load(str(machine.root))
 
 
-def test_it_is_unloaded_by_its_name_in_the_kernel(machine: Machine) -> None:
+def test_it_is_unloaded_by_its_name_in_the_kernel(machine: PeermemHost) -> None:
     assert not unload(str(machine.root)).changed
     machine.load("nvidia_peermem")
     assert unload(str(machine.root)).changed

@@ -20,7 +20,7 @@ NAMES = ("nvidia_fs", "nvidia")
 OTHER_ID = "11111111-1111-1111-1111-111111111111"
 
 
-class Host:
+class ReloadHost:
     """A kernel with two modules loaded; what it says of them can be changed."""
 
     def __init__(self, folder: Path) -> None:
@@ -32,8 +32,8 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    machine = Host(tmp_path / "modules")
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadHost:
+    machine = ReloadHost(tmp_path / "modules")
     rows = [{"name": name, "references": 0, "users": []} for name in NAMES]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
     monkeypatch.setattr(stack, "use", lambda of, root="/": machine.uses)
@@ -49,20 +49,20 @@ def plan(kernel: str = "") -> reload.Plan:
     return reload.plan(boot_id(), "plan-1", kernel)
 
 
-def test_what_is_installed_already_needs_nothing(host: Host) -> None:
+def test_what_is_installed_already_needs_nothing(host: ReloadHost) -> None:
     result = plan()
     assert (result.needed, result.safe, result.modules) == (False, True, list(NAMES))
     assert reload.exchange(boot_id(), "plan-1")["did"] == "nothing to do"
 
 
-def test_another_boot_is_left_alone(host: Host) -> None:
+def test_another_boot_is_left_alone(host: ReloadHost) -> None:
     host.same = False
     with pytest.raises(RolloutError) as caught:
         reload.exchange(OTHER_ID, "plan-1")
     assert caught.value.kind == "boot"
 
 
-def test_what_was_not_kept_is_not_unloaded(host: Host) -> None:
+def test_what_was_not_kept_is_not_unloaded(host: ReloadHost) -> None:
     host.same = False
     result = plan()
     assert (result.needed, result.safe) == (True, False)
@@ -74,7 +74,7 @@ def test_what_was_not_kept_is_not_unloaded(host: Host) -> None:
     assert not Path(reload.MARKER).exists()
 
 
-def test_every_reason_is_said(host: Host, tmp_path: Path) -> None:
+def test_every_reason_is_said(host: ReloadHost, tmp_path: Path) -> None:
     host.uses = stack.Use(["python3 (process 7) has /dev/nvidia0 open"], [])
     host.files["nvidia_fs"] = ""
     broken = tmp_path / "broken.ko"
@@ -87,7 +87,7 @@ def test_every_reason_is_said(host: Host, tmp_path: Path) -> None:
     assert "broken.ko" in words
 
 
-def test_the_unit_of_peermem_unloads_its_module_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unit_of_peermem_unloads_its_module_itself(host: ReloadHost, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"name": name, "references": 0, "users": []} for name in ("nvidia_peermem", *NAMES)]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
     host.files["nvidia_peermem"] = host.files["nvidia"]
@@ -97,7 +97,7 @@ def test_the_unit_of_peermem_unloads_its_module_itself(host: Host, monkeypatch: 
     assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
 
 
-def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: Host) -> None:
+def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: ReloadHost) -> None:
     value = {"boot_id": boot_id(), "modules": list(NAMES), "services": ["nvidia-persistenced.service"]}
     Path(reload.FOLDER).mkdir()
     Path(reload.MARKER).write_text(json.dumps(value))
@@ -106,7 +106,7 @@ def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: Host) ->
     assert plan().services == []
 
 
-def test_a_check_that_finds_a_reason_ends_with_30(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_that_finds_a_reason_ends_with_30(host: ReloadHost, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rollout", "reload", "--boot-id", boot_id(), "--id", "plan-1", "--check", "--json"]
     assert program.main(words) == 0
     assert json.loads(capsys.readouterr().out)["safe"] is True
