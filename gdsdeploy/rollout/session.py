@@ -183,14 +183,14 @@ def _notices(plan: Plan, path: Path) -> Iterator[str]:
             yield f"{lockfile.beside(path)} is another lock than before; {consequence}"
 
 
-def find_rollout(path: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
-    """The rollout of that id, or the newest one, with its events; raises RolloutRefused where there is none."""
-    with journal.reading(path) as book:
+def find_rollout(fleet: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
+    """The fleet's rollout of that id, or its newest, with its events; raises RolloutRefused where there is none."""
+    with journal.reading(require_journal(fleet)) as book:
         summaries = {summary.id: summary for summary in book.rollouts()}
         name = rollout or next(reversed(summaries), "")
         if name not in summaries:
             raise RolloutRefused(
                 f"there is no rollout {rollout}" if rollout else "there is no rollout of this fleet",
-                hint="List the rollouts: gdsdeploy rollout history FLEET",
+                hint=f"List the rollouts: gdsdeploy rollout history {fleet}",
             )
         return summaries[name], list(book.events(name))

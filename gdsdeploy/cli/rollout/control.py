@@ -24,22 +24,22 @@ def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
-            return _run_here(writer, payload, watch)
+            return _run_here(fleet, writer, payload, watch)
     except Busy:
         event, by_driver = control.tell(path, payload)
     if not by_driver:
         # The other process has ended in between, and the request is in the journal.
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
-            return _run_here(writer, None, watch)
+            return _run_here(fleet, writer, None, watch)
     console.say(f"Done by the process that runs the rollout: {sentence(event)}")
     console.say(f"Watch it: gdsdeploy rollout status {fleet} --watch")
     return None
 
 
-def _run_here(writer: journal.Writer, payload: Payload | None, watch: Watch) -> Status:
+def _run_here(fleet: Path, writer: journal.Writer, payload: Payload | None, watch: Watch) -> Status:
     newest = writer.newest()
     if newest is None:
-        raise RolloutRefused("there is no rollout of this fleet", hint="Start one: gdsdeploy rollout start FLEET")
+        raise RolloutRefused("there is no rollout of this fleet", hint=f"Start one: gdsdeploy rollout start {fleet}")
     plan = writer.go_on(newest)
     watch.replay(writer.events(newest))
     # Check that the planned lock and fleet file still exist before anything is written.

@@ -37,8 +37,7 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
       gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
     """
     require_folder(html)
-    path = session.require_journal(fleet)
-    _, events = session.find_rollout(path, None)
+    _, events = session.find_rollout(fleet, None)
     ended = carry_out(fleet, session.resumption(status.fold(events), fleet, accept, "by command"), as_json=as_json)
     if ended is not None:
         finish(ended, html=html, as_json=as_json)

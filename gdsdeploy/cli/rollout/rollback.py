@@ -44,7 +44,7 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
     """
     options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
-    _, events = session.find_rollout(session.require_journal(fleet), None)
+    _, events = session.find_rollout(fleet, None)
     now = status.fold(events)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()

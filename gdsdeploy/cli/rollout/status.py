@@ -44,7 +44,7 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
     """
     require_folder(html)
     path = session.require_journal(fleet)
-    summary, events = session.find_rollout(path, name)
+    summary, events = session.find_rollout(fleet, name)
     display = Watch(as_json=as_json)
     live = session.has_driver(path) and not summary.finished
     if watch and as_json:

@@ -135,7 +135,7 @@ def _page(status: Status, *, live: bool) -> dict[str, Any]:
         "counts": [(name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")],
         "waves": list(_waves(status)),
         "rows": rows,
-        "problems": list(_problems(rows)),
+        "problems": list(_problems(rows, status.plan.fleet)),
         "timeline": drawn,
         # Whether the drawing may be cut between pages.
         "tall": hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
@@ -189,7 +189,7 @@ def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key.replace("_", " "), words
 
 
-def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _problems(rows: Sequence[Mapping[str, Any]], fleet: str) -> Iterator[dict[str, Any]]:
     """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
     problems: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for row in rows:
@@ -205,7 +205,10 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for (state, step, message, hint), hosts in sorted(problems.items(), key=lambda problem: order.index(problem[0][0])):
         shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
         # The error's hint is about the cause, not about how the host gets work again.
-        hints = [hint, _WHAT[state] if not hint or state in (Outcome.KEPT, Outcome.LOST) else ""]
+        hints = [
+            hint,
+            _WHAT[state].replace("FLEET", fleet) if not hint or state in (Outcome.KEPT, Outcome.LOST) else "",
+        ]
         text = "\n".join(filter(None, hints))
         yield {"state": state, "step": step, "message": shown, "hint": text, "hosts": hosts}
 

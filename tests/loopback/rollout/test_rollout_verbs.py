@@ -69,7 +69,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def status_of(fleet: PlannedFleet) -> status.Status:
-    _, events = session.find_rollout(journal.path_of(fleet.path), None)
+    _, events = session.find_rollout(fleet.path, None)
     return status.fold(events)
 
 
