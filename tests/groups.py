@@ -25,7 +25,8 @@ ORDER = (
     # drivers and layers.
     ("kmod/*", "kmod"),
     ("preflight/*", "preflight"),
-    ("pins/*", None),
+    # Their roles change this machine inside a mount namespace of theirs, and all take the lock of the same host.
+    ("pins/*", "pins"),
     ("repos/*", None),
     ("roles/*", None),
     ("cufile/*", None),

@@ -181,7 +181,7 @@ def test_a_signer_elsewhere_gets_the_module_and_its_answer_is_verified(
     host.path("/usr/local/bin/ask").chmod(0o755)
     host.path(KEY).unlink()
     unsigned = host.path(file).read_bytes()
-    wrong = {"/build/keys/owner.pem": "cannot be used", "/dev/null": "did not sign", "/nowhere": "did not sign"}
+    wrong = {"/build/keys/owner.pem": "is unusable", "/dev/null": "did not sign", "/nowhere": "did not sign"}
     for answer, words in wrong.items():
         configure(host, Signing(signer=("/usr/local/bin/ask", answer)))
         assert words in host.gdsdeploy("kmod", "sign", file, status=1).stderr

@@ -201,7 +201,7 @@ def test_the_next_lock_comes_when_both_are_published(host: LabHost, fleet: Path,
     shutil.copy(lockfile.beside(fleet), site.served / "gdsdeploy.lock")
     lock_option = ("--extra-vars", f"gds_lock={site.uri}/gdsdeploy.lock")
     status, output = pull(host, site, *lock_option)
-    assert (status, "is not the one that it was rendered from" in output) == (2, True), output
+    assert (status, "it was rendered from another lock than the expected one" in output) == (2, True), output
     assert json.loads(text(host, EXPECTATION))["lock_digest"] == old
 
     render(fleet, site.checkout, "pull")
