@@ -131,10 +131,6 @@ class Key(_Model):
         limits: Limits | None = _latest(self.enforced_from, release) if self.enforced_from else self.enforced
         return self.limits_for(release) if limits is None else limits
 
-    def silent_in(self, release: Release) -> bool:
-        """Whether the release logs nothing about the key."""
-        return self.logged == "never" or (self.logged is not None and release < release_of(self.logged))
-
     def heeded_by(self, release: Release) -> bool:
         """Whether the release reacts to a wrong value of the key."""
         return self.heeded is None or release_of(self.heeded) <= release

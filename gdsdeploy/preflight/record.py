@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -113,18 +112,8 @@ def keep(record: PreflightRecord, folder: Path | None = None) -> Path:
     return path
 
 
-def all_records(folder: Path | None = None) -> Iterator[PreflightRecord]:
-    """Every readable record."""
-    paths = sorted((folder or _folder()).glob("*.json"))
-    return (record for path in paths if (record := _read(path)) is not None)
-
-
-def _folder() -> Path:
-    return paths.state() / "preflight" / "records"
-
-
 def _path(digest: str, mode: Mode, folder: Path | None) -> Path:
-    return (folder or _folder()) / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
+    return (folder or paths.state() / "preflight" / "records") / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
 
 
 def _read(path: Path) -> PreflightRecord | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy.cufile.library import Answer
-from gdsdeploy.cufile.model import Release, keys
+from gdsdeploy.cufile.model import Release, keys, release_of
 from gdsdeploy.cufile.verdict import Verdict, What
 from gdsdeploy.host.facts.effective import SHOWN
 
@@ -61,7 +61,8 @@ def logged(verdict: Verdict, release: Release) -> dict[str, str]:
     values: dict[str, str] = {}
     for key, value in verdict.effective.items():
         row = keys(release)[key]
-        if row.silent_in(release):
+        # The release logs nothing about the key.
+        if row.logged == "never" or (row.logged is not None and release < release_of(row.logged)):
             continue
         if key == "properties.rdma_dynamic_routing_order" and not verdict.effective["properties.rdma_dynamic_routing"]:
             continue

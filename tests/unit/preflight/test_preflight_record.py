@@ -50,7 +50,7 @@ def test_a_record_is_found_for_what_it_was_made_of(target: Target, tmp_path: Pat
     assert record.find(target, target.kernel.release, target.driver.version, tmp_path) == stored
     assert record.find(target, "6.1.0-50-amd64", folder=tmp_path) is None
     assert record.find(target, driver="535.261.03", folder=tmp_path) is None
-    assert list(record.all_records(tmp_path)) == [stored]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("part", ["kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source"])
