@@ -15,7 +15,7 @@ import pytest
 from gdsdeploy import run
 
 if TYPE_CHECKING:
-    from conftest import Builder
+    from tests.kmod.conftest import Builder
 
 pytestmark = pytest.mark.kbuild
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Builder
+    from tests.kmod.conftest import Builder
 
 pytestmark = pytest.mark.kbuild
 

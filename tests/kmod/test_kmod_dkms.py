@@ -14,7 +14,7 @@ from gdsdeploy import run
 from gdsdeploy.host.apply import recipes as apply_recipes
 
 if TYPE_CHECKING:
-    from conftest import Builder
+    from tests.kmod.conftest import Builder
 
 pytestmark = pytest.mark.kbuild
 

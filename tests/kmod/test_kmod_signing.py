@@ -21,7 +21,7 @@ from gdsdeploy.host.secure_boot.signature import read_signature
 from gdsdeploy.model.fleet import Signing
 
 if TYPE_CHECKING:
-    from conftest import Builder
+    from tests.kmod.conftest import Builder
 
 pytestmark = pytest.mark.kbuild
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatch
+from typing import cast
 
 import pytest
 
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.platform.base import Flavour
+from gdsdeploy.platform.rhel import Rhel
 from gdsdeploy.repo.candidate import Candidate
 
 SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("8", "9", "10")]
-RHEL_9 = stack_platform_for("rhel-9")
+RHEL_9 = cast("Rhel", stack_platform_for("rhel-9"))
 
 
 def candidate(package: str, version: str = "1-1") -> Candidate:

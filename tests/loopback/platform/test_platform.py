@@ -5,14 +5,16 @@ from __future__ import annotations
 import fnmatch
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.platform import stack_platform_for, supported_systems
-from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
+from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS, Debian
 
-TRIXIE, BOOKWORM = stack_platform_for("debian-13"), stack_platform_for("debian-12")
+TRIXIE = cast("Debian", stack_platform_for("debian-13"))
+BOOKWORM = stack_platform_for("debian-12")
 NOBLE = stack_platform_for("ubuntu-24.04")
 
 

@@ -132,8 +132,7 @@ def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> No
 
 def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a")
-    for path in (record._folder()).glob("*.json"):
-        path.unlink()
+    fleet.untried()
     text = refusal(fleet)
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
     assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
@@ -146,8 +145,7 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
 
 def test_a_stack_that_hosts_have_already_needs_no_preflight(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a")
-    for path in (record._folder()).glob("*.json"):
-        path.unlink()
+    fleet.untried()
     changed = fleet.old.targets["gds"].model_copy(update={"libcufile": fleet.old.targets["gds"].libcufile.model_copy(
         update={"version": "1.9.9"})})  # fmt: skip
     lockfile.write(lockfile.beside(fleet.path), lockfile.build({"gds": changed}))
@@ -173,8 +171,7 @@ def test_a_lock_that_hosts_have_and_this_machine_has_not(
 def test_hosts_that_have_the_lock_are_asked_for_nothing_else(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a")
     fleet.plans["a"], fleet.locks["a"] = HostPlan("a"), fleet.new.digest
-    for path in (record._folder()).glob("*.json"):
-        path.unlink()
+    fleet.untried()
     preview = prepare(fleet)
     preview.require()
     assert (preview.pending, preview.seconds) == ((), 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan
@@ -77,6 +78,11 @@ class PlannedFleet:
     def tried(self, **changed: Any) -> None:
         """Have a preflight of the new lock's stack."""
         record.keep(trial(self.new, **changed))
+
+    def untried(self) -> None:
+        """Have no preflight at all."""
+        for path in (paths.state() / "preflight" / "records").glob("*.json"):
+            path.unlink()
 
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the planning ask these hosts instead of real ones."""

@@ -247,8 +247,8 @@ def test_it_shows_what_the_machine_goes_by(data: st.DataObject) -> None:
     shown = fold([Event(1, 0.0, Kind.PLANNED, data={"plan": play.plan.as_json()}), *play.events[1:]])
     machine = play.machine
     assert shown.away() - {"d"} == {name for name, host in machine.hosts.items() if host.out} - {"d"}
-    for name, host in machine.hosts.items():
-        assert shown.hosts[name].outcome == (host.outcome or ""), name
+    for name, record in machine.hosts.items():
+        assert shown.hosts[name].outcome == (record.outcome or ""), name
     assert [part.state for part in shown.parts] == [wave.state for wave in machine.waves]
     assert shown.finished == machine.finished
     assert (shown.phase == "halted") == (machine.phase == "halted")
