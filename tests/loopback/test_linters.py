@@ -27,6 +27,7 @@ ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
         ["ruff", "check", "--quiet"],
         ["ruff", "format", "--check", "--quiet"],
         ["mypy"],
+        ["mypy", "--implicit-reexport", "--package=tests", "--cache-dir=.mypy_cache/tests"],
         ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],

@@ -190,9 +190,11 @@ def _reads(call: ast.Call) -> bool:
     """
     if any(word.arg in (None, "opener", "flags") for word in call.keywords):
         return False
-    opened = call.func.value if isinstance(call.func, ast.Attribute) else None
-    first = isinstance(opened, ast.Call) or (isinstance(opened, ast.Name) and opened.id not in {*PLAIN, "library"})
-    place = 0 if first and isinstance(call.func, ast.Attribute) and call.func.attr == "open" else 1
+    place = 1
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "open":
+        opened = call.func.value
+        named = isinstance(opened, ast.Name) and opened.id not in {*PLAIN, "library"}
+        place = 0 if named or isinstance(opened, ast.Call) else 1
     modes = [word.value for word in call.keywords if word.arg == "mode"] + call.args[place : place + 1]
     return all(isinstance(mode, ast.Constant) and mode.value in READING for mode in modes)
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan
@@ -80,9 +79,8 @@ class PlannedFleet:
         record.keep(trial(self.new, **changed))
 
     def untried(self) -> None:
-        """Have no preflight at all."""
-        for path in (paths.state() / "preflight" / "records").glob("*.json"):
-            path.unlink()
+        """Have no preflight of the new lock's stack."""
+        record.keep(trial(self.new)).unlink()
 
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the planning ask these hosts instead of real ones."""
