@@ -35,6 +35,7 @@ COMMANDS = {
     "explain": ("cli.explain", "add_parser", "why mounts do not take the direct path"),
     "odirect": ("cli.odirect", "add_parser", "whether direct I/O on a mount bypasses the page cache"),
     "proof": ("cli.proof", "add_parser", "which path a read through cuFile takes, with each GPU"),
+    "rdma": ("cli.registration", "add_parser", "whether RDMA adapters register memory of the GPUs"),
     "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
     "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),

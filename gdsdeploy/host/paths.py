@@ -63,6 +63,8 @@ CUFILE_CONTROL = "cufile-open-control"
 #: A read through cuFile with compat mode disallowed, and one with it allowed.
 PROOF = "cufile-proof"
 PROOF_COMPAT = "cufile-proof-compat"
+#: Registrations of GPU memory with RDMA adapters.
+REGISTRATION = "rdma-registration"
 MODPROBE = "modprobe:"
 
 #: RDMA devices.

@@ -140,7 +140,7 @@ def test_a_stub_is_known_by_its_id() -> None:
 def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: bool) -> None:
     ending = proofs._Try(Ran(status, "", "no such thing"))._end("where")
     assert ending.tried is tried
-    reworded = proofs._Pair({}, ending._replace(why="libcufile or CUDA gives up"))
+    reworded = proofs._Pair("read", {}, ending._replace(why="libcufile or CUDA gives up"))
     assert proofs._is_untried(reworded) is not tried
 
 

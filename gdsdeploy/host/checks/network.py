@@ -58,6 +58,12 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     return passed("{} as listed".format(", ".join(dict.fromkeys(own[address] for _, address in listed))))
 
 
+def listed_addresses(facts: HostFacts) -> List[str]:
+    """The addresses of all lists; none where the configuration isn't known."""
+    config = facts.cufile.config
+    return [address for _, address in _listed(config)] if isinstance(config, Mapping) else []
+
+
 def _listed(config: Mapping[str, object]) -> Iterator[Tuple[str, str]]:
     """(key, address) of every list, those of mount tables too."""
     for key, value in given_keys(config):

@@ -48,7 +48,7 @@ TOTAL_SECONDS = 240.0
 #: Modules with a function ``collect``, in their order: programs that can hang come last.
 COLLECTORS = (
     "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "pci", "fit", "modules",
-    "audits", "userland", "programs", "proof",
+    "audits", "userland", "programs", "proof", "registration",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A read through cuFile for each mount that the fleet names and each GPU, where there is one."""
+"""A read and a write through cuFile for each mount that the fleet names and each GPU, where there is one."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ class EvidenceRequest:
     scratch: Tuple[str, ...] = ()
     #: (mount point, seconds): mounts that are read from under load
     load: Tuple[Tuple[str, float], ...] = ()
+    #: whether GPU memory may be registered with RDMA adapters
+    registration: bool = False
     #: what the modules are audited against
     expectation: Optional[Expectation] = None
 
@@ -40,6 +42,7 @@ def request_for(expectation: Expectation, load: bool = False) -> EvidenceRequest
             if isinstance(limit, dict)
         ),
         expectation=expectation,
+        registration=expectation.rdma != "none",
         packages=tuple(sorted(expectation.packages)),
         cufile_path=expectation.cufile_path or CUFILE,
         mounts=tuple(points),

@@ -67,7 +67,9 @@ def proof_of(mount_path: MountPath) -> str:
     if path is None:
         return ""
     if mount_path.proven:
-        return "(proven by a read through cuFile{})".format(f"; {path.surprise}" if path.surprise else "")
+        tried = dict.fromkeys(f"a {name}" for proof in path.proofs for name in proof.operations)
+        surprise = f"; {path.surprise}" if path.surprise else ""
+        return "(proven by {} through cuFile{})".format(" and ".join(tried), surprise)
     for unknown in (path.proven, path.gpu):
         if isinstance(unknown, Unknown):
             return f"(not proven: {unknown.reason})"

@@ -21,6 +21,7 @@ from .network import NetworkFacts, memory, network_facts
 from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
+from .registration import Registration, registrations
 from .storage import StorageFacts, storage_facts
 from .system import KernelFacts, OsFacts, kernel_facts, os_facts
 from .topology import Topology, topology_facts
@@ -59,6 +60,8 @@ class HostFacts:
     topology: Maybe[Topology]
     environment: EnvironmentFacts
     network: NetworkFacts
+    #: trials of GPU memory with adapters; empty where none was made
+    registrations: Maybe[Tuple[Registration, ...]]
     #: bytes
     memory: Maybe[int]
     #: the evidence itself, to quote from
@@ -92,6 +95,7 @@ def facts_from(evidence: Any) -> HostFacts:
         topology=topology_facts(document, pci, driver),
         environment=environment_facts(document),
         network=network_facts(document),
+        registrations=registrations(document),
         memory=memory(document),
         document=document,
     )

@@ -1,8 +1,9 @@
-"""What a read through cuFile proves: the path that it took, or why the path is unknown.  See host/proof.
+"""What a read and a write through cuFile prove: the path that they took, or why it is unknown.  See host/proof.
 
-Counters of nvidia-fs: ``Bar1-map … ok`` rises whenever GPU memory is mapped for it, ``Reads … ok`` with each read while
-its parameter rw_stats_enabled is on; neither rises for compat mode or P2PDMA.  A file that needs compat mode can't be
-registered while that is disallowed, so a mapping and a successful read belong together.
+Counters of nvidia-fs: ``Bar1-map … ok`` rises whenever GPU memory is mapped for it, ``Reads … ok`` and ``Writes … ok``
+with each operation while its parameter rw_stats_enabled is on; none of them rises for compat mode or P2PDMA.  A file
+that needs compat mode can't be registered while that is disallowed, so a mapping and a successful operation belong
+together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..libcufile.errors import UnknownCodeError, lookup
@@ -20,18 +21,28 @@ from .unknown import Maybe, Unknown
 
 #: As in host/explain/cause.py, which builds on the facts.
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
-#: libcufile's log line, at level TRACE, about a finished read (1.15 to 1.20).
-_DONE = re.compile(r"read : Updating stats .*p2p mode: (\d|true|false) compat: (\d|true|false)")
+#: What is tried, in this order; recordings made before writes were tried name no operations.
+READ, WRITE = "read", "write"
+#: libcufile's log line, at level TRACE, about a finished operation (1.15 to 1.20).
+_DONE = {
+    name: re.compile(rf"\b{name} : Updating stats .*p2p mode: (\d|true|false) compat: (\d|true|false)")
+    for name in (READ, WRITE)
+}
 #: Its log line about a registered file.
 _HANDLE = re.compile(r"Compatibility Mode: (\d|true|false) ")
 _TRUE = ("1", "true")
 _COUNTERS = (
     ("reads", re.compile(r"^Reads\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
     ("read errors", re.compile(r"^Reads\s*: .*?err=(\d{1,18})", re.MULTILINE)),
+    ("writes", re.compile(r"^Writes\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
     ("mapped", re.compile(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
     ("map errors", re.compile(r"^Bar1-map\s*: n=\d+ ok=\d+ err=(\d{1,18})", re.MULTILINE)),
     ("processes", re.compile(r"^Active Process: (\d{1,18})", re.MULTILINE)),
 )
+
+
+#: Operation → the counter of nvidia-fs that rises with it, and its label there.
+_COUNTED = {READ: ("reads", "Reads ok"), WRITE: ("writes", "Writes ok")}
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class Proof:
     how: str = ""
     #: lines of counters, of the library and of its log
     evidence: Tuple[str, ...] = ()
+    #: what took the path: a read, a write, or both
+    operations: Tuple[str, ...] = (READ,)
 
 
 class _Ending(NamedTuple):
@@ -57,15 +70,15 @@ class _Ending(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pair:
-    """One read: ``values`` as the child wrote them, ``ending``: None where it finished."""
+    """One operation: ``values`` as the child wrote them, ``ending``: None where it finished."""
 
+    operation: str
     values: Mapping[str, Any]
     ending: Optional[_Ending]
 
     @property
     def succeeded(self) -> bool:
-        read = self.values.get("read")
-        return self.ending is None and self.values.get("same") is True and isinstance(read, int) and read > 0
+        return self.ending is None and is_done(self.values)
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -75,6 +88,26 @@ class _Pair:
     def log(self) -> Tuple[str, ...]:
         return tuple(map(str, _list(self.values, "log")))
 
+    def last_done(self, group: int) -> Optional[bool]:
+        """The value of ``group`` in the log line about the finished operation; None where there is no such line."""
+        return _last(_DONE[self.operation], group, self.log)
+
+    @property
+    def compat(self) -> Optional[bool]:
+        """Whether libcufile logs compat mode for it; None where it doesn't log the mode."""
+        done = self.last_done(2)
+        return _last(_HANDLE, 1, self.log) if done is None else done
+
+
+def is_done(values: Mapping[str, Any]) -> bool:
+    """Whether the child's record is that of an operation that moved the right bytes."""
+    moved = values.get(_operation(values))
+    return values.get("same") is True and isinstance(moved, int) and moved > 0
+
+
+def _operation(values: Mapping[str, Any]) -> str:
+    return WRITE if values.get("operation") == WRITE else READ
+
 
 def counters(text: str) -> Dict[str, int]:
     """The counters of /proc/driver/nvidia-fs/stats that matter here; some releases and settings don't show all."""
@@ -83,16 +116,28 @@ def counters(text: str) -> Dict[str, int]:
 
 
 def proofs(document: Document) -> Mapping[str, Tuple[Proof, ...]]:
-    """Mount point → one proof for each GPU; empty where nothing was tried."""
+    """Mount point → one proof for each GPU, two where its read and write differ; empty where nothing was tried."""
     run, second_run = document.attempted(PROOF), document.attempted(PROOF_COMPAT)
     if isinstance(run, Unknown):
         return {}
     first, second = _Try(run), _Try(second_run) if isinstance(second_run, Ran) else None
     proofs: Dict[str, Tuple[Proof, ...]] = {}
     for mount, gpu in first.requests() or (second.requests() if second else ()):
-        proof = _judge(mount, gpu, first.pair(mount, gpu), second.pair(mount, gpu) if second else None)
-        proofs[mount] = (*proofs.get(mount, ()), proof)
+        results = [
+            _judge(mount, gpu, first.pair(mount, gpu, name), second.pair(mount, gpu, name) if second else None)
+            for name in first.operations()
+        ]
+        proofs[mount] = (*proofs.get(mount, ()), *_joined(results))
     return proofs
+
+
+def _joined(results: List[Proof]) -> List[Proof]:
+    """One proof where every operation has the same result; the explanation is that of the first."""
+    if any(result.path != results[0].path for result in results):
+        return results
+    evidence = tuple(dict.fromkeys(line for result in results for line in result.evidence))
+    operations = tuple(name for result in results for name in result.operations)
+    return [replace(results[0], evidence=evidence, operations=operations)]
 
 
 class _Try:
@@ -106,20 +151,27 @@ class _Try:
         return next((event for event in self._events if event.get("event") == name), {})
 
     def requests(self) -> Tuple[Tuple[str, str], ...]:
-        """Every (mount, GPU) to read, from the child's lists: it may have stopped before some of them."""
+        """Every (mount, GPU) to try, from the child's lists: it may have stopped before some of them."""
         mounts = [mount for mount in _list(self._event("start"), "mounts") if isinstance(mount, str)]
         gpus = [gpu for gpu in _list(self._event("gpus"), "gpus") if isinstance(gpu, str)]
         return tuple((mount, gpu) for mount in mounts for gpu in gpus or [""])
 
-    def pair(self, mount: str, gpu: str) -> _Pair:
+    def operations(self) -> Tuple[str, ...]:
+        """What the child tries; one that stopped before it said so was going to try both."""
+        start = self._event("start")
+        return (READ,) if start and "operations" not in start else (READ, WRITE)
+
+    def pair(self, mount: str, gpu: str, operation: str) -> _Pair:
         for name in ("pair", "begin"):
             for event in self._events:
-                if (event.get("event"), event.get("mount"), event.get("gpu")) == (name, mount, gpu):
-                    return _Pair(event, None if name == "pair" else self._end("while it read"))
-        return _Pair({"log": _list(self._event("open"), "log")}, self._before())
+                shown = (event.get("event"), event.get("mount"), event.get("gpu"))
+                if shown == (name, mount, gpu) and _operation(event) == operation:
+                    ending = None if name == "pair" else self._end(f"during the {operation}")
+                    return _Pair(operation, event, ending)
+        return _Pair(operation, {"log": _list(self._event("open"), "log")}, self._before(operation))
 
-    def _before(self) -> _Ending:
-        """Why the child stopped before a read."""
+    def _before(self, operation: str) -> _Ending:
+        """Why the child stopped before an operation."""
         for name, words in (
             ("not loaded", "libcufile or libcuda was not loaded: {reason}"),
             ("no GPU", "CUDA gives no GPU: {call} returned {status}"),
@@ -131,7 +183,7 @@ class _Try:
         result = _list(opened, "result")
         if result and result[0]:
             return _Ending(f"cuFileDriverOpen returned {_code(result)}")
-        return self._end("before it came to this read" if opened else "in cuFileDriverOpen or before")
+        return self._end(f"before this {operation}" if opened else "in cuFileDriverOpen or before")
 
     def _end(self, where: str) -> _Ending:
         status = self._run.status
@@ -161,57 +213,54 @@ def _list(values: Mapping[str, Any], key: str) -> List[Any]:
 
 
 def _judge(mount: str, gpu: str, strict: _Pair, allowed: Optional[_Pair]) -> Proof:
+    proof = Proof(mount, gpu, Unknown(""), operations=(strict.operation,))
     if strict.succeeded:
         path, how, evidence = _direct(strict)
-        return Proof(mount, gpu, path, how, (*evidence, *strict.log[-3:]))
+        return replace(proof, path=path, how=how, evidence=(*evidence, *strict.log[-3:]))
     why = _why(strict)
     first = "with compat mode disallowed: " + why
     if _is_untried(strict):
-        return Proof(mount, gpu, Unknown(why))
+        return replace(proof, path=Unknown(why))
     if allowed is None:
-        return Proof(mount, gpu, Unknown(first + "; no second try was made"), evidence=strict.log[-3:])
+        return replace(proof, path=Unknown(first + "; no second try was made"), evidence=strict.log[-3:])
     if allowed.succeeded:
-        if _compat(allowed.log) is False:
+        if allowed.compat is False:
             words = "libcufile logs a direct path with compat mode allowed, but " + first
-            return Proof(mount, gpu, Unknown(words), evidence=allowed.log[-3:])
-        how = "a read succeeds with compat mode allowed, and fails " + first
-        return Proof(mount, gpu, COMPAT, how, (*strict.log[-3:], *allowed.log[-3:]))
-    how = "a read fails: {}; {}".format("with compat mode allowed: " + _why(allowed), first)
-    return Proof(mount, gpu, BROKEN, how, (*allowed.log[-3:], *strict.log[-3:]))
+            return replace(proof, path=Unknown(words), evidence=allowed.log[-3:])
+        how = f"a {strict.operation} succeeds with compat mode allowed, and fails " + first
+        return replace(proof, path=COMPAT, how=how, evidence=(*strict.log[-3:], *allowed.log[-3:]))
+    how = "a {} fails: {}; {}".format(strict.operation, "with compat mode allowed: " + _why(allowed), first)
+    return replace(proof, path=BROKEN, how=how, evidence=(*allowed.log[-3:], *strict.log[-3:]))
 
 
 def _direct(pair: _Pair) -> Tuple[Maybe[str], str, Tuple[str, ...]]:
-    """(path, how, evidence) of a read that succeeded with compat mode disallowed."""
-    p2p = _last(_DONE, 1, pair.log)
-    if _compat(pair.log):
+    """(path, how, evidence) of an operation that succeeded with compat mode disallowed."""
+    p2p = pair.last_done(1)
+    done = f"a {pair.operation} succeeded with compat mode disallowed"
+    if pair.compat:
         return COMPAT, "libcufile logs compat mode although that is disallowed: it is forced", ()
     if p2p:
-        return P2PDMA, "a read succeeded with compat mode disallowed, and libcufile logs P2P mode for it", ()
+        return P2PDMA, f"{done}, and libcufile logs P2P mode for it", ()
     idle, before, after = (counters(pair.text(key)) for key in ("idle", "before", "after"))
     if not before or not after:
-        reason = "a read succeeded with compat mode disallowed, but nvidia-fs shows no counters: {}"
-        return Unknown(reason.format(pair.text("after").strip()[:120] or "none were read")), "", ()
-    name = "reads" if "reads" in before and "reads" in after else "mapped"
+        shown = pair.text("after").strip()[:120] or "none were read"
+        return Unknown(f"{done}, but nvidia-fs shows no counters: {shown}"), "", ()
+    name, label = _COUNTED[pair.operation]
+    counted = name in before and name in after
+    name, label = (name, label) if counted else ("mapped", "Bar1-map ok")
     difference = after.get(name, 0) - before.get(name, 0)
-    shown = "{}: {} → {}".format("Reads ok" if name == "reads" else "Bar1-map ok", before.get(name), after.get(name))
+    shown = f"{label}: {before.get(name)} → {after.get(name)}"
     evidence = ("/proc/driver/nvidia-fs/stats: " + shown,)
-    others = before.get(name, 0) != idle.get(name, 0) or difference > (1 if name == "reads" else 2)
+    others = before.get(name, 0) != idle.get(name, 0) or difference > (1 if counted else 2)
     if difference <= 0:
-        off = " (its I/O counters are off: rw_stats_enabled=0)" if name == "mapped" else ""
-        reason = "a read succeeded with compat mode disallowed, but the counters of nvidia-fs did not move"
-        return Unknown(reason + off), "", evidence
+        off = "" if counted else " (its I/O counters are off: rw_stats_enabled=0)"
+        return Unknown(f"{done}, but the counters of nvidia-fs did not move" + off), "", evidence
     if others and p2p is None:
         return Unknown(f"other programs move the counters of nvidia-fs as well ({shown})"), "", evidence
-    how = f"a read succeeded with compat mode disallowed, and the counters of nvidia-fs moved ({shown})"
+    how = f"{done}, and the counters of nvidia-fs moved ({shown})"
     if others:
-        how += "; other programs move them, too, but libcufile logs neither P2P nor compat mode for this read"
+        how += "; other programs move them, too, but libcufile logs neither P2P nor compat mode for it"
     return NVIDIA_FS, how, evidence
-
-
-def _compat(log: Tuple[str, ...]) -> Optional[bool]:
-    """Whether libcufile logs compat mode for a read; None where it doesn't log the mode."""
-    done = _last(_DONE, 2, log)
-    return _last(_HANDLE, 1, log) if done is None else done
 
 
 def _last(pattern: re.Pattern[str], group: int, log: Tuple[str, ...]) -> Optional[bool]:
@@ -234,12 +283,15 @@ def _why(pair: _Pair) -> str:
         return "no scratch file could be made: {}".format(values["scratch"])
     if "memory" in values:
         return "no memory on the GPU could be allocated: cuMemAlloc returned {}".format(values["memory"])
-    registered, read = _list(values, "register"), values.get("read")
+    registered, moved = _list(values, "register"), values.get(pair.operation)
+    call = {READ: "cuFileRead", WRITE: "cuFileWrite"}[pair.operation]
     if registered and registered[0]:
         return f"cuFileHandleRegister returned {_code(registered)}"
-    if isinstance(read, int) and read <= 0:
-        return "cuFileRead returned {}".format(_code([-read]) if read < -1 else values.get("errno") or read)
-    return "other bytes came back than were written" if values.get("same") is False else "the read has no result"
+    if isinstance(moved, int) and moved <= 0:
+        return "{} returned {}".format(call, _code([-moved]) if moved < -1 else values.get("errno") or moved)
+    if values.get("same") is False:
+        return "other bytes came back than were written"
+    return f"the {pair.operation} has no result"
 
 
 def _code(result: List[Any]) -> str:

@@ -1,4 +1,4 @@
-"""The program that reads through cuFile, once for each mount and GPU; proof.py starts it and never imports it.
+"""The program that reads and writes through cuFile, for each mount and GPU; proof.py starts it and never imports it.
 
 Its only argument is a JSON object: ``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the
 counters of nvidia-fs), ``log`` (libcufile's log file), ``name`` (of the scratch file).  Each line of its output is a
@@ -33,6 +33,8 @@ PATH_LINES = re.compile(
     r"\] (ERROR|WARN) |Compatibility Mode:|IO mode:|Updating stats|use p2p mode|P2P Support|posix path taken"
 )
 LINES = 40
+#: In this order: the read verifies what was written without cuFile, and the write replaces it.
+OPERATIONS = ("read", "write")
 
 
 class Status(ctypes.Structure):
@@ -134,31 +136,38 @@ def logged(path: str, begin: int) -> List[str]:
 
 
 def pair(request: Dict[str, Any], cuda: Any, cufile: Any, folder: str, gpu: Tuple[str, ctypes.c_void_p]) -> None:
-    """One read from a file in ``folder`` into memory of one GPU."""
-    log = request["log"]
-    begin = os.stat(log).st_size if os.path.exists(log) else 0
-    record: Dict[str, Any] = {"mount": folder, "gpu": gpu[0]}
+    """One read and one write between a file in ``folder`` and memory of one GPU."""
+    record: Dict[str, Any] = {"mount": folder, "gpu": gpu[0], "operation": OPERATIONS[0]}
     say("begin", **record)
     data, path = secrets.token_bytes(SIZE), os.path.join(folder, request["name"])
     try:
         fd, record["direct"] = scratch(path)
     except OSError as error:
-        say("pair", scratch=error.strerror, **record)
+        refuse(record, scratch=error.strerror)
         return
+    begin = length_of(request["log"])
     try:
         fill(fd, record["direct"], data)
-        read(request["stats"], cuda, cufile, (fd, path), gpu[1], data, record)
+        transfer(request, cuda, cufile, (fd, path), gpu[1], data, record)
     except OSError as error:
-        record["scratch"] = error.strerror
+        refuse(record, scratch=error.strerror, log=logged(request["log"], begin))
     finally:
         os.close(fd)
         remove(path)
-    record["log"] = logged(request["log"], begin)
-    say("pair", **record)
 
 
-def read(
-    stats: str,
+def refuse(record: Dict[str, Any], **reason: Any) -> None:
+    """Report why this operation, and each one after it, was not tried or failed before it began."""
+    for operation in OPERATIONS[OPERATIONS.index(record["operation"]) :]:
+        say("pair", **{**record, "operation": operation, **reason})
+
+
+def length_of(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0
+
+
+def transfer(
+    request: Dict[str, Any],
     cuda: Any,
     cufile: Any,
     file: Tuple[int, str],
@@ -166,11 +175,12 @@ def read(
     data: bytes,
     record: Dict[str, Any],
 ) -> None:
-    memory, handle, zero, length = ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_int64(0), ctypes.c_size_t(SIZE)
+    memory, handle, length = ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_size_t(SIZE)
+    begin = length_of(request["log"])
     cuda.cuCtxSetCurrent(context)
     status = cuda.cuMemAlloc_v2(ctypes.byref(memory), length)
     if status:
-        record["memory"] = status
+        refuse(record, memory=status)
         return
     description = Description(OPAQUE_FD, file[0], None)
     registered = cufile.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
@@ -178,23 +188,63 @@ def read(
     remove(file[1])
     if registered.err:
         cuda.cuMemFree_v2(memory)
+        refuse(record, log=logged(request["log"], begin))
         return
+    for operation in OPERATIONS:
+        values = {**record, "operation": operation}
+        if operation != OPERATIONS[0]:
+            say("begin", **{name: values[name] for name in ("mount", "gpu", "operation")})
+            begin = length_of(request["log"])
+        data = move(request["stats"], cuda, cufile, operation, (handle, memory), file[0], data, values)
+        say("pair", **values, log=logged(request["log"], begin))
+    cufile.cuFileHandleDeregister(handle)
+    cuda.cuMemFree_v2(memory)
+
+
+def move(
+    stats: str,
+    cuda: Any,
+    cufile: Any,
+    operation: str,
+    ends: Tuple[ctypes.c_void_p, ctypes.c_uint64],
+    fd: int,
+    data: bytes,
+    record: Dict[str, Any],
+) -> bytes:
+    """One operation; returns what the file should contain afterwards."""
+    handle, memory = ends
+    zero, length = ctypes.c_int64(0), ctypes.c_size_t(SIZE)
     # Counters that move while this program waits are moved by other programs.
     record["idle"] = text(stats)
     time.sleep(0.02)
     record["before"] = text(stats)
+    # Each operation registers the buffer for itself: some counters rise only when its memory is mapped.
     record["buffer"] = cufile.cuFileBufRegister(memory, length, 0).words()
-    cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(0), length)
-    record["read"] = cufile.cuFileRead(handle, memory, length, zero, zero)
-    record["errno"] = os.strerror(ctypes.get_errno()) if record["read"] == -1 else ""
+    if operation == "read":
+        cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(0), length)
+        call = cufile.cuFileRead
+    else:
+        data = secrets.token_bytes(SIZE)
+        cuda.cuMemcpyHtoD_v2(memory, data, length)
+        call = cufile.cuFileWrite
+    record[operation] = call(handle, memory, length, zero, zero)
+    record["errno"] = os.strerror(ctypes.get_errno()) if record[operation] == -1 else ""
     record["after"] = text(stats)
-    back = ctypes.create_string_buffer(SIZE)
-    cuda.cuMemcpyDtoH_v2(back, memory, length)
-    record["same"] = back.raw == data
+    if operation == "read":
+        back = ctypes.create_string_buffer(SIZE)
+        cuda.cuMemcpyDtoH_v2(back, memory, length)
+        record["same"] = back.raw == data
+    else:
+        record["same"] = content(fd) == data
     if not record["buffer"][0]:
         cufile.cuFileBufDeregister(memory)
-    cufile.cuFileHandleDeregister(handle)
-    cuda.cuMemFree_v2(memory)
+    return data
+
+
+def content(fd: int) -> bytes:
+    """The file's content, as the disk has it where the descriptor is open for direct I/O."""
+    with mmap.mmap(-1, SIZE) as memory:
+        return memory[: os.preadv(fd, [memory], 0)]
 
 
 def main() -> None:
@@ -204,11 +254,12 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     for stream in ("stdout", "stderr"):
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), None, 2, 0)
-    say("start", mounts=request["mounts"])
+    say("start", mounts=request["mounts"], operations=OPERATIONS)
     cuda, cufile = loaded(["libcuda.so.1"]), loaded(request["libraries"])
     for name in ("cuFileDriverOpen", "cuFileHandleRegister", "cuFileBufRegister", "cuFileBufDeregister"):
         getattr(cufile, name).restype = Status
-    cufile.cuFileRead.restype = ctypes.c_ssize_t
+    for name in ("cuFileRead", "cuFileWrite"):
+        getattr(cufile, name).restype = ctypes.c_ssize_t
     devices = gpus(cuda)
     say("gpus", gpus=[address for address, _ in devices])
     if devices:

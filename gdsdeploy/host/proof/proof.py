@@ -1,7 +1,7 @@
-"""Proves which path I/O takes: a read through cuFile, for each mount and GPU, with compat mode disallowed.
+"""Proves which path I/O takes: a read and a write through cuFile, for each mount and GPU, with compat mode disallowed.
 
-A read that succeeds while compat mode is disallowed took a direct path; the counters of nvidia-fs and libcufile's log
-of that read show which one.  If it fails, a second try with compat mode allowed tells "through CPU memory" from
+An operation that succeeds while compat mode is disallowed took a direct path; the counters of nvidia-fs and libcufile's
+log of it show which one.  If it fails, a second try with compat mode allowed tells "through CPU memory" from
 "broken".  ``facts/proof.py`` judges the records of the tries.
 
 Each try is its own program (child.py): the library may crash, or never return.  It reads the host's configuration with
@@ -23,12 +23,12 @@ from ..odirect.scratch import PREFIX, ended_cleanly
 from ..paths import CUFILE, NVFS, PROOF, PROOF_COMPAT
 from ..process import PYTHON
 
-#: Seconds for one try: CUDA alone may take several to start, and each mount and GPU has its own read.
+#: Seconds for one try: CUDA alone may take several to start, and each mount and GPU has its own operations.
 TIMEOUT = 20.0
 
 
 def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, timeout: float = TIMEOUT) -> None:
-    """Try both ways through ``command`` (Recorder.command); the second only where a read of the first failed.
+    """Try both ways through ``command`` (Recorder.command); the second only where some I/O of the first failed.
 
     config: the host's configuration as a JSON object where it isn't /etc/cufile.json, else {}.
     """
@@ -39,12 +39,12 @@ def prove(command: Callable[..., Any], folders: Sequence[str], config: Any, time
 
 
 def complete(output: str) -> bool:
-    """Whether every read of a try succeeded."""
-    from ..facts.proof import events
+    """Whether every read and write of a try succeeded."""
+    from ..facts.proof import events, is_done
 
     records = events(output)
     pairs = [record for record in records if record.get("event") == "pair"]
-    succeeded = all(pair.get("same") is True and (pair.get("read") or 0) > 0 for pair in pairs)
+    succeeded = all(is_done(pair) for pair in pairs)
     return bool(pairs) and succeeded and records[-1].get("event") == "end"
 
 
@@ -78,9 +78,9 @@ def _try(
                     os.unlink(os.path.join(mount, name))
 
 
-def source() -> str:
-    """The program's source, from this package's folder or archive."""
-    data = pkgutil.get_data(__package__ or "gdsdeploy.host", "child.py")
+def source(name: str = "child.py") -> str:
+    """The source of a program of this package, from its folder or archive."""
+    data = pkgutil.get_data(__package__ or "gdsdeploy.host", name)
     assert data is not None
     return data.decode("utf-8")
 

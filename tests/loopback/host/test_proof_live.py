@@ -35,6 +35,7 @@ int cuMemAlloc_v2(uint64_t *to, size_t size) { return posix_memalign((void **)to
 int cuMemFree_v2(uint64_t at) { free((void *)at); return 0; }
 int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t size) { memset((void *)at, value, size); return 0; }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) { memcpy(to, (void *)from, size); return 0; }
+int cuMemcpyHtoD_v2(uint64_t to, void *from, size_t size) { memcpy((void *)to, from, size); return 0; }
 """  # noqa: E501
 HEAD = """
 #define _GNU_SOURCE
@@ -73,12 +74,19 @@ void cuFileHandleDeregister(void *handle) {}
 Error cuFileDriverClose(void) { return good; }
 """
 OPENS = "Error cuFileDriverOpen(void) { return good; }\n"
-READS = """
+WRITES = """
+ssize_t cuFileWrite(void *handle, char *from, size_t size, off_t at, off_t into) {
+    logged("TRACE  cufio_core:3005 write : Updating stats devPtr: 0x7 p2p mode: 0 compat: 1 size: 1048576");
+    return pwrite((int)(ssize_t)handle, from + into, size, at);
+}
+"""
+READ = """
 ssize_t cuFileRead(void *handle, char *to, size_t size, off_t at, off_t into) {
     logged("TRACE  cufio_core:3005 read : Updating stats devPtr: 0x7 p2p mode: 0 compat: 1 size: 1048576");
     return pread((int)(ssize_t)handle, to + into, size, at);
 }
 """
+READS = READ + WRITES
 #: As a machine without nvidia-fs answers: see tests/evidence/gpu.
 REFUSES = "Error cuFileDriverOpen(void) { return strict() ? (Error){5001, 0} : good; }\n"
 
@@ -145,10 +153,10 @@ def test_compat_mode_that_is_forced_is_not_taken_for_a_direct_path(
 
 @pytest.mark.usefixtures("cuda")
 def test_other_bytes_are_broken_whatever_the_calls_return(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = READS.replace("at);", "at) + 0 * (to[99] ^= 1);").replace("return pread", "ssize_t n = pread")
+    wrong = READ.replace("at);", "at) + 0 * (to[99] ^= 1);").replace("return pread", "ssize_t n = pread")
     wrong = wrong.replace("+ 0 * (to[99] ^= 1);", "; to[99] ^= 1; return n;")
-    _, results = tried(monkeypatch, OPENS + wrong, mount)
-    assert {result.path for result in results} == {BROKEN}
+    _, results = tried(monkeypatch, OPENS + wrong + WRITES, mount)
+    assert results[0].path == BROKEN
     assert "other bytes came back than were written" in results[0].how
 
 
@@ -156,8 +164,8 @@ def test_other_bytes_are_broken_whatever_the_calls_return(mount: Path, monkeypat
 def test_a_library_that_crashes_in_the_read_names_the_signal(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, results = tried(monkeypatch, OPENS + READS.replace("logged(", "*(volatile int *)0 = 1; logged("), mount)
     assert [result.path for result in results] == [BROKEN, BROKEN]
-    assert "cuFile was ended by signal 11, while it read" in results[0].how
-    assert "before it came to this read" in results[1].how
+    assert "cuFile was ended by signal 11, during the read" in results[0].how
+    assert "before this read" in results[1].how
 
 
 @pytest.mark.usefixtures("cuda")
@@ -179,8 +187,24 @@ def test_a_library_that_never_returns_is_ended(mount: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("cuda")
+def test_a_write_that_fails_is_shown_beside_a_read_that_succeeds(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = OPENS + READS.replace("return pwrite(", "return -5008; (")
+    _, results = tried(monkeypatch, source, mount)
+    assert [(result.operations, result.path) for result in results[:2]] == [(("read",), COMPAT), (("write",), BROKEN)]
+    assert "cuFileWrite returned 5008 (" in results[1].how
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_write_that_leaves_other_bytes_in_the_file_is_broken(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = OPENS + READS.replace("return pwrite(", "from[7] ^= 1; return pwrite(")
+    _, results = tried(monkeypatch, source, mount)
+    assert [(result.operations, result.path) for result in results[:2]] == [(("read",), COMPAT), (("write",), BROKEN)]
+    assert "other bytes came back than were written" in results[1].how
+
+
+@pytest.mark.usefixtures("cuda")
 def test_each_error_is_named(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = OPENS + "ssize_t cuFileRead() { return -5027; }\n"
+    source = OPENS + "ssize_t cuFileRead() { return -5027; }\n" + WRITES
     _, results = tried(monkeypatch, source, mount)
     assert results[0].path == BROKEN
     assert "cuFileRead returned 5027 (" in results[0].how

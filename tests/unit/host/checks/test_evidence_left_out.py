@@ -113,6 +113,7 @@ def test_no_evidence_at_all_is_no_verdict() -> None:
         "peermem.usable",
         "rdma.addresses",
         "rdma.link",
+        "rdma.registration",
         "topology.distance",
         "topology.golden",
     }

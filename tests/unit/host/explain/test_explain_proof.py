@@ -106,6 +106,52 @@ def test_counters_that_others_move_prove_nothing_by_themselves(idle: str, before
     assert "other programs move them, too" in logged.how
 
 
+def written(moved: int = 1 << 20, after: str = "", compat: int = 0) -> dict[str, Any]:
+    """A write after a good read, as the child prints it."""
+    log = [DONE.replace("read :", "write :").format(0, compat)] if compat else []
+    calls = {"operation": "write", "register": [0, 0], "buffer": [0, 0], "write": moved, "same": moved > 0}
+    return {**calls, "idle": mapped(8), "before": mapped(8), "after": after or mapped(9), "log": log}
+
+
+def both(read: dict[str, Any], write: dict[str, Any] | None) -> dict[str, Any]:
+    record = run(read)
+    where = {"event": "pair", "mount": "/mnt", "gpu": "0000:1a:00.0"}
+    lines = [json.loads(line) for line in record["stdout"].splitlines()]
+    lines[0]["operations"] = ["read", "write"]
+    lines[-1:-1] = [{**where, **write}] if write else []
+    return {**record, "stdout": "\n".join(json.dumps(line) for line in lines)}
+
+
+def proven(strict: dict[str, Any], allowed: dict[str, Any] | None = None) -> list[tuple[tuple[str, ...], Any]]:
+    commands = {"cufile-proof": strict, **({"cufile-proof-compat": allowed} if allowed else {})}
+    (entries,) = proofs(Document({"commands": commands})).values()
+    return [(entry.operations, entry.path) for entry in entries]
+
+
+def test_a_read_and_a_write_that_take_one_path_are_one_proof() -> None:
+    read = done(mapped(7), mapped(7), mapped(8))
+    assert proven(both(read, written())) == [(("read", "write"), NVIDIA_FS)]
+
+
+def test_a_write_that_needs_compat_mode_is_shown_beside_the_read() -> None:
+    read, refused = done(mapped(7), mapped(7), mapped(8)), written(-5008)
+    bounced = both(done(log=(DONE.format(0, 0),)), written(compat=1))
+    assert proven(both(read, refused), bounced) == [(("read",), NVIDIA_FS), (("write",), COMPAT)]
+
+
+def test_a_write_that_moves_no_counter_is_not_proven() -> None:
+    read = done(mapped(7), mapped(7), mapped(8))
+    (first, second) = proven(both(read, written(after=mapped(8))))
+    assert first == (("read",), NVIDIA_FS)
+    assert isinstance(second[1], Unknown)
+
+
+def test_a_write_that_the_child_never_came_to_is_not_proven() -> None:
+    read = done(mapped(7), mapped(7), mapped(8))
+    assert proven(both(read, None))[0] == (("read",), NVIDIA_FS)
+    assert isinstance(proven(both(read, None))[1][1], Unknown)
+
+
 def test_p2pdma_moves_no_counter_and_is_logged() -> None:
     assert proof(run(done(log=(DONE.format(1, 0),)))).path == P2PDMA
     assert proof(run(done(mapped(7), mapped(7), mapped(8), (DONE.format("true", 0),)))).path == P2PDMA

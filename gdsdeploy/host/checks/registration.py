@@ -1,0 +1,58 @@
+"""GPU memory registered with the RDMA adapters: the proof of GPUDirect RDMA."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from ..facts import HostFacts, Unknown, require
+from ..model.expectation import Expectation
+from .network import NOT_ASKED, listed_addresses
+from .registry import Answer, check, failed, passed, unknown
+
+UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that was collected by hand has no such trial"
+
+
+@check(
+    "rdma.registration",
+    "the RDMA adapters register memory of the GPUs",
+    expects="each adapter in use registers and deregisters memory of each GPU by {rdma}",
+    prevents="RDMA through CPU memory, or failing programs, on a host whose modules and symbols all look right",
+    of_running=True,
+)
+def registration(facts: HostFacts, expectation: Expectation) -> Answer:
+    if expectation.rdma == "none":
+        return passed(NOT_ASKED)
+    if not require(facts.pci.gpus):
+        return passed("not proven: this host has no GPU")
+    if not require(facts.peermem.rdma_devices):
+        return passed("not proven: this host has no RDMA adapter")
+    tried = [result for result in require(facts.registrations) if result.by == expectation.rdma]
+    adapters = _in_use(facts)
+    used = [result for result in tried if not adapters or result.adapter in adapters]
+    if not used:
+        return unknown("no registration was tried", UNTRIED_HINT)
+    lines = [result.words for result in used]
+    failures = [result for result in used if result.ok is False]
+    if failures:
+        words = f"{len(failures)} of {len(used)} registrations fail; the first: {failures[0].words}"
+        return failed(words, _hint(expectation.rdma), lines)
+    undecided = next((result.ok for result in used if isinstance(result.ok, Unknown)), None)
+    if undecided is not None:
+        return unknown(undecided.reason, "Correct that, then validate again")
+    return passed(f"{len(used)} registrations succeed", lines)
+
+
+def _in_use(facts: HostFacts) -> List[str]:
+    """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
+    interfaces = facts.network.rdma if isinstance(facts.network.rdma, tuple) else ()
+    listed = listed_addresses(facts)
+    named = [i.device for i in interfaces if any(entry.address in listed for entry in i.addresses)]
+    return list(dict.fromkeys(named or [i.device for i in interfaces if i.active]))
+
+
+def _hint(rdma: str) -> str:
+    others: Sequence[str] = {
+        "peermem": ("nvidia-peermem", "lsmod | grep peermem; dmesg | tail", "dmabuf"),
+        "dmabuf": ("the open driver and an adapter driver that accepts DMA-BUF", "gdsdeploy mode", "peermem"),
+    }[rdma]
+    return "It needs {}: {}; or set rdma: {} in the profile".format(*others)
