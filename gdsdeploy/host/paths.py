@@ -66,6 +66,12 @@ PROOF_COMPAT = "cufile-proof-compat"
 #: Registrations of GPU memory with RDMA adapters.
 REGISTRATION = "rdma-registration"
 MODPROBE = "modprobe:"
+DMSETUP = "dmsetup-table"
+#: The default layout of new files on a Lustre mount, whose mount point follows.
+LFS = "lfs-getstripe:"
+#: Parameters of Lustre's clients of object servers.
+LUSTRE_OSC = "/sys/fs/lustre/osc"
+ZFS_VERSION = "/sys/module/zfs/version"
 
 #: RDMA devices.
 INFINIBAND = "/sys/class/infiniband"

@@ -23,6 +23,7 @@ undo() {
     kill "$(cat /run/storage/rpcbind 2>/dev/null)" "$(pidof rpc.mountd)" 2>/dev/null
     for name in *; do umount -l "$name"; done
     cryptsetup close lab-crypt
+    dmsetup remove lab-cache
     vgchange -an lab
     mdadm --stop /dev/md11 /dev/md12
     wipefs -qaf ${disk}p* $disk
@@ -33,7 +34,7 @@ trap undo EXIT
 wipefs -qa $disk
 {
     echo 'label: gpt'
-    for size in 140 170 170 64 64 64 140 64 64; do echo "size=${size}MiB"; done
+    for size in 140 170 170 64 64 64 140 64 64 64 16 8; do echo "size=${size}MiB"; done
 } | sfdisk -q --wipe always $disk
 udevadm settle
 mdadm --create /dev/md11 --run --quiet --metadata=1.2 --level=0 --raid-devices=2 ${disk}p2 ${disk}p3
@@ -44,14 +45,18 @@ cryptsetup open --key-file /run/storage/key ${disk}p6 lab-crypt
 pvcreate -qq -y ${disk}p1
 vgcreate -qq -y lab ${disk}p1
 lvcreate -qq -y -Wn -Zn -L 100M -n data lab
+modprobe dm-cache-smq
+sectors=$(blockdev --getsz ${disk}p10)
+dmsetup create lab-cache --table "0 $sectors cache ${disk}p12 ${disk}p11 ${disk}p10 512 1 writethrough smq 0"
 mkfs.xfs -q -f /dev/md11
 mkfs.btrfs -q -f ${disk}p7 >/dev/null
-for device in /dev/md12 /dev/mapper/lab-crypt /dev/mapper/lab-data ${disk}p8 ${disk}p9; do mkfs.ext4 -q -F "$device"; done
-mkdir stripe mirror crypt lvm btrfs plain journal nfs4 nfs3
+for device in /dev/md12 /dev/mapper/lab-{crypt,data,cache} ${disk}p8 ${disk}p9; do mkfs.ext4 -q -F "$device"; done
+mkdir stripe mirror crypt lvm cache btrfs plain journal nfs4 nfs3
 mount /dev/md11 stripe
 mount /dev/md12 mirror
 mount /dev/mapper/lab-crypt crypt
 mount /dev/mapper/lab-data lvm
+mount /dev/mapper/lab-cache cache
 mount ${disk}p7 btrfs
 mount ${disk}p8 plain
 mount -o data=journal ${disk}p9 journal
@@ -73,4 +78,4 @@ rpc.mountd
 mount.nfs "127.0.0.1:$PWD/plain" nfs4 -o vers=4.2,proto=tcp
 mount.nfs "127.0.0.1:$PWD/plain" nfs3 -o vers=3,proto=tcp,nolock
 
-python3 "$program" odirect --json stripe mirror crypt lvm btrfs plain plain/flagged journal nfs4 nfs3 >&3
+python3 "$program" odirect --json stripe mirror crypt lvm cache btrfs plain plain/flagged journal nfs4 nfs3 >&3

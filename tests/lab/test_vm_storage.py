@@ -67,13 +67,13 @@ def condition(path: dict[str, Any], name: str) -> tuple[str | None, str]:
 
 
 def test_each_mount_took_less_than_its_time(trials: dict[str, dict[str, Any]]) -> None:
-    assert len(trials) == 10
+    assert len(trials) == 11
     assert {name: trial["reason"] for name, trial in trials.items() if trial["reason"]} == {}
     # Software emulation is some twenty times slower than a machine.
     assert max(trial["seconds"] for trial in trials.values()) < 10
 
 
-@pytest.mark.parametrize("name", ["stripe", "mirror", "crypt", "lvm", "plain"])
+@pytest.mark.parametrize("name", ["stripe", "mirror", "crypt", "lvm", "cache", "plain"])
 def test_layers_of_blocks_leave_direct_io_as_it_is(trials: dict[str, dict[str, Any]], name: str) -> None:
     assert results(trials[name]) == {BYPASSED}
     odd = {(trial["result"], trial["error"]) for trial in trials[name]["trials"] if "unaligned" in trial["name"]}
@@ -86,10 +86,12 @@ def test_each_layer_is_named_by_its_own_words(trials: dict[str, dict[str, Any]])
     assert (state, "CRYPT-LUKS2-" in detail) == ("on", True)
     state, detail = condition(trials["lvm"], "LVM")
     assert (state, "LVM-" in detail) == ("on", True)
+    state, detail = condition(trials["cache"], "tiering")
+    assert (state, detail) == ("on", "dmsetup table: dm-2: cache")
     for name, level in (("stripe", "raid0"), ("mirror", "raid1")):
         state, detail = condition(trials[name], "RAID or erasure coding")
         assert (state, detail.endswith("md/level: " + level)) == ("on", True)
-    for name in ("RAID or erasure coding", "LVM", "multipath", "encryption"):
+    for name in ("RAID or erasure coding", "LVM", "multipath", "tiering", "encryption"):
         assert condition(trials["plain"], name)[0] == "off"
 
 

@@ -21,7 +21,8 @@ FIXES = {
     conditions.COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
     conditions.DEDUPLICATION: "put the filesystem on a device that keeps each block",
     conditions.ENCRYPTION: "keep the data in a folder that is not encrypted, on disks that encrypt themselves",
-    conditions.COW: "use ext4 or XFS, or a Btrfs folder with chattr +C",
+    conditions.CACHE: "use ext4 or XFS, or OpenZFS 2.3 or newer",
+    conditions.COW: "use ext4 or XFS on a volume that isn't thin, or a Btrfs folder with chattr +C",
 }
 NOT_NEEDED = "not needed: the fleet accepts CPU memory here; "
 NO_TRIAL = "the fleet file allows no scratch file on it"
@@ -90,7 +91,7 @@ def _lines(audit: Audit) -> List[str]:
 @check(
     "odirect.conditions",
     "no filesystem feature on this mount examines or transforms the data",
-    expects="no journalled, inline, checksummed, compressed, deduplicated, encrypted or copied data",
+    expects="no journalled, inline, checksummed, compressed, deduplicated, encrypted, copied or separately cached data",
     prevents="a mount option or a folder's flag that takes its files off the direct path one by one",
 )
 def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:

@@ -6,7 +6,7 @@ import re
 from typing import List, Tuple
 
 from ..io.inspect import ext4_features, inode_flags
-from ..paths import MOUNTINFO
+from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -20,6 +20,7 @@ FILES = (
     "queue/logical_block_size",
     "queue/rotational",
     "queue/nr_requests",
+    "queue/read_ahead_kb",
     "integrity/device_is_integrity_capable",
     "device/transport",
     "device/model",
@@ -28,6 +29,8 @@ CONTROLLER_FILES = ("transport", "address", "model", "firmware_rev", "subsysnqn"
 #: Mounts described beyond those that are wanted, and block devices in all.
 MOUNTS_LIMIT = 64
 DEVICES_LIMIT = 512
+#: Seconds for a question to a filesystem whose servers may be gone.
+SECONDS = 5.0
 
 
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
@@ -45,9 +48,30 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in request.mounts:
         if mount_of(path, text) in local:
             recorder.value("inodes", path, inode_flags)
+    _collect_layers(recorder, request, text)
     for name in recorder.names("/sys/class/nvme"):
         recorder.link("/sys/class/nvme/" + name)
         recorder.texts("/sys/class/nvme/" + name, CONTROLLER_FILES)
+
+
+def _collect_layers(recorder: Recorder, request: EvidenceRequest, text: str) -> None:
+    """What device mapper, Lustre and ZFS do with the data."""
+    if any(name.startswith("dm-") for name in recorder.names("/sys/block")):
+        recorder.command(DMSETUP, ["dmsetup", "table"])
+    kinds = {plain(words[4]): right.split()[0] for words, right in _rows(text)}
+    if "lustre" in kinds.values():
+        recorder.texts(LUSTRE_OSC, [name + "/checksums" for name in recorder.names(LUSTRE_OSC)])
+    if "zfs" in kinds.values():
+        recorder.text(ZFS_VERSION)
+    for point in sorted({mount_of(path, text) for path in request.mounts}):
+        if kinds.get(point) == "lustre":
+            recorder.command(LFS + point, ["lfs", "getstripe", "-d", point], timeout=SECONDS)
+
+
+def _rows(mountinfo: str) -> List[Tuple[List[str], str]]:
+    """(words before the separator, text after it) of each line"""
+    lines = [line.partition(" - ") for line in mountinfo.splitlines()]
+    return [(left.split(), right) for left, _, right in lines if len(left.split()) > 4 and right.split()]
 
 
 def _entries(mountinfo: str) -> List[Tuple[str, str]]:

@@ -19,6 +19,11 @@ LAYERS = {
     "RAID": ("a volume of dm-raid", "use the NVMe disks directly, or md RAID 0"),
     "VDO": ("compressed by dm-vdo", "put the filesystem directly on the NVMe disk"),
 }
+#: Kind of device that lies over disks → what it does with the data, and what to do instead.
+DRIVERS = {
+    storage.BCACHE: ("bcache keeps part of it on a faster disk", "put the filesystem directly on the NVMe disk"),
+    storage.DRBD: ("DRBD sends each write to another host", "put the data on the NVMe disk, and replicate it yourself"),
+}
 PAGE = 4096
 
 
@@ -65,6 +70,9 @@ def _layer(device: Device) -> Condition:
 def _no_nvme(device: Device) -> Condition:
     what = f"{device.name} isn't an NVMe disk ({device.kind})"
     fix = "use a local NVMe disk, or one over RDMA"
+    if device.kind in DRIVERS:
+        does, fix = DRIVERS[device.kind]
+        what = f"{device.name} isn't an NVMe disk: {does}"
     if device.kind == storage.LOOP:
         fix = "put the files on a filesystem of the disk itself, not into an image file"
     evidence = (f"{_sysfs(device)}: {device.name}",)

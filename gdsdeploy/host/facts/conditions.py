@@ -5,22 +5,26 @@ A condition is ``on`` (new files have it), ``possible`` (some files may), ``off`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from ..paths import BTRFS
+from ..paths import BTRFS, LFS, LUSTRE_OSC, ZFS_VERSION
 from .document import Document
-from .storage import DM, MD, MULTIPATH, Device, Mount, StorageFacts
+from .storage import BCACHE, DM, DRBD, MD, MULTIPATH, Device, Mount, StorageFacts
 from .unknown import Maybe, Unknown, why_not
 
 ON, POSSIBLE, OFF = "on", "possible", "off"
-JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, RAID, LVM, MULTI, TRANSPORT = (
+JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CACHE = (
     "data journalling", "inline data", "checksums", "compression", "deduplication", "encryption", "copy-on-write",
-    "RAID or erasure coding", "LVM", "multipath", "transport",
+    "cache of the client",
+)  # fmt: skip
+RAID, LVM, MULTI, TIERING, REPLICATION, READ_AHEAD, TRANSPORT = (
+    "RAID or erasure coding", "LVM", "multipath", "tiering", "synchronous replication", "read-ahead", "transport",
 )  # fmt: skip
 #: Conditions of a filesystem's own, in the order of a report.
-FILESYSTEM = (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW)
-BLOCK = (RAID, LVM, MULTI)
+FILESYSTEM = (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CACHE)
+BLOCK = (RAID, LVM, MULTI, TIERING, REPLICATION)
 #: Filesystems whose data lies with servers → their kernel modules.
 SERVED = {
     "nfs": ("nfs", "rpcrdma"),
@@ -36,10 +40,21 @@ SERVED = {
     "cifs": ("cifs",),
     "9p": ("9p",),
 }
+#: Filesystems without a cache beside the page cache.
+_PAGE_CACHE_ONLY = ("ext4", "ext3", "ext2", "xfs", "btrfs")
+#: Kind of block device → the condition that it makes.
+_DRIVERS = {BCACHE: TIERING, DRBD: REPLICATION}
 #: A flag of XFS's geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
 _XFS_REFLINK = 1 << 20
 #: First part of a device-mapper name → the condition that it makes.
 _LAYERS = {"CRYPT": ENCRYPTION, "LVM": LVM, "mpath": MULTI, "RAID": RAID, "INTEGRITY": CHECKSUMS}
+#: Target of a device-mapper table → the condition that it makes; the name of an LVM volume doesn't show it.
+_TARGETS = {
+    "cache": TIERING, "writecache": TIERING, "thin": COW, "snapshot": COW, "raid": RAID, "crypt": ENCRYPTION,
+    "integrity": CHECKSUMS, "multipath": MULTI,
+}  # fmt: skip
+#: First release of OpenZFS that doesn't serve O_DIRECT from its cache.
+_ZFS_DIRECT = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ def conditions(document: Document, storage: StorageFacts, mount: Mount, path: st
         # An encrypted disk under a filesystem that does not encrypt: what is on counts.
         if previous is None or previous.state != ON:
             by_name[condition.name] = condition
-    names = (*FILESYSTEM, *BLOCK, TRANSPORT)
+    names = (*FILESYSTEM, *BLOCK, READ_AHEAD, TRANSPORT)
     return tuple(by_name[name] for name in names if name in by_name)
 
 
@@ -71,7 +86,7 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
     elif kind == "overlay":
         upper = mount.option("upperdir") or "nothing that can be written to"
         reason = Unknown(f"overlay hands I/O on to {upper}: ask there")
-        yield from (Condition(name, reason) for name in FILESYSTEM[:-1])
+        yield from (Condition(name, reason) for name in FILESYSTEM if name != COW)
         yield Condition(COW, ON, (f"{_line(mount)}: files of lower folders are copied when written to",))
     elif kind in ("ext4", "ext3", "ext2"):
         yield from _ext4(mount, flags)
@@ -82,7 +97,19 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
     elif kind in ("tmpfs", "ramfs"):
         yield from (Condition(name, OFF, (f"{kind} has none",)) for name in FILESYSTEM)
     else:
-        yield from (Condition(name, Unknown(f"{kind} was not asked")) for name in FILESYSTEM)
+        yield from (Condition(name, Unknown(f"{kind} was not asked")) for name in FILESYSTEM[:-1])
+        yield _zfs_cache(document) if kind == "zfs" else Condition(CACHE, Unknown(f"{kind} was not asked"))
+    if kind in _PAGE_CACHE_ONLY:
+        yield Condition(CACHE, OFF, (f"{kind} has only the page cache",))
+
+
+def _zfs_cache(document: Document) -> Condition:
+    """ZFS has its own cache, the ARC; before OpenZFS 2.3 it ignores O_DIRECT."""
+    version = document.line(ZFS_VERSION)
+    if not isinstance(version, str):
+        return Condition(CACHE, why_not(version, "there is no " + ZFS_VERSION))
+    numbers = tuple(int(part) for part in re.findall(r"\d{1,6}", version)[:2])
+    return Condition(CACHE, POSSIBLE if numbers >= _ZFS_DIRECT else ON, (f"{ZFS_VERSION}: {version}: ARC",))
 
 
 def _line(mount: Mount) -> str:
@@ -91,7 +118,8 @@ def _line(mount: Mount) -> str:
 
 def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     reason = Unknown(f"the servers of {mount.filesystem} decide it, and do not say")
-    yield from (Condition(name, reason) for name in (*FILESYSTEM, RAID))
+    shown = {condition.name: condition for condition in (_client_cache(mount), *_lustre(document, mount))}
+    yield from (shown.get(name, Condition(name, reason)) for name in (*FILESYSTEM, RAID))
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
@@ -102,6 +130,37 @@ def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     rdma = mount.option("proto") == "rdma"
     words = "RDMA" if rdma else " ".join(options) or Unknown(f"{mount.filesystem} does not show it here")
     yield Condition(TRANSPORT, words, (_line(mount), "/proc/modules: " + modules_line))
+
+
+def _client_cache(mount: Mount) -> Condition:
+    """Caches of network filesystems beside the page cache.  Direct I/O bypasses them, other I/O fills them."""
+    if mount.filesystem == "gpfs":
+        words = "the page pool serves I/O that is not aligned, or that allocates blocks"
+        return Condition(CACHE, POSSIBLE, (f"{_line(mount)}: {words}",))
+    fscache = mount.option("fsc") is not None or mount.option("cache") == "fscache"
+    return Condition(CACHE, POSSIBLE if fscache else OFF, (f"{_line(mount)}: {'' if fscache else 'no '}fscache",))
+
+
+def _lustre(document: Document, mount: Mount) -> Iterator[Condition]:
+    """The client shows its checksums, and ``lfs`` the layout of new files, whose first part may lie with metadata."""
+    if mount.filesystem != "lustre":
+        return
+    paths = [f"{LUSTRE_OSC}/{name}/checksums" for name in document.existing(LUSTRE_OSC)]
+    values = {path: document.line(path) for path in paths}
+    lines = tuple(f"{path}: {value}" for path, value in values.items() if isinstance(value, str))
+    if lines and len(lines) == len(values):
+        # Clients with GPUDirect leave checksums out for GPU memory (Lustre LU-14798), not in compat mode.
+        yield Condition(CHECKSUMS, POSSIBLE if any(value == "1" for value in values.values()) else OFF, lines[:4])
+    layout = document.ran(LFS + mount.mount_point)
+    if isinstance(layout, Unknown):
+        yield Condition(INLINE, layout)
+    elif layout.status != 0:
+        yield Condition(INLINE, Unknown("lfs getstripe: " + layout.stderr.strip()[:120]))
+    else:
+        on_metadata = re.search(r"pattern:\s*(\S*\bmdt\b\S*)", layout.stdout)
+        words = f"pattern {on_metadata.group(1)}" if on_metadata else "no component on the metadata servers"
+        evidence = f"lfs getstripe -d {mount.mount_point}: {words}"
+        yield Condition(INLINE, POSSIBLE if on_metadata else OFF, (evidence,))
 
 
 def _flag(
@@ -187,7 +246,8 @@ def _btrfs(document: Document, mount: Mount, path: str, flags: Maybe[Optional[Tu
 def _of_devices(mount: Mount) -> Iterator[Condition]:
     if not isinstance(mount.device, Device):
         return
-    evidence: Dict[str, List[str]] = {name: [] for name in (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION)}
+    layered = (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION, COW)
+    evidence: Dict[str, List[str]] = {name: [] for name in layered}
     unknown: Optional[Unknown] = None
     for device in _stack(mount.device):
         place = "/sys/dev/block/" + device.number
@@ -195,14 +255,20 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
             evidence[RAID].append(f"{place}/md/level: {_shown(device.md_level)}")
         elif device.kind == MULTIPATH:
             evidence[MULTI].append(f"{place}: {device.name}")
+        elif device.kind in _DRIVERS:
+            evidence[_DRIVERS[device.kind]].append(f"{place}: {device.name}")
         elif device.kind == DM:
             uuid = device.dm_uuid
+            _add_targets(device, evidence)
             unknown = uuid if isinstance(uuid, Unknown) else unknown
             line = f"{place}/dm/uuid: {_shown(uuid)}"
             first = uuid.split("-")[0] if isinstance(uuid, str) else ""
             for name in (COMPRESSION, DEDUPLICATION) if first == "VDO" else (_LAYERS.get(first),):
                 if name is not None:
                     evidence[name].append(line)
+    if isinstance(mount.device.read_ahead, int):
+        size = mount.device.read_ahead
+        yield Condition(READ_AHEAD, f"{size} KiB, for buffered reads only", (f"{mount.source}: {size}",))
     for name, lines in evidence.items():
         if lines:
             yield Condition(name, ON, tuple(lines))
@@ -210,6 +276,14 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
             yield Condition(name, unknown)
         elif name in BLOCK:
             yield Condition(name, OFF, (f"{mount.source}: none",))
+
+
+def _add_targets(device: Device, evidence: Dict[str, List[str]]) -> None:
+    """Add what the table of a device-mapper device shows; older evidence has no tables."""
+    for target in device.dm_targets if isinstance(device.dm_targets, tuple) else ():
+        name = _TARGETS.get(target)
+        if name is not None:
+            evidence[name].append(f"dmsetup table: {device.name}: {target}")
 
 
 def _stack(device: Device) -> List[Device]:

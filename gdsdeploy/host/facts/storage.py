@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
-from ..paths import MOUNTINFO
+from ..paths import DMSETUP, MOUNTINFO
 from .document import Document
 from .load import Loaded, loads
 from .odirect import Audit, audits
@@ -28,11 +28,14 @@ FLAGS = {
 #: Incompatible features of ext4.
 EXT4_FEATURES = {"inline_data": 0x8000, "encrypt": 0x10000}
 #: Kinds of block device.
-NVME, NVMEOF, MULTIPATH, MD, DM, VIRTIO, SCSI, LOOP, OTHER = (
-    "nvme", "nvmeof", "nvme-multipath", "md", "dm", "virtio", "scsi", "loop", "other",
+NVME, NVMEOF, MULTIPATH, MD, DM, BCACHE, DRBD, VIRTIO, SCSI, LOOP, OTHER = (
+    "nvme", "nvmeof", "nvme-multipath", "md", "dm", "bcache", "drbd", "virtio", "scsi", "loop", "other",
 )  # fmt: skip
 #: Pattern of a device's name → its kind.
-_NAMES = {r"dm-\d+$": DM, r"md": MD, r"vd[a-z]+$": VIRTIO, r"sd[a-z]+$": SCSI, r"loop\d+$": LOOP}
+_NAMES = {
+    r"dm-\d+$": DM, r"md": MD, r"bcache\d+$": BCACHE, r"drbd\d+$": DRBD, r"vd[a-z]+$": VIRTIO, r"sd[a-z]+$": SCSI,
+    r"loop\d+$": LOOP,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Device:
     pci_address: str
     #: of device mapper: e.g. ``LVM-…``, ``CRYPT-LUKS2-…``, ``mpath-…``
     dm_uuid: Maybe[str]
+    #: of device mapper, in the order of its table, e.g. ``linear``, ``cache``, ``thin``; empty for others
+    dm_targets: Maybe[Tuple[str, ...]]
     #: of md: e.g. ``raid0``
     md_level: Maybe[str]
     #: formatted with protection information, which nvidia-fs does not take
@@ -64,6 +69,8 @@ class Device:
     ext4_features: Maybe[Optional[Tuple[str, ...]]]
     #: how many requests its queue holds
     requests: Maybe[int]
+    #: KiB that the kernel reads ahead for buffered reads
+    read_ahead: Maybe[int]
     below: Tuple[Device, ...] = ()
 
 
@@ -218,6 +225,7 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         transport=transport,
         pci_address=(addresses(disk.path) or ("",))[-1],
         dm_uuid=_line(document, disk.link + "/dm/uuid"),
+        dm_targets=_targets(document, disk.link) if kind == DM else (),
         md_level=_line(document, disk.link + "/md/level"),
         integrity=when_known(integrity, lambda text: text == "1"),
         udev_usage=if_present(document.text("/run/udev/data/b" + number), _udev_usage),
@@ -226,6 +234,7 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         ext4_features=if_present(document.features(name), _ext4_features),
         below=below,
         requests=_number(document, disk.link + "/queue/nr_requests"),
+        read_ahead=_number(document, disk.link + "/queue/read_ahead_kb"),
     )
 
 
@@ -239,6 +248,20 @@ def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
         transport = _line(document, f"/sys/class/nvme/{controller}/transport")
         return (NVME if transport == "pcie" else NVMEOF if isinstance(transport, str) else NVME), transport
     return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER), ""
+
+
+def _targets(document: Document, link: str) -> Maybe[Tuple[str, ...]]:
+    """Types of the targets that ``dmsetup table`` shows for a device."""
+    name, run = document.line(link + "/dm/name"), document.ran(DMSETUP)
+    if not isinstance(name, str):
+        return why_not(name, "the device-mapper device has no name")
+    if isinstance(run, Unknown):
+        return run
+    lines = [line.partition(": ") for line in run.stdout.splitlines()]
+    rows = [rest.split() for shown, _, rest in lines if shown == name]
+    if not rows:
+        return Unknown(f"dmsetup table doesn't show {name}")
+    return tuple(dict.fromkeys(row[2] for row in rows if len(row) > 2))
 
 
 def _udev_usage(text: str) -> Optional[str]:
