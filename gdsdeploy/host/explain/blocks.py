@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional
+from typing import Iterator, List
 
-from ..facts import HostFacts, storage
+from ..facts import storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
 from . import reference
 from .cause import Cause, Condition
-from .rules import USABLE, rule
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
 LAYERS = {
@@ -85,22 +84,6 @@ def _large_blocks(device: Device, size: int) -> Condition:
     fix = f"format the disk with blocks of {PAGE} bytes (this erases the disk)"
     cause = Cause("storage.block-size", what, fix, evidence, reference.REQUIREMENTS)
     return Condition(Unknown(what), cause, suspect=True)
-
-
-@rule(USABLE, 30)
-def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
-    """When a file is registered, libcufile looks up its disk in udev's database."""
-    if mount is None or not isinstance(mount.device, Device):
-        return
-    device, container = mount.device, facts.environment.container
-    evidence = (f"/run/udev/data/b{device.number}: no ID_FS_USAGE",)
-    what = f"udev has no ID_FS_USAGE for {device.name}, so cuFileHandleRegister fails with 5027"
-    fix = "record it: udevadm trigger --subsystem-match=block; in a container, also mount the host's /run/udev"
-    if isinstance(container, str):
-        what += f" (this is {container})"
-        fix = "start the container with the host's database, read-only: --volume /run/udev:/run/udev:ro"
-    cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
-    yield Condition(when_known(device.udev_usage, lambda usage: usage is not None), cause)
 
 
 def names(mount: Mount) -> str:

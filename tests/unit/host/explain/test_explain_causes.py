@@ -454,7 +454,7 @@ FAULTS = {
         "udev.no-database",
         BROKEN,
         lambda document: document["files"].__setitem__(f"/run/udev/data/b{device(document)}", {"error": "ENOENT"}),
-        "5027",
+        "5030",
     ),
     "no udev database in a container": Fault(
         "udev.no-database",
