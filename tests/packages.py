@@ -33,6 +33,8 @@ REQUIREMENTS = (
     Requirement("cc", "gcc", "compiles the stand-in libcuda"),
     Requirement("/usr/include/stdio.h", "libc6-dev", "links the small programs of tests"),
     Requirement("ps", "procps", "lists processes"),
+    Requirement("podman", "podman", "starts containers"),
+    Requirement("runc", "runc", "runs them where control groups are mixed"),
     Requirement("mkfs.ext4", "e2fsprogs", "makes filesystems on which direct I/O is tried"),
     Requirement("mkfs.xfs", "xfsprogs", "makes filesystems on which direct I/O is tried"),
     Requirement("mkfs.btrfs", "btrfs-progs", "makes filesystems on which direct I/O is tried"),

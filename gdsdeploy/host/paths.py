@@ -30,14 +30,21 @@ PROBE_FOLDERS = (
     "/usr/lib/modprobe.d",
     "/lib/modprobe.d",
 )
-#: Marks of container managers: systemd-nspawn and others, Docker, Podman.
-CONTAINER_FILES = ("/run/systemd/container", "/.dockerenv", "/run/.containerenv")
+#: Marks of container managers.  The first two hold the manager's name: systemd in a container writes one, and
+#: systemd-nspawn the other.  Then Docker, Podman or CRI-O, and Apptainer or Singularity.
+CONTAINER_FILES = (
+    "/run/systemd/container",
+    "/run/host/container-manager",
+    "/.dockerenv",
+    "/run/.containerenv",
+    "/.singularity.d/runscript",
+)
 CGROUP = "/proc/1/cgroup"
 #: Where a host gives variables to programs: all of them, or those of a login or a service.
 VARIABLE_FILES = ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf")
 VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d")
-#: Set in every container of Kubernetes.
-VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST",)
+#: Variables in every container of a manager.
+VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_NAME", "SINGULARITY_NAME")
 #: Beginning of the variables in every container of Enroot.
 ENROOT = "ENROOT_"
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")

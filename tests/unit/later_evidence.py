@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
-from gdsdeploy.host.paths import HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
+from gdsdeploy.host.paths import CONTAINER_FILES, HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000
@@ -20,7 +20,7 @@ ABSENT = {"error": "ENOENT"}
 def complete(document: dict[str, Any]) -> dict[str, Any]:
     """``document`` with the pieces added in place; what was recorded stays as it is."""
     files, excerpts, listings = document["files"], document["excerpts"], document["listings"]
-    for path in ("/run/systemd/container", "/.dockerenv", "/run/.containerenv"):
+    for path in CONTAINER_FILES:
         files.setdefault(path, dict(ABSENT))
     excerpts.setdefault("/proc/1/cgroup", {"pattern": "", "lines": []})
     for path in ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf"):

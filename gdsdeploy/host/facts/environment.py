@@ -11,7 +11,12 @@ from .document import Document
 from .unknown import Maybe, Unknown, when_known, why_not, with_default
 
 #: Files that container managers create → the manager's name, unless the file has it.
-_MARKS = dict(zip(CONTAINER_FILES, ("a container", "Docker", "Podman")))
+_MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
+_NAMING = CONTAINER_FILES[:2]
+#: Beginning of a variable's name → the manager that sets it.
+_VARIABLES = dict(zip((*VARIABLE_NAMES, ENROOT), ("Kubernetes", "Apptainer", "Singularity", "Enroot")))
+#: Word in the control group of the first process → the manager.
+_GROUPS = {"kubepods": "Kubernetes", "crio": "CRI-O", "libpod": "Podman", "docker": "Docker", "/lxc": "LXC"}
 _ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
 
 
@@ -60,24 +65,26 @@ def environment_facts(document: Document) -> EnvironmentFacts:
 
 def _container(document: Document) -> Maybe[Optional[str]]:
     unknown: Optional[Unknown] = None
+    environment = document.environment()
+    if isinstance(environment, Unknown):
+        unknown = environment
+    else:
+        names = [name for start, name in _VARIABLES.items() if any(key.startswith(start) for key in environment)]
+        if names:
+            return names[0]
     layered = _layered(document)
     for path, name in _MARKS.items():
         mark = document.line(path)
         if isinstance(mark, str) and layered is True:
-            return (mark.split("\n")[0] if path == CONTAINER_FILES[0] else "") or name
+            return (mark.split("\n")[0] if path in _NAMING else "") or name
         if isinstance(mark, Unknown) or (isinstance(mark, str) and isinstance(layered, Unknown)):
             unknown = mark if isinstance(mark, Unknown) else why_not(layered, "")
-    environment = document.environment()
-    if isinstance(environment, Unknown):
-        unknown = environment
-    elif VARIABLE_NAMES[0] in environment:
-        return "Kubernetes"
-    elif any(name.startswith(ENROOT) for name in environment):
-        return "Enroot"
     groups = document.lines(CGROUP)
     if isinstance(groups, Unknown):
         unknown = groups
-    return "a container" if isinstance(groups, tuple) and groups else unknown
+    elif groups:
+        return next((name for word, name in _GROUPS.items() if any(word in line for line in groups)), "a container")
+    return unknown
 
 
 def _layered(document: Document) -> Maybe[bool]:

@@ -36,7 +36,9 @@ def test_a_host_is_no_container() -> None:
     ("mark", "text", "name"),
     [
         ("/run/systemd/container", "systemd-nspawn\n", "systemd-nspawn"),
+        ("/run/host/container-manager", "systemd-nspawn\n", "systemd-nspawn"),
         ("/.dockerenv", "", "Docker"),
+        ("/.singularity.d/runscript", "#!/bin/sh\n", "Apptainer"),
         ("/run/.containerenv", 'engine="podman-4.3.1"\n', "Podman"),
     ],
 )
@@ -56,8 +58,26 @@ def test_a_virtual_machine_that_was_made_from_an_image_is_none() -> None:
 
 def test_kubernetes_and_control_groups() -> None:
     assert facts(environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).container == "Kubernetes"
-    groups = {"/proc/1/cgroup": {"pattern": "", "lines": ["12:pids:/docker/0123"]}}
-    assert facts(excerpts=groups).container == "a container"
+    for line, name in (
+        ("/docker/0123", "Docker"),
+        ("/kubepods/crio-01", "Kubernetes"),
+        ("/containerd/1", "a container"),
+    ):
+        groups = {"/proc/1/cgroup": {"pattern": "", "lines": [f"12:pids:{line}"]}}
+        assert facts(excerpts=groups).container == name
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [("APPTAINER_NAME", "Apptainer"), ("SINGULARITY_NAME", "Singularity"), ("ENROOT_VERSION", "Enroot")],
+)
+def test_managers_that_leave_no_file(variable: str, name: str) -> None:
+    assert facts(environment={variable: "a.sif"}).container == name
+
+
+def test_a_pod_of_cri_o_has_the_mark_of_podman_and_the_variable_of_kubernetes() -> None:
+    files = {"/run/.containerenv": "", "/proc/self/mountinfo": LAYERED}
+    assert facts(files, environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).container == "Kubernetes"
 
 
 def test_what_was_not_looked_at_is_not_known() -> None:
