@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.cufile.model import NEWEST, OLDEST, Problem, check, keys, known_keys, release_of
+from gdsdeploy.host.libcufile import p2pdma
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "gdscheck"
 REPORTS = sorted(EVIDENCE.glob("*ngpu1.no-nvidia-fs.noconfig.txt")) + sorted(
@@ -158,3 +159,17 @@ _VALUES = st.recursive(
 def test_any_document_is_judged_and_never_breaks_the_check(document: dict[str, Any], minor: int) -> None:
     for problem in check(document, (1, minor)):
         assert problem.message
+
+
+def test_the_table_of_p2pdma_keys_and_keys_yml_agree() -> None:
+    """Hosts have the table, and the controller also keys.yml."""
+    name = ".use_pci_p2pdma"
+    expected = {key.key: release_of(key.since) for key in known_keys().values() if key.key.endswith(name)}
+    assert {p2pdma.GLOBAL: (1, 13), **{row.name: row.since for row in p2pdma.storage_keys()}} == expected
+    assert min(row.since for row in p2pdma.storage_keys()) == p2pdma.OWN_KEYS_SINCE
+    assert p2pdma.keys_for((1, 15)) == ()
+    assert {row.storage for row in p2pdma.storage_keys()} - {row.storage for row in p2pdma.keys_for((1, 18))} == {
+        "raid1",
+        "raid10",
+        "panfs",
+    }
