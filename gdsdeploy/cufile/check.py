@@ -135,7 +135,10 @@ def _findings(document: Document, places: _Places, release: Release, machine: Ma
     yield from _ignored(document, document.root, "")
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
-    for kind, key, message in (*relations(settings, {problem.key for problem in problems}), *(_on(machine, values) if machine else ())):
+    for kind, key, message in (
+        *relations(settings, {problem.key for problem in problems}),
+        *(_on(machine, values) if machine else ()),
+    ):
         yield _finding(kind, key, places.of(key), message)
 
 

@@ -25,6 +25,8 @@ from tests.cufile.documents import document
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
+TABLE = '{"mount_table": {"/": {"rdma_dev_addr_list": ["192.0.2.2"]}}}'
+SLABS = '"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64], "slab_count": [1]}'
 MACHINE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
 
 
@@ -87,11 +89,9 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
         ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": []}}', True,
          ["1:17 warning no-effect properties.rdma_dynamic_routing"]),
         ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": ["192.0.2.1"]}}', True, []),
-        ("1.20", '{"properties": {"rdma_dynamic_routing": true}, '
-         '"fs": {"nfs": {"mount_table": {"/": {"rdma_dev_addr_list": ["192.0.2.1"]}}}}}', True, []),
-        ("1.20", '{"fs": {"nfs": {"rdma_dev_addr_list": ["192.0.2.1"],\n'
-         '"mount_table": {"/": {"rdma_dev_addr_list": ["192.0.2.2"]}}}}}', True,
-         ["2:1 warning two-address-lists fs.nfs.mount_table"]),
+        ("1.20", '{"properties": {"rdma_dynamic_routing": true}, "fs": {"nfs": ' + TABLE + "}}", True, []),
+        ("1.20", '{"fs": {"nfs": {"rdma_dev_addr_list": ["192.0.2.1"],\n ' + TABLE[1:] + "}}", True,
+         ["2:2 warning two-address-lists fs.nfs.mount_table"]),
         ("1.20", '{"properties": {"rdma_dev_addr_list": ["192.0.2.1", "2001:db8::1"]}}', True,
          ["1:17 warning ipv6-address properties.rdma_dev_addr_list"]),
         ("1.20", '{"fs": {"nfs": {"mount_table": {"/": {"rdma_dev_addr_list": ["::1"]}}}}}', True,
@@ -105,8 +105,7 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
          ["1:17 warning small-cache properties.io_batchsize"]),
         ("1.20", '{"properties": {"per_buffer_cache_size_kb": 512, "max_device_cache_size_kb": 65536}}', True, []),
         # Slabs replace both sizes.
-        ("1.20", '{"properties": {"max_device_cache_size_kb": 64, "gpu_bounce_buffer_slab_config": '
-         '{"slab_size_kb": [64], "slab_count": [1]}}}', True, []),
+        ("1.20", '{"properties": {"max_device_cache_size_kb": 64, ' + SLABS + "}}", True, []),
         ("1.20", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
         ("1.4", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
         ("1.20", '{"miscellaneous": {"enable_static_routing": true}}', True,
