@@ -242,6 +242,10 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
             return Problem(
                 name, f"libcufile no longer reads this key; it is {candidate.key} now", "renamed-key", candidate.key
             )
+    section = name.rpartition(".")[2]
+    if any(candidate.startswith(section + ".") for candidate in every):
+        message = f"unknown key, which libcufile would ignore: {section} is a section at the top of the file"
+        return Problem(name, message, "unknown-key", section)
     near = _nearest(name, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)

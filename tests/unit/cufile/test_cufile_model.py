@@ -86,6 +86,7 @@ def test_defaults_are_what_the_library_reports_about_itself(report: Path) -> Non
         ("1.9", {"profile": {"io_batchsize": 5}}, "did you mean properties.io_batchsize?"),
         ("1.9", {"blacklist": {"mounts": ["/x"]}}, "no longer reads this key; it is denylist.mounts now"),
         ("1.9", {"loging": {"level": "INFO"}}, "which libcufile would ignore (did you mean logging.level?)"),
+        ("1.16", {"fs": {"block": {"nvme": {}}}}, "would ignore: block is a section at the top of the file"),
         ("1.9", {"nonsense": {}}, "nonsense: unknown key, which libcufile would ignore"),
         ("1.9", {"properties": {"use_pci_p2pdma": True}}, "libcufile reads this key from 1.13 on; this is 1.9"),
         ("1.16", {"profile": {"nvtx": True}}, "libcufile reads this key up to 1.15; this is 1.16"),
