@@ -83,8 +83,8 @@ def _needs(key: str, other: str, value: Any = None) -> Rule:
     """A key that does nothing unless ``other`` has ``value`` (None: any)."""
 
     def applies(name: str, settings: Settings) -> bool:
-        there = other in settings.values and (value is None or settings.values[other] is value)
-        return settings.values[name] is not False and not there
+        present = other in settings.values and (value is None or settings.values[other] is value)
+        return settings.values[name] is not False and not present
 
     return Rule("no-effect", key, applies, f"does nothing without {other}" + (": true" if value is True else ""))
 

@@ -52,7 +52,7 @@ def enabled(log: str, release: Release) -> set[str]:
     return {name for name, row in ROWS.items() if row in rows and "p2pdma" in rows[row].value.split(", ")}
 
 
-def documents(version: str) -> Iterator[dict[str, Any]]:
+def configurations_for(version: str) -> Iterator[dict[str, Any]]:
     """Nothing, either half, and both halves, for each kind of storage that the release knows and has a row for."""
     excused = [one.mentions for one in deviations() if one.mentions and one.concerns(version)]
     yield {}
@@ -75,8 +75,9 @@ def expected(document: dict[str, Any], release: Release) -> set[str]:
 
 @pytest.mark.parametrize("version", SOURCES)
 def test_rows_of_the_library_are_those_of_the_keys(version: str) -> None:
-    release, asked = release_of(version), list(documents(version))
-    for document, answer in zip(asked, library(version).ask_all(map(json.dumps, asked)), strict=True):
+    release, configurations = release_of(version), list(configurations_for(version))
+    answers = library(version).ask_all(map(json.dumps, configurations))
+    for document, answer in zip(configurations, answers, strict=True):
         storage = enabled(answer.log, release)
         assert answer.accepted is True, document
         assert storage == expected(document, release), document
