@@ -143,7 +143,7 @@ RULES = (
         "no-p2pdma-route",
         re.compile(_WITHOUT_ROUTE),
         _on,
-        "libcufile has no PCI peer-to-peer route to this file system, although its log then shows p2pdma for it",
+        "NVIDIA lists no PCI peer-to-peer route to this file system, although libcufile then logs p2pdma for it",
     ),
     _needs("properties.rdma_dynamic_routing_order", _ROUTING, True),
     _needs("miscellaneous.static_routing_filepath", "miscellaneous.enable_static_routing", True),

@@ -29,7 +29,7 @@ class StorageKey(NamedTuple):
     key: str
     #: first release (major, minor) that reads it
     since: Tuple[int, int]
-    #: False: the library reads the key, but has no P2PDMA route to this storage
+    #: False: the library reads the key, but NVIDIA (gds-diag) lists no P2PDMA route to this storage
     route: bool
 
     @property
