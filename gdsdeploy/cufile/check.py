@@ -17,29 +17,12 @@ from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.cufile import model
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, Place, read
-from gdsdeploy.cufile.model import (
-    BUFFER,
-    EXAMINED_RELEASES,
-    FORCE_COMPAT,
-    GPU_SIZES,
-    LARGEST,
-    Release,
-    known_keys,
-    release_text,
-)
+from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release, known_keys, release_text
+from gdsdeploy.cufile.relations import Settings, relations, trapped
 from gdsdeploy.cufile.verdict import Look, everything_is_there, judge
 
 Severity = Literal["error", "warning"]
 
-#: Keys that need another one: key → (the other key, its required value; None: any).
-_NEEDS = {
-    "properties.rdma_dynamic_routing_order": ("properties.rdma_dynamic_routing", True),
-    "miscellaneous.static_routing_filepath": ("miscellaneous.enable_static_routing", True),
-    "miscellaneous.static_config_filepath": ("miscellaneous.enable_static_config", True),
-    "miscellaneous.enable_static_routing": ("miscellaneous.static_routing_filepath", None),
-    "miscellaneous.enable_static_config": ("miscellaneous.static_config_filepath", None),
-    "properties.rdma_max_backup_devices": ("properties.rdma_multipath_enabled", True),
-}
 _P2PDMA = ".use_pci_p2pdma"
 #: Every value below this depth is wrong: no key lies deeper.
 _DEEP = 6
@@ -144,14 +127,18 @@ def _findings(document: Document, places: _Places, release: Release, machine: Ma
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
     values = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
-    for problem in model.check(plain, release):
-        if problem.id == "buffer-exceeds-request" and _trap(values, release):
-            continue
-        yield _problem(places, problem, release)
+    settings = Settings(values, release)
+    # An older release accepts that one; the finding upgrade-trap reports it.
+    excused = "buffer-exceeds-request" if trapped(settings) else None
+    problems = [problem for problem in model.check(plain, release) if problem.id != excused]
+    yield from (_problem(places, problem, release) for problem in problems)
     yield from _ignored(document, document.root, "")
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
-    for kind, key, message in (*_relations(values, release), *(_on(machine, values) if machine else ())):
+    for kind, key, message in (
+        *relations(settings, {problem.key for problem in problems}),
+        *(_on(machine, values) if machine else ()),
+    ):
         yield _finding(kind, key, places.of(key), message)
 
 
@@ -167,31 +154,6 @@ def _problem(places: _Places, problem: model.Problem, release: Release) -> Findi
         message += ", which libcufile enforces from 1.13 on"
     about_value = kind not in {"unknown-key", "newer-key", "dropped-key", "renamed-key", "not-written"}
     return _finding(kind, problem.key, places.of(problem.key, value=about_value), message, hint)
-
-
-def _relations(values: dict[str, Any], release: Release) -> Iterator[tuple[str, str, str]]:
-    """(kind, key, message) of each problem between two keys that rendering doesn't refuse."""
-    if _trap(values, release):
-        yield "upgrade-trap", LARGEST, "without per_buffer_cache_size_kb this is fatal from libcufile 1.13 on"
-    if values.get(FORCE_COMPAT) is True:
-        for name in values:
-            if name.endswith(_P2PDMA) and values[name] is True:
-                yield "p2pdma-contradiction", name, "contradicts force_compat_mode: true, which wins"
-    for name, (other, needed) in _NEEDS.items():
-        if name not in values or values[name] is False:
-            continue
-        if other not in values or (needed is not None and values[other] is not needed):
-            value = "" if needed is None else f": {str(needed).lower()}"
-            yield "no-effect", name, f"does nothing without {other}{value}"
-    sizes = values.get(GPU_SIZES)
-    if isinstance(sizes, list) and all(type(size) is int for size in sizes) and sizes != sorted(set(sizes)):
-        yield "slab-order", GPU_SIZES, f"must ascend (found {', '.join(map(str, sizes))})"
-
-
-def _trap(values: dict[str, Any], release: Release) -> bool:
-    """A request size that newer releases refuse because their buffer is larger by default."""
-    largest = values.get(LARGEST)
-    return release < (1, 13) and BUFFER not in values and type(largest) is int and largest < 1024
 
 
 def _on(machine: MachineFacts, values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

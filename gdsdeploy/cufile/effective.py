@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from gdsdeploy.cufile import document
 from gdsdeploy.cufile.library import TIMEOUT, Answer, Library
-from gdsdeploy.cufile.model import NEWEST, keys, release_of
+from gdsdeploy.cufile.model import NEWEST, half_set_p2pdma, keys, release_of
 from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
-#: knows the key but doesn't log its value; default and follows: the file doesn't set the key, and the value is the
-#: default, or follows from another key
-State = Literal["set", "differs", "ignored", "not logged", "default", "follows"]
+#: knows the key but doesn't log its value; half-set: it does nothing without another key of PCI P2PDMA; default and
+#: follows: the file doesn't set the key, and the value is the default, or follows from another key
+State = Literal["set", "differs", "ignored", "not logged", "half-set", "default", "follows"]
+#: States of a key that the file sets in vain.
+_IN_VAIN = ("differs", "ignored", "half-set")
+_MARKS: Mapping[State, str] = {"differs": "≠", "ignored": "✗", "not logged": "?", "half-set": "½", "follows": "→"}
 
 #: Fields of an answer in its JSON object.
 _ANSWER_KEYS = ("accepted", "reason", "key", "error", "hung", "seconds")
@@ -56,7 +59,7 @@ class Effective:
             end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
             why = [*_ERROR.findall(answer.log)[-1:], *answer.output[-1:]]
             return f"libcufile {self.libcufile} {end} without logging its values" + (f": {why[0]}" if why else "")
-        lost = [f"{v.key} ({v.state})" for v in self.values if v.state in {"differs", "ignored"}]
+        lost = [f"{v.key} ({v.state})" for v in self.values if v.state in _IN_VAIN]
         return f"without the intended effect: {', '.join(lost)}" if lost else None
 
     def to_json(self) -> str:
@@ -83,9 +86,10 @@ def effective(
 
 
 def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version: str) -> Iterator[Value]:
-    release_keys = keys(min(release_of(version), NEWEST))
-    file_keys: set[str] = set()
-    for key, value in _keys_of(content):
+    release = min(release_of(version), NEWEST)
+    release_keys, intended, file_keys = keys(release), dict(_keys_of(content)), set()
+    half_set = {problem.key for problem in half_set_p2pdma(intended, release)}
+    for key, value in intended.items():
         used = logged(key, answer.effective)
         file_keys.add(SHOWN.get(key, key))
         state: State = "set"
@@ -93,6 +97,8 @@ def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version
             state = "not logged" if key in release_keys else "ignored"
         elif not same(value, used):
             state = "differs"
+        elif key in half_set:
+            state = "half-set"
         yield Value(key, as_logged(value), used, logged(key, defaults), state)
     names = {shown: key for key, shown in SHOWN.items()}
     for shown, used in answer.effective.items():
@@ -124,7 +130,7 @@ def text(result: Effective, *, every: bool) -> str:
     rows: list[Sequence[str]] = [("", "key", "intended", "effective", "default")]
     for value in result.values:
         if every or value.intended is not None or value.state != "default":
-            mark = {"differs": "≠", "ignored": "✗", "not logged": "?", "follows": "→"}.get(value.state, "")
+            mark = _MARKS.get(value.state, "")
             used = value.effective or (value.state if value.state in {"ignored", "not logged"} else "")
             rows.append((mark, value.key, value.intended or "-", used, value.default or "-"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -6,13 +6,25 @@ Pure.  The text is edited in place: comments, layout and all other bytes stay.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gdsdeploy.cufile.check import Finding, check
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Member, Node, read
-from gdsdeploy.cufile.model import BUFFER, LARGEST, Key, Release, keys, known_keys, release_text
+from gdsdeploy.cufile.model import (
+    BUFFER,
+    LARGEST,
+    NVME_P2PDMA,
+    P2PDMA,
+    Key,
+    Release,
+    half_set_p2pdma,
+    keys,
+    known_keys,
+    release_text,
+)
+from gdsdeploy.host.libcufile import p2pdma
 
 #: renamed, removed, added, limited: an edit of the text.  default: the file doesn't set the key, whose
 #: default changed.
@@ -57,15 +69,19 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
     edits: list[_Edit] = []
     changes: list[Change] = []
     removals: list[tuple[Node, Member]] = []
+    orphan = P2PDMA if _without_storage(document, source, target) else None
     for parent, member, name in _members(document.root, ""):
         change, edit = _change_of(document, member, name, source, target)
+        if name == orphan:
+            message = f"libcufile {release_text(target)} has no PCI P2PDMA to the storage that the file enables it for"
+            change = Change("removed", name, document.place(member.start).line, "true", "", message)
         if change is not None:
             changes.append(change)
         if edit is not None:
             edits.append(edit)
         elif change is not None:
             removals.append((parent, member))
-    for change, edit in _sizes(document, source):
+    for change, edit in (*_sizes(document, source), *_storage_key(document, source, target)):
         changes.append(change)
         edits.append(edit)
     changes += _defaults(document, source, target)
@@ -155,12 +171,63 @@ def _default(name: str, release: Release) -> int:
 
 
 def _insertion(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
-    """A key before another one, on a line of its own where that has one."""
+    """A key before another one."""
+    text = f'"{name.rsplit(".", 1)[-1]}": {value}'
+    return Change("added", name, 0, "", str(value), why), _before(document, beside, text)
+
+
+def _before(document: Document, beside: Member, text: str) -> _Edit:
+    """``text`` as the member before another one, on a line of its own where that has one."""
     line_start = document.text.rfind("\n", 0, beside.start) + 1
     indent = document.text[line_start : beside.start]
     gap = "\n" + indent if line_start and not indent.strip() else " "
-    text = f'"{name.rsplit(".", 1)[-1]}": {value},{gap}'
-    return Change("added", name, 0, "", str(value), why), (beside.start, beside.start, text)
+    return beside.start, beside.start, f"{text},{gap}"
+
+
+def _storage_key(document: Document, source: Release, target: Release) -> Iterator[tuple[Change, _Edit]]:
+    """Write the key of NVMe disks, the only storage that PCI P2PDMA had before each kind got its own key."""
+    if not known_keys()[P2PDMA].read_by(source) or source >= p2pdma.OWN_KEYS_SINCE:
+        return
+    if any(problem.key == P2PDMA for problem in half_set_p2pdma(_values(document), target)):
+        edit = _completion(document, NVME_P2PDMA.split("."), "true")
+        if edit is not None:
+            since = release_text(p2pdma.OWN_KEYS_SINCE)
+            why = f"from {since} on NVMe disks need this key besides {P2PDMA}"
+            yield Change("added", NVME_P2PDMA, 0, "", "true", why), edit
+
+
+def _without_storage(document: Document, source: Release, target: Release) -> bool:
+    """Whether the target reads no key of the storage for which the file enables P2PDMA; before 1.16 that is NVMe."""
+    values = _values(document)
+    if source < p2pdma.OWN_KEYS_SINCE or values.get(P2PDMA) is not True or any(half_set_p2pdma(values, source)):
+        return False
+    own = [row.name for row in p2pdma.keys_for(target)] or [NVME_P2PDMA]
+    return not any(values.get(name) is True for name in own)
+
+
+def _values(document: Document) -> dict[str, Any]:
+    """Dotted name → the scalar that counts, for every known key of the file."""
+    members = {name: document.find(*name.split(".")) for name in known_keys()}
+    return {name: member.value.value for name, member in members.items() if member is not None}
+
+
+def _completion(document: Document, path: Sequence[str], value: str) -> _Edit | None:
+    """Add a key and its missing sections; None if the file has the key, or something else in place of a section."""
+    node = document.root
+    for number, name in enumerate(path):
+        sections = path[number + 1 :]
+        content = "".join(f'{{"{section}": ' for section in sections) + value + "}" * len(sections)
+        member = node.last(name)
+        if member is None and node.members:
+            return _before(document, node.members[0], f'"{name}": {content}')
+        if member is None:
+            return node.start + 1, node.start + 1, f'"{name}": {content}'
+        if member.value.kind == "null":
+            return member.value.start, member.value.end, content
+        if member.value.kind != "object":
+            return None
+        node = member.value
+    return None
 
 
 def _defaults(document: Document, source: Release, target: Release) -> Iterator[Change]:

@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.errors import nearest
+from gdsdeploy.host.libcufile import p2pdma
 
 #: (major, minor) of a libcufile version
 Release = tuple[int, int]
@@ -42,7 +43,9 @@ CACHE = "properties.max_device_cache_size_kb"
 LARGEST = "properties.max_direct_io_size_kb"
 ALLOW_COMPAT = "properties.allow_compat_mode"
 FORCE_COMPAT = "properties.force_compat_mode"
-P2PDMA = "properties.use_pci_p2pdma"
+P2PDMA = p2pdma.GLOBAL
+#: The same for NVMe disks, from 1.16 on.
+NVME_P2PDMA = "block.nvme.use_pci_p2pdma"
 
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
@@ -223,7 +226,7 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]
 def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
     every = known_keys()
     if any(candidate.startswith(name + ".") for candidate in every):
-        return Problem(name, f"expected an object (found {_shown(value)})", "wrong-type")
+        return Problem(name, f"expected an object (found {shown(value)})", "wrong-type")
     key = every.get(name)
     if key is not None and release < release_of(key.since):
         message = f"libcufile reads this key from {key.since} on; this is {release_text(release)}"
@@ -239,6 +242,10 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
             return Problem(
                 name, f"libcufile no longer reads this key; it is {candidate.key} now", "renamed-key", candidate.key
             )
+    section = name.rpartition(".")[2]
+    if any(candidate.startswith(section + ".") for candidate in every):
+        message = f"unknown key, which libcufile would ignore: {section} is a section at the top of the file"
+        return Problem(name, message, "unknown-key", section)
     near = _nearest(name, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)
@@ -257,7 +264,7 @@ def _nearest(name: str, candidates: Mapping[str, Key]) -> str | None:
 def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:
     """(kind, message) of each problem of a value."""
     if not _is(value, key.type):
-        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_shown(value)})"
+        yield "wrong-type", f"expected {_WORDS[key.type]} (found {shown(value)})"
         return
     limits = key.limits_for(release)
     for part in value if isinstance(value, (list, tuple)) else (value,):
@@ -285,23 +292,23 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, s
     high = limits.max if limits.max is not None else (_UINT_MAX // 2 if key.type == "int" else _UINT_MAX)
     if not low <= value <= high:
         also = "".join(f" or {number}" for number in limits.also)
-        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_shown(value)})"
+        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {shown(value)})"
     elif limits.multiple and value % limits.multiple:
         yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
 
 
 def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.words and value not in limits.words:
-        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_shown(value)})"
+        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {shown(value)})"
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        yield "bad-format", f"must look like {limits.pattern} (found {_shown(value)})"
+        yield "bad-format", f"must look like {limits.pattern} (found {shown(value)})"
     if limits.form == "path" and not value.startswith("/"):
-        yield "bad-format", f"must be an absolute path (found {_shown(value)})"
+        yield "bad-format", f"must be an absolute path (found {shown(value)})"
     if limits.form == "address":
         try:
             ipaddress.ip_address(value)
         except ValueError:
-            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_shown(value)})"
+            yield "bad-format", f"must be an IPv4 or IPv6 address (found {shown(value)})"
 
 
 def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:
@@ -326,9 +333,28 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
     if effective(FORCE_COMPAT) is True and effective(ALLOW_COMPAT) is False:
         message = "contradicts allow_compat_mode: false, which the library then ignores"
         yield Problem(FORCE_COMPAT, message, "compat-contradiction")
+    yield from half_set_p2pdma({name: get(document, name) for name in readable}, release)
 
 
-def _shown(value: object) -> str:
+def half_set_p2pdma(values: Mapping[str, Any], release: Release) -> Iterator[Problem]:
+    """The missing half of PCI P2PDMA, which from 1.16 on takes ``P2PDMA`` and the key of some kind of storage.
+
+    values: dotted key → the file's value, None for none.  Compat mode, where it is forced, makes both moot.
+    """
+    if values.get(FORCE_COMPAT) is True:
+        return
+    storage_keys = [row.name for row in p2pdma.keys_for(min(release, NEWEST))]
+    own = [name for name in storage_keys if values.get(name) is True]
+    if values.get(P2PDMA) is True and storage_keys and not own:
+        since = release_text(p2pdma.OWN_KEYS_SINCE)
+        message = f"does nothing from {since} on without the key of some storage, such as {NVME_P2PDMA}: true"
+        yield Problem(P2PDMA, message, "p2pdma-half-set")
+    elif values.get(P2PDMA) is not True:
+        for name in own:
+            yield Problem(name, f"does nothing without {P2PDMA}: true", "p2pdma-half-set")
+
+
+def shown(value: object) -> str:
     """A value in a message, cut where it would fill the screen."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

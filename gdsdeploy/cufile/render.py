@@ -20,6 +20,7 @@ from gdsdeploy.cufile.fit import FitTarget, fit
 from gdsdeploy.cufile.model import Document, Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
+from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
 
 #: Where the library looks first.
@@ -111,7 +112,9 @@ def usage(profile: Profile, variant: Variant) -> list[str]:
 
 def _refuse(name: str, profile: Profile, libcufile: str, release: Release, result: Document) -> None:
     problems = _against_mode(profile, libcufile, release)
-    problems += [(f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(result, release)]
+    contradictory = {key for key, _ in problems}
+    refused = ((f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(result, release))
+    problems += [(key, message) for key, message in refused if key not in contradictory]
     if problems:
         lines = [f"profiles.{name}.{key}: {message}" for key, message in problems]
         hint = f"The keys and limits are those of libcufile {libcufile}, which the lock has for this profile"
@@ -142,6 +145,9 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, t
     }
     if model.P2PDMA in release_keys:
         values[model.P2PDMA] = (profile.mode == "p2pdma", mode)
+    if model.NVME_P2PDMA in release_keys and profile.mode == "p2pdma":
+        # A profile says nothing about other kinds of storage; the fleet file adds their keys.
+        values[model.NVME_P2PDMA] = (True, mode)
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
     return values
@@ -178,6 +184,10 @@ def _against_mode(profile: Profile, libcufile: str, release: Release) -> list[tu
     if isinstance(value, bool) and model.P2PDMA in keys(release) and value != (profile.mode == "p2pdma"):
         message = f"contradicts mode: {profile.mode}, which sets this key; change the mode instead"
         problems.append((f"cufile.{model.P2PDMA}", message))
+    if profile.mode != "p2pdma":
+        own = (row.name for row in p2pdma.keys_for(min(release, model.NEWEST)))
+        message = f"contradicts mode: {profile.mode}, which rules this path out; change the mode instead"
+        problems += [(f"cufile.{key}", message) for key in own if get(profile.cufile, key) is True]
     if profile.mode == "compat":
         problems += [
             ("storage", f"{mount.mount}: mode: compat has no {mount.path} path; write path: compat or change the mode")

@@ -93,7 +93,7 @@ def _one(name: str, value: Any) -> bytes:
     values = {name: value}
     if name == "properties.max_direct_io_size_kb" and isinstance(value, int):
         values["properties.per_buffer_cache_size_kb"] = 64
-    return _write(random.Random(0), _nest(values)).encode()
+    return _write(random.Random(0), nest(values)).encode()
 
 
 def document(random_: random.Random, release: Release) -> bytes:
@@ -109,7 +109,7 @@ def document(random_: random.Random, release: Release) -> bytes:
         values[random_.choice(("properties", "fs", "fs.lustre", "logging", "denylist", "sparse", "x"))] = Raw(
             random_.choice(("3", "[]", "null", '"x"', "true"))
         )
-    text = _write(random_, _nest(values))
+    text = _write(random_, nest(values))
     if kind == "hostile":
         letters = list(text)
         for _ in range(random_.randint(1, 4)):
@@ -159,7 +159,7 @@ def _value(random_: random.Random, key: Key, release: Release) -> Any:
     return {"/tmp": {"rdma_dev_addr_list": ["192.0.2.1"]}} if key.type == "object" and random_.random() < 0.5 else None
 
 
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
+def nest(values: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")

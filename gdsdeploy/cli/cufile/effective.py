@@ -53,6 +53,7 @@ def command(
     \b
       ≠   the library uses another value
       ✗   the library doesn't know the key, and ignores it
+      ½   it does nothing without the other key of PCI P2PDMA
       ?   the library doesn't report its value
       →   FILE doesn't set the key; its value follows from another one
 

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.cli import main
 from gdsdeploy.cufile.effective import Effective, Value, effective, text
 from gdsdeploy.cufile.library import Answer
-from gdsdeploy.cufile.model import known_keys
+from gdsdeploy.cufile.model import P2PDMA, known_keys
 from gdsdeploy.host.facts.effective import SHOWN, differences, given_keys, same
 from tests.cufile import libraries
 
@@ -55,6 +55,30 @@ def test_a_key_of_a_newer_release_is_ignored() -> None:
     newer = {"properties": {"use_pci_p2pdma": True}}
     assert values("1.9.1.3", newer)["properties.use_pci_p2pdma"].state == "ignored"
     assert values("1.13.1.3", newer)["properties.use_pci_p2pdma"].state == "set"
+
+
+NVME = "block.nvme.use_pci_p2pdma"
+
+
+@pytest.mark.parametrize(
+    ("version", "properties", "block", "states", "problem"),
+    [
+        ("1.15.1.6", True, None, {P2PDMA: "set"}, None),
+        ("1.16.1.26", True, None, {P2PDMA: "half-set"}, f"without the intended effect: {P2PDMA} (half-set)"),
+        ("1.20.0.107", True, False, {P2PDMA: "half-set", NVME: "set"}, f"{P2PDMA} (half-set)"),
+        ("1.20.0.107", None, True, {NVME: "half-set"}, f"{NVME} (half-set)"),
+        ("1.20.0.107", True, True, {P2PDMA: "set", NVME: "set"}, None),
+    ],
+)
+def test_either_half_of_p2pdma_alone_has_no_effect(
+    version: str, properties: bool | None, block: bool | None, states: dict[str, str], problem: str | None
+) -> None:
+    document: dict[str, Any] = {} if properties is None else {"properties": {"use_pci_p2pdma": properties}}
+    document |= {} if block is None else {"block": {"nvme": {"use_pci_p2pdma": block}}}
+    (result,) = effective(libraries.library(version), {"cufile.json": json.dumps(document).encode()})
+    assert {value.key: value.state for value in result.values if value.intended} == states
+    assert result.problem is None if problem is None else str(result.problem).endswith(problem)
+    assert ("½" in text(result, every=False)) is (problem is not None)
 
 
 def test_what_another_key_overrules_differs() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.model import check, get, release_of
-from gdsdeploy.cufile.render import document, log_dir, render
+from gdsdeploy.cufile.render import document, log_dir, render, render_profile
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
@@ -115,6 +115,49 @@ def test_switches_of_the_mode(mode: str, version: str, switches: dict[str, bool]
     properties = document("gds", profile(mode=mode), version)["properties"]
     assert switches.items() <= properties.items()
     assert ("use_pci_p2pdma" in properties) is ("use_pci_p2pdma" in switches)
+
+
+NVME = "block.nvme.use_pci_p2pdma"
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "value"),
+    [
+        ("p2pdma", "1.13.0.11", None),
+        ("p2pdma", "1.15.1.6", None),
+        ("p2pdma", "1.16.0.49", True),
+        ("p2pdma", "1.20.0.107", True),
+        # A newer library is treated as the newest known one.
+        ("p2pdma", "1.25.0.1", True),
+        ("nvidia-fs", "1.20.0.107", None),
+        ("compat", "1.20.0.107", None),
+    ],
+)
+def test_disks_have_a_key_of_their_own_for_p2pdma_from_1_16_on(mode: str, version: str, value: bool | None) -> None:
+    rendering = render_profile("gds", profile(mode=mode), version)
+    assert get(rendering.document, NVME) is value
+    assert rendering.sources.get(NVME) == (f"the mode {mode}" if value else None)
+
+
+def test_the_fleet_file_adds_other_storage_to_p2pdma_and_may_leave_disks_out() -> None:
+    cufile = {"block": {"nvme": {"use_pci_p2pdma": False}, "nvmeof": {"use_pci_p2pdma": True}}}
+    block = document("gds", profile(mode="p2pdma", cufile=cufile), "1.20.0.107")["block"]
+    assert block == cufile["block"]
+    cufile["block"]["nvmeof"]["use_pci_p2pdma"] = False
+    words = errors("1.20.0.107", mode="p2pdma", cufile=cufile)
+    assert words == (
+        "profiles.gds.cufile.properties.use_pci_p2pdma: "
+        f"does nothing from 1.16 on without the key of some storage, such as {NVME}: true"
+    )
+
+
+@pytest.mark.parametrize("mode", ["nvidia-fs", "compat"])
+def test_a_storage_key_of_p2pdma_contradicts_other_modes(mode: str) -> None:
+    cufile = {"fs": {"virtiofs": {"use_pci_p2pdma": True}}}
+    assert errors("1.20.0.107", mode=mode, cufile=cufile) == (
+        "profiles.gds.cufile.fs.virtiofs.use_pci_p2pdma: "
+        f"contradicts mode: {mode}, which rules this path out; change the mode instead"
+    )
 
 
 def test_empty_sections_are_left_out() -> None:

@@ -25,6 +25,8 @@ from tests.cufile.documents import document
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
+TABLE = '{"mount_table": {"/": {"rdma_dev_addr_list": ["192.0.2.2"]}}}'
+SLABS = '"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64], "slab_count": [1]}'
 MACHINE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
 
 
@@ -68,6 +70,46 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
          ["1:38 error compat-contradiction properties.force_compat_mode"]),
         ("1.16", '{"properties": {"force_compat_mode": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}', True,
          ["1:64 error p2pdma-contradiction block.nvme.use_pci_p2pdma"]),
+        # The two halves of P2PDMA; up to 1.15 there is but one.
+        ("1.16", '{"properties":\n{"use_pci_p2pdma": true}}', True,
+         ["2:20 error p2pdma-half-set properties.use_pci_p2pdma"]),
+        ("1.20", '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": false}}}', True,
+         ["1:35 error p2pdma-half-set properties.use_pci_p2pdma"]),
+        ("1.20", '{"block": {"nvme":\n {"use_pci_p2pdma": true}}}', True,
+         ["2:21 error p2pdma-half-set block.nvme.use_pci_p2pdma"]),
+        ("1.20", '{"properties": {"use_pci_p2pdma": false}, "fs": {"virtiofs": {"use_pci_p2pdma": true}}}', True,
+         ["1:81 error p2pdma-half-set fs.virtiofs.use_pci_p2pdma"]),
+        ("1.20", '{"properties": {"use_pci_p2pdma": true}, "block": {"nvmeof": {"use_pci_p2pdma": true}}}', True, []),
+        ("1.15", '{"properties": {"use_pci_p2pdma": true}}', True, []),
+        ("1.20", '{"properties": {"use_pci_p2pdma": false}}', True, []),
+        ("1.16", '{"properties": {"use_pci_p2pdma": true}, "fs": {"gpfs": {"use_pci_p2pdma": true}}}', True,
+         ["1:58 warning no-p2pdma-route fs.gpfs.use_pci_p2pdma"]),
+        ("1.20", '{"properties": {"rdma_dynamic_routing": true}}', True,
+         ["1:17 warning no-effect properties.rdma_dynamic_routing"]),
+        ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": []}}', True,
+         ["1:17 warning no-effect properties.rdma_dynamic_routing"]),
+        ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": ["192.0.2.1"]}}', True, []),
+        ("1.20", '{"properties": {"rdma_dynamic_routing": true}, "fs": {"nfs": ' + TABLE + "}}", True, []),
+        ("1.20", '{"fs": {"nfs": {"rdma_dev_addr_list": ["192.0.2.1"],\n ' + TABLE[1:] + "}}", True,
+         ["2:2 warning two-address-lists fs.nfs.mount_table"]),
+        ("1.20", '{"properties": {"rdma_dev_addr_list": ["192.0.2.1", "2001:db8::1"]}}', True,
+         ["1:17 warning ipv6-address properties.rdma_dev_addr_list"]),
+        ("1.20", '{"fs": {"nfs": {"mount_table": {"/": {"rdma_dev_addr_list": ["::1"]}}}}}', True,
+         ["1:17 warning ipv6-address fs.nfs.mount_table"]),
+        ("1.20", '{"properties": {"rdma_topN_ranks": 0}}', True,
+         ["1:17 warning no-near-interface properties.rdma_topN_ranks"]),
+        ("1.20", '{"properties": {"rdma_topN_ranks": 1}}', True, []),
+        ("1.20", '{"properties": {"max_device_cache_size_kb": 65536}}', True,
+         ["1:17 warning small-cache properties.max_device_cache_size_kb"]),
+        ("1.20", '{"properties": {"io_batchsize": 129, "max_device_cache_size_kb": 131072}}', True,
+         ["1:17 warning small-cache properties.io_batchsize"]),
+        ("1.20", '{"properties": {"per_buffer_cache_size_kb": 512, "max_device_cache_size_kb": 65536}}', True, []),
+        # Slabs replace both sizes.
+        ("1.20", '{"properties": {"max_device_cache_size_kb": 64, ' + SLABS + "}}", True, []),
+        ("1.20", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
+        ("1.4", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
+        ("1.20", '{"miscellaneous": {"enable_static_routing": true}}', True,
+         ["1:20 warning no-effect miscellaneous.enable_static_routing"]),
         ("1.18", '{"properties": {"rdma_multipath_enabled": true, "rdma_io_retry_count": 11}}', True,
          ["1:72 error clamped properties.rdma_io_retry_count"]),
         ("1.18", '{"properties": {"rdma_max_backup_devices": 3}}', True,
@@ -98,7 +140,10 @@ def test_each_finding(release: str, text: str, accepted: bool, expected: list[st
         ('{"denylist": {"devices": ["/dev/null", "/dev/nvme0n1"]}}', True, ["not-a-block-device denylist.devices"]),
         ('{"fs": {"nfs": {"mount_table": {"/nope": {"rdma_dev_addr_list": ["192.0.2.1"]}}}}}', False,
          ["missing-path fs.nfs.mount_table"]),
-        ('{"properties": {"use_pci_p2pdma": true}}', True, ["no-p2pdma properties.use_pci_p2pdma"]),
+        ('{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}', True,
+         ["no-p2pdma properties.use_pci_p2pdma", "no-p2pdma block.nvme.use_pci_p2pdma"]),
+        ('{"miscellaneous": {"enable_static_routing": true, "static_routing_filepath": "/nope"}}', True,
+         ["missing-path miscellaneous.static_routing_filepath"]),
     ],
 )  # fmt: skip
 def test_what_this_machine_has_to_say(text: str, accepted: bool, expected: list[str]) -> None:

@@ -15,10 +15,10 @@ from gdsdeploy import cli
 from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.migrate import migrate
-from gdsdeploy.cufile.model import EXAMINED_RELEASES
+from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys
 from gdsdeploy.cufile.verdict import judge
 from gdsdeploy.errors import CufileInvalid
-from tests.cufile.documents import document
+from tests.cufile.documents import document, nest
 
 LAID_OUT = """\
 {
@@ -89,12 +89,50 @@ def test_down_takes_lines_and_commas_out_and_lowers_numbers() -> None:
          '{"profile": {"cufile_stats": 1\n  }\n}'),
         ((1, 20), (1, 4), '{"sparse": {"p2p_compat_enable": true, "min_p2pdma_threshold_kb": 4}}', '{"sparse": { }}'),
         ((1, 20), (1, 20), "{}", "{}"),
+        ((1, 15), (1, 16), '{"properties": {"use_pci_p2pdma": true}}',
+         '{"block": {"nvme": {"use_pci_p2pdma": true}}, "properties": {"use_pci_p2pdma": true}}'),
+        ((1, 13), (1, 20), '{"properties": {"use_pci_p2pdma": true}, "block": {}}',
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}'),
+        ((1, 13), (1, 20), '{"properties": {"use_pci_p2pdma": true}, "block": null}',
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}'),
+        ((1, 15), (1, 16), '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": null}}}',
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}'),
+        ((1, 15), (1, 16), '{"properties": {"use_pci_p2pdma": true}, "block": {"raid": {}}}',
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}, "raid": {}}}'),
+        ((1, 15), (1, 16), '{"properties": {"use_pci_p2pdma": false}}', '{"properties": {"use_pci_p2pdma": false}}'),
+        ((1, 14), (1, 15), '{"properties": {"use_pci_p2pdma": true}}', '{"properties": {"use_pci_p2pdma": true}}'),
+        ((1, 16), (1, 15),
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}',
+         '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {}}}'),
+        # Older releases have P2PDMA, but not for that storage.
+        ((1, 20), (1, 16), '{"properties": {"use_pci_p2pdma": true}, "block": {"raid1": {"use_pci_p2pdma": true}}}',
+         '{"properties": {}, "block": {"raid1": {}}}'),
+        ((1, 16), (1, 15), '{"properties": {"use_pci_p2pdma": true}, "fs": {"virtiofs": {"use_pci_p2pdma": true}}}',
+         '{"properties": {}, "fs": {"virtiofs": {}}}'),
     ],
 )  # fmt: skip
 def test_each_kind_of_edit(source: tuple[int, int], target: tuple[int, int], text: str, expected: str) -> None:
     moved = migrate(text.encode(), source, target)
     assert " ".join(moved.text.split()) == " ".join(expected.split())
     assert moved.problems == ()
+
+
+def test_the_second_key_of_p2pdma_gets_its_line_and_is_reported() -> None:
+    text = '{\n  // ours\n  "properties": {\n    "use_pci_p2pdma": true\n  }\n}\n'
+    moved = migrate(text.encode(), (1, 15), (1, 20))
+    second = '  "block": {"nvme": {"use_pci_p2pdma": true}},\n'
+    assert moved.text == text.replace('  "properties"', second + '  "properties"')
+    (added,) = [one for one in moved.changes if one.kind == "added"]
+    assert str(added) == (
+        "added: block.nvme.use_pci_p2pdma (none → true): "
+        "from 1.16 on NVMe disks need this key besides properties.use_pci_p2pdma"
+    )
+
+
+def test_a_half_set_pair_is_an_error_of_the_file() -> None:
+    """The source already needs both keys, so it isn't known which storage was meant."""
+    moved = migrate(b'{"properties": {"use_pci_p2pdma": true}}', (1, 16), (1, 20))
+    assert [(one.id, one.key) for one in moved.problems] == [("p2pdma-half-set", "properties.use_pci_p2pdma")]
 
 
 def test_a_default_that_changed_is_said_and_not_written() -> None:
@@ -118,6 +156,21 @@ def test_what_was_right_is_right_for_the_target(seed: int, source: tuple[int, in
     assert judge(moved.text.encode("utf-8", "surrogateescape"), target).accepted
     again = migrate(moved.text.encode("utf-8", "surrogateescape"), target, target)
     assert [one for one in again.changes if one.kind != "default"] == []
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([name for name in known_keys() if "p2pdma" in name]), st.sampled_from([True, False, None])
+    ),
+    st.sampled_from(EXAMINED_RELEASES),
+    st.sampled_from(EXAMINED_RELEASES),
+)
+def test_p2pdma_keys_that_were_right_are_right_for_the_target(
+    values: dict[str, bool | None], source: tuple[int, int], target: tuple[int, int]
+) -> None:
+    text = json.dumps(nest(values)).encode()
+    if not check(text, source).errors:
+        assert migrate(text, source, target).problems == ()
 
 
 def test_text_that_is_none() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.cufile.model import NEWEST, OLDEST, Problem, check, keys, known_keys, release_of
+from gdsdeploy.host.libcufile import p2pdma
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "gdscheck"
 REPORTS = sorted(EVIDENCE.glob("*ngpu1.no-nvidia-fs.noconfig.txt")) + sorted(
@@ -85,6 +86,7 @@ def test_defaults_are_what_the_library_reports_about_itself(report: Path) -> Non
         ("1.9", {"profile": {"io_batchsize": 5}}, "did you mean properties.io_batchsize?"),
         ("1.9", {"blacklist": {"mounts": ["/x"]}}, "no longer reads this key; it is denylist.mounts now"),
         ("1.9", {"loging": {"level": "INFO"}}, "which libcufile would ignore (did you mean logging.level?)"),
+        ("1.16", {"fs": {"block": {"nvme": {}}}}, "would ignore: block is a section at the top of the file"),
         ("1.9", {"nonsense": {}}, "nonsense: unknown key, which libcufile would ignore"),
         ("1.9", {"properties": {"use_pci_p2pdma": True}}, "libcufile reads this key from 1.13 on; this is 1.9"),
         ("1.16", {"profile": {"nvtx": True}}, "libcufile reads this key up to 1.15; this is 1.16"),
@@ -158,3 +160,17 @@ _VALUES = st.recursive(
 def test_any_document_is_judged_and_never_breaks_the_check(document: dict[str, Any], minor: int) -> None:
     for problem in check(document, (1, minor)):
         assert problem.message
+
+
+def test_the_table_of_p2pdma_keys_and_keys_yml_agree() -> None:
+    """Hosts have the table, and the controller also keys.yml."""
+    name = ".use_pci_p2pdma"
+    expected = {key.key: release_of(key.since) for key in known_keys().values() if key.key.endswith(name)}
+    assert {p2pdma.GLOBAL: (1, 13), **{row.name: row.since for row in p2pdma.storage_keys()}} == expected
+    assert min(row.since for row in p2pdma.storage_keys()) == p2pdma.OWN_KEYS_SINCE
+    assert p2pdma.keys_for((1, 15)) == ()
+    assert {row.storage for row in p2pdma.storage_keys()} - {row.storage for row in p2pdma.keys_for((1, 18))} == {
+        "raid1",
+        "raid10",
+        "panfs",
+    }
