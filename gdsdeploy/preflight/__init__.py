@@ -13,12 +13,12 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.preflight import ingredients, record, root, trial
 from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
-from gdsdeploy.preflight.record import Mode, PreflightRecord
+from gdsdeploy.preflight.record import Answer, Mode, PreflightRecord
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
 
-__all__ = ["Cell", "Mode", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
+__all__ = ["Answer", "Cell", "Mode", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
 
 #: A context manager that shows a long step while it runs.
 Step = Callable[[str], AbstractContextManager[None]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,19 +17,41 @@ from gdsdeploy.model.lock import Target
 Mode = Literal["quick", "full"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: The packages that modules are built from.
 _PARTS: Final = ("kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source", "doca")
 
 
+class Answer(enum.StrEnum):
+    """Whether a module, or a whole stack, builds or would load."""
+
+    YES = "yes"
+    NO = "no"
+    #: it was tried, and the result doesn't decide it
+    UNKNOWN = "unknown"
+    NOT_TRIED = "not tried"
+
+    @staticmethod
+    def of(decided: bool | None) -> Answer:
+        """The answer of something that was tried; None: undecided."""
+        return {True: Answer.YES, False: Answer.NO, None: Answer.UNKNOWN}[decided]
+
+    @staticmethod
+    def worst(answers: Iterable[Answer]) -> Answer:
+        """The answer of a stack for those of its modules: yes only if there are some, and each is yes."""
+        present = set(answers)
+        order = (Answer.NO, Answer.UNKNOWN, Answer.NOT_TRIED, Answer.YES)
+        return next((answer for answer in order if answer in present), Answer.NOT_TRIED)
+
+
 @dataclass(frozen=True)
 class ModuleResult:
-    """One module of a stack; ``builds`` and ``loads`` are None where the trial can't tell."""
+    """One module of a stack; ``driver`` stands for all of the driver's modules where their common build fails."""
 
     module: str
-    builds: bool | None
-    loads: bool | None
-    #: findings of its audit (host/kmod/findings.py); older records have no outcome
+    builds: Answer
+    loads: Answer
+    #: findings of its audit (host/kmod/findings.py)
     findings: tuple[dict[str, str], ...] = ()
     #: the compiler's first error line, with tree and kernel
     error: str = ""
@@ -35,7 +59,10 @@ class ModuleResult:
 
 @dataclass(frozen=True)
 class PreflightRecord:
-    """The result for one stack: whether its modules build, and whether the kernel would load them."""
+    """The result for one stack: whether its modules build, and whether the kernel would load them.
+
+    ``builds`` and ``loads`` are ``Answer.worst`` over every module that the stack needs, whether tried or not.
+    """
 
     kernel: str
     driver: str
@@ -45,9 +72,8 @@ class PreflightRecord:
     mode: Mode
     #: ``sha256:…`` over the packages that it depends on
     ingredients: str
-    builds: bool
-    #: None: the trial can't tell
-    loads: bool | None
+    builds: Answer
+    loads: Answer
     modules: tuple[ModuleResult, ...]
     #: of the whole run
     seconds: float
@@ -63,8 +89,23 @@ class PreflightRecord:
 
     @property
     def ok(self) -> bool:
-        """Whether all modules build and load."""
-        return self.builds and self.loads is True
+        """Whether every module was tried, builds and loads."""
+        return self.builds is Answer.YES and self.loads is Answer.YES
+
+    @property
+    def failed(self) -> bool:
+        """Whether some module doesn't build or would not load."""
+        return Answer.NO in (self.builds, self.loads)
+
+    @property
+    def untried_modules(self) -> tuple[str, ...]:
+        """Modules that weren't compiled."""
+        return tuple(module.module for module in self.modules if module.builds is Answer.NOT_TRIED)
+
+    @property
+    def compiled_modules(self) -> tuple[ModuleResult, ...]:
+        """Modules that were compiled."""
+        return tuple(module for module in self.modules if module.builds is not Answer.NOT_TRIED)
 
     @property
     def error(self) -> str:
@@ -74,7 +115,7 @@ class PreflightRecord:
             f"{module.module}: [{finding['id']}] {finding['message']}"
             for module in self.modules
             for finding in module.findings
-            if module.loads is not True and outcome_of(finding) in (ERROR, UNKNOWN)
+            if module.loads is not Answer.YES and outcome_of(finding) in (ERROR, UNKNOWN)
         ]
         return errors[0] if errors else ""
 
@@ -104,6 +145,14 @@ def find(target: Target, kernel: str = "", driver: str = "", folder: Path | None
     return next((record for record in records if record is not None and record.ingredients == digest), None)
 
 
+def outdated(target: Target, folder: Path | None = None) -> bool:
+    """Whether there is a record of these packages that an older gdsdeploy wrote, which ``find`` doesn't accept."""
+    modes: tuple[Mode, Mode] = ("full", "quick")
+    values = (_document(_path(ingredients(target), mode, folder)) for mode in modes)
+    formats = [value.get("format") for value in values]
+    return any(type(number) is int and number < FORMAT for number in formats)
+
+
 def keep(record: PreflightRecord, folder: Path | None = None) -> Path:
     """Write a record; raises OSError."""
     path = _path(record.ingredients, record.mode, folder)
@@ -116,16 +165,29 @@ def _path(digest: str, mode: Mode, folder: Path | None) -> Path:
     return (folder or paths.state() / "preflight" / "records") / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
 
 
-def _read(path: Path) -> PreflightRecord | None:
+def _document(path: Path) -> dict[str, Any]:
+    """The object in a file; empty if there is none."""
     try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            return None
-        modules = tuple(
-            ModuleResult(**{**module, "findings": tuple(module["findings"])}) for module in value.pop("modules")
-        )
-        return PreflightRecord(
-            **{**value, "modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])}
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read(path: Path) -> PreflightRecord | None:
+    value = _document(path)
+    if value.get("format") != FORMAT:
         return None
+    try:
+        modules = tuple(
+            ModuleResult(**{**module, **_answers(module), "findings": tuple(module["findings"])})
+            for module in value["modules"]
+        )
+        lists = {"modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])}
+        return PreflightRecord(**{**value, **_answers(value), **lists})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _answers(value: dict[str, Any]) -> dict[str, Answer]:
+    return {key: Answer(value[key]) for key in ("builds", "loads")}

@@ -17,10 +17,13 @@ from gdsdeploy.host.errors import StubError
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import StackCandidate
-from gdsdeploy.preflight.record import Mode, ModuleResult, PreflightRecord
+from gdsdeploy.preflight.record import Answer, Mode, ModuleResult, PreflightRecord
 from gdsdeploy.preflight.root import Layer, Root, root
 from gdsdeploy.zipapp import hostapp
 
+#: All of the driver's modules, where their common build fails.
+DRIVER = "driver"
+PEERMEM = "nvidia_peermem"
 _PROGRAM = "gdsdeploy-host.pyz"
 #: Exit statuses of ``kmod audit``: done, failed, unknown.
 _ANSWERS = (0, 1, 3)
@@ -43,9 +46,11 @@ def trial(candidate: StackCandidate, layers: Sequence[Layer], mode: Mode) -> Pre
     with root(layers) as throwaway:
         report = _build(throwaway, target, mode)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
-        if mode == "full" and all(module.builds for module in modules):
+        if mode == "full" and all(module.builds is Answer.YES for module in modules):
             modules = _audit(throwaway, target, modules)
+        modules = [*untried(report, modules), *modules]
         logs = _keep_logs(throwaway, candidate, mode)
+    needed = required(modules, wants_peermem=target.pins.get("rdma") == "peermem")
     errors = [outcome["error"] for outcome in report["modules"] if outcome["error"]]
     return PreflightRecord(
         kernel=candidate.kernel,
@@ -54,8 +59,8 @@ def trial(candidate: StackCandidate, layers: Sequence[Layer], mode: Mode) -> Pre
         nvidia_fs=candidate.nvidia_fs,
         mode=mode,
         ingredients=record.ingredients(target),
-        builds=all(module.builds is not False for module in modules),
-        loads=all_load(modules, wants_peermem=target.pins.get("rdma") == "peermem"),
+        builds=Answer.worst(module.builds for module in needed),
+        loads=Answer.worst(module.loads for module in needed),
         modules=tuple(modules),
         seconds=round(time.monotonic() - begun, 1),
         time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -106,16 +111,31 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     error = outcome["error"]
     # nvidia-peermem needs symbols of modules that OFED builds on the host; without them it is a stub.
     if error is not None and error["id"] == StubError.id:
-        return [ModuleResult(outcome["module"], None, None, error=error["message"])]
+        return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
-        return [ModuleResult(outcome["module"], builds=False, loads=False, error=error["message"])]
+        name = DRIVER if outcome["module"] == DRIVER else _name(outcome["module"])
+        return [ModuleResult(name, Answer.NO, Answer.NO, error=error["message"])]
     return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> ModuleResult:
     findings = tuple(audit["findings"])
     stub = any(finding["id"] == StubError.id for finding in findings)
-    return ModuleResult(name, builds=True, loads=False if stub else audit["ok"], findings=findings)
+    return ModuleResult(name, Answer.YES, Answer.UNKNOWN if stub else Answer.of(audit["ok"]), findings=findings)
+
+
+def untried(report: dict[str, Any], modules: Sequence[ModuleResult]) -> list[ModuleResult]:
+    """The modules of the driver's tree that this build left out.  report: of ``kmod build``."""
+    tried = {module.module for module in modules}
+    if DRIVER in tried:
+        return []
+    names = [_name(name) for name in report["driver_modules"]]
+    return [ModuleResult(name, Answer.NOT_TRIED, Answer.NOT_TRIED) for name in names if name not in tried]
+
+
+def _name(text: str) -> str:
+    """A module's name as the kernel has it."""
+    return text.replace("-", "_")
 
 
 def _audit(throwaway: Root, target: Target, modules: Sequence[ModuleResult]) -> list[ModuleResult]:
@@ -126,16 +146,14 @@ def _audit(throwaway: Root, target: Target, modules: Sequence[ModuleResult]) -> 
     return [_module(module.module, audits[module.module]) if module.module in audits else module for module in modules]
 
 
-def all_load(modules: Sequence[ModuleResult], *, wants_peermem: bool) -> bool | None:
-    """Whether all load; a stub of nvidia-peermem matters only with ``wants_peermem``, and only the host can tell."""
-    answers: list[bool | None] = []
-    for module in modules:
-        is_stub = module.builds is None or any(finding["id"] == StubError.id for finding in module.findings)
-        if not is_stub:
-            answers.append(module.loads)
-        elif wants_peermem:
-            answers.append(None)
-    return False if False in answers else None if None in answers else True
+def required(modules: Sequence[ModuleResult], *, wants_peermem: bool) -> list[ModuleResult]:
+    """The modules that decide about a stack; an untried nvidia-peermem or a stub does only with ``wants_peermem``."""
+    return [module for module in modules if wants_peermem or not _is_idle_peermem(module)]
+
+
+def _is_idle_peermem(module: ModuleResult) -> bool:
+    is_stub = any(finding["id"] == StubError.id for finding in module.findings)
+    return is_stub or (module.module == PEERMEM and module.builds is Answer.NOT_TRIED)
 
 
 def _keep_logs(throwaway: Root, candidate: StackCandidate, mode: Mode) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class Trial:
     record: PreflightRecord | None
     #: whether hosts of the profile have the same packages already
     same: bool = False
+    #: whether there is a record that an older gdsdeploy wrote
+    outdated: bool = False
 
     @property
     def ok(self) -> bool:
@@ -319,7 +321,8 @@ def _trials(
             and record.ingredients(release.lock.targets[profile]) == ingredients
             for release in before
         )  # fmt: skip
-        yield Trial(profile, target.kernel.release, target.driver.version, record.find(target), same)
+        kernel, driver = target.kernel.release, target.driver.version
+        yield Trial(profile, kernel, driver, record.find(target), same, record.outdated(target))
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
@@ -327,12 +330,23 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
         if trial.ok:
             continue
         what = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
-        command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile}"
-        if trial.record is None:
+        command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode full"
+        latest = trial.record
+        if latest is None and trial.outdated:
+            text = f"{what}: its preflight is an older gdsdeploy's, which doesn't record every module"
+            yield Reason(text, hint=f"Run it again: {command}")
+        elif latest is None:
             yield Reason(f"{what} was never tried", hint=f"Find out whether it builds and loads: {command}")
+        elif latest.failed:
+            yield Reason(f"{what}: its preflight on {latest.time[:10]} failed: {latest.error}", hint=f"See: {command}")
+        elif latest.builds is record.Answer.NOT_TRIED:
+            modules = first_few(latest.untried_modules, 6)
+            text = f"{what}: its preflight on {latest.time[:10]} ({latest.mode}) didn't try every module: {modules}"
+            yield Reason(text, hint=f"Find out whether they build and load: {command}")
         else:
-            failed = trial.record.error or "whether it would load could not be told"
-            yield Reason(f"{what}: its preflight on {trial.record.time[:10]} failed: {failed}", hint=f"See: {command}")
+            unknown = latest.error or "whether it would load could not be told"
+            text = f"{what}: its preflight on {latest.time[:10]} is undecided: {unknown}"
+            yield Reason(text, hint=f"See: {command}")
 
 
 def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import RefusedChoice
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import ModuleResult
+from gdsdeploy.preflight.record import Answer, ModuleResult
 from gdsdeploy.report import html, text
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.report.sample_report import report as sample_report
@@ -132,8 +132,10 @@ def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any],
 def test_a_stub_is_known_by_its_id() -> None:
     error = {"id": errors.StubError.id, "message": "reworded", "hint": "", "rules": []}
     outcome = {"module": "nvidia-peermem", "files": [], "error": error}
-    assert trial.modules_of(outcome) == [ModuleResult("nvidia-peermem", None, None, error="reworded")]
-    assert trial.modules_of({**outcome, "error": {**error, "id": ""}})[0].builds is False
+    assert trial.modules_of(outcome) == [
+        ModuleResult(trial.PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error="reworded")
+    ]
+    assert trial.modules_of({**outcome, "error": {**error, "id": ""}})[0].builds is Answer.NO
 
 
 @pytest.mark.parametrize(("status", "tried"), [(127, False), (124, True), (1, True), (-11, True)])

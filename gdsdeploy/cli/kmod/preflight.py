@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoS
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Cell, StackChoices, preflight
+from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -28,7 +30,7 @@ from gdsdeploy.repo.fetch import Fetcher
     type=click.Choice(["quick", "full"]),
     default="quick",
     show_default=True,
-    help="quick: the modules that decide symbol versions, and nvidia-fs; full: also every driver module.",
+    help="quick: nvidia-fs, and of the driver only its P2P symbols; full: every module, as a rollout requires.",
 )
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
 @click.option("--again", is_flag=True, help="Also build what an earlier preflight has answered.")
@@ -51,13 +53,16 @@ def command(
     nvidia-fs make a table. NEXT may be any version that the repositories offer, even one that compat.yml forbids, to
     test whether that is right.
 
+    Quick mode doesn't try the driver's own modules. It can show that a stack fails, but never that it builds. A
+    rollout needs the result of --mode full.
+
     Results are kept by the content of the packages; a second run reads them.
 
     \b
     Exit code:
-      0     every stack builds, and would load
+      0     every module that was tried builds, and would load
       24    a stack doesn't build, or would not load
-      31    it couldn't determine whether a stack would load
+      31    it couldn't determine whether a module would load
       13    a version isn't on offer, or its packages can't be installed together
 
     \b
@@ -81,7 +86,10 @@ def command(
     else:
         console.data(_table(cells))
         _reasons(cells)
-    _end(cells)
+    options_again = {"--kernel": kernels, "--driver": drivers, "--nvidia-fs": nvidia_fs}
+    words = [f"{name} {shlex.quote(value)}" for name, value in options_again.items() if value]
+    words += [f"--profile {shlex.quote(name)}" for name in profiles]
+    _end(cells, " ".join(["gdsdeploy kmod preflight", shlex.quote(str(fleet)), *words, "--mode full"]))
 
 
 def _profiles(fleet: Fleet, names: tuple[str, ...], path: Path) -> list[str]:
@@ -112,27 +120,37 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "forbidden_by": [verdict.rule for verdict in candidate.against],
     }
     if record is None:
-        return {**value, "builds": None, "loads": None, "error": candidate.problem, "modules": []}
+        return {
+            **value,
+            "builds": Answer.NOT_TRIED,
+            "loads": Answer.NOT_TRIED,
+            "error": candidate.problem,
+            "modules": [],
+        }
     shown = ("builds", "loads", "rules", "modules", "mode", "seconds", "time", "ingredients", "logs")
     results = {key: result for key, result in asdict(record).items() if key in shown}
     return {**value, **results, "error": record.error, "kept": cell.is_earlier}
 
 
 def _table(cells: list[Cell]) -> str:
-    rows = [["profile", "kernel", "driver", "nvidia-fs", "builds", "loads", "mode", "found"]]
+    rows = [["profile", "kernel", "driver", "nvidia-fs", "builds", "loads", "compiled", "mode", "found"]]
     for cell in cells:
         c, record = cell.candidate, cell.record
         name = f"{c.driver_package} ({c.flavour})"
-        answers = ["–", "–", "", "cannot be installed"]
+        answers = ["–", "–", "–", "", "cannot be installed"]
         if record is not None:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.is_earlier else f"now, {record.seconds:.0f} s"
-            answers = [_mark(record.builds), _mark(record.loads if record.builds else False), record.mode, when]
+            answers = [record.builds, record.loads, compiled(record), record.mode, when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
     return console.columns(rows)
 
 
-def _mark(answer: bool | None) -> str:
-    return {True: "yes", False: "no", None: "?"}[answer]
+def compiled(record: PreflightRecord) -> str:
+    """Which modules were compiled, and which of them failed."""
+    words = f"all {len(record.modules)} modules"
+    if record.untried_modules or record.builds is not Answer.YES:
+        words = ", ".join(f"{module.module} {module.builds}" for module in record.compiled_modules) or "nothing"
+    return f"{words}; driver: P2P symbols only" if record.mode == "quick" else words
 
 
 def _reasons(cells: list[Cell]) -> None:
@@ -143,12 +161,27 @@ def _reasons(cells: list[Cell]) -> None:
         if record is None:
             lines = candidate.problem.splitlines()
         elif not record.ok:
-            lines = [record.error, *(_rule(rule) for rule in record.rules), *(f"log: {log}" for log in record.logs)]
-        elif candidate.against:
-            rules = ", ".join(f"[{verdict.rule}]" for verdict in candidate.against)
-            lines = [f"compat.yml forbids it ({rules}), but it builds and would load"]
+            lines = [record.error] if record.error else []
+            lines += [_rule(rule) for rule in record.rules]
+            lines += [f"log: {log}" for log in record.logs if record.failed]
+        if record is not None:
+            lines += verdict_on_rules(record, [f"[{verdict.rule}]" for verdict in candidate.against])
         if lines:
             console.data("\n".join(["", f"{candidate.label}:", *(f"  {line}" for line in lines)]))
+
+
+def verdict_on_rules(record: PreflightRecord, against: Sequence[str]) -> list[str]:
+    """Compares the result with compat.yml, whose rules ``against`` forbid the stack; nothing where they agree."""
+    rules = ", ".join(against)
+    if record.failed:
+        fails = "doesn't build" if record.builds is Answer.NO else "would not load"
+        return [f"compat.yml forbids it, too: {rules}"] if against else [f"compat.yml allows it, yet it {fails}"]
+    if not against:
+        return []
+    if record.ok:
+        return [f"compat.yml forbids it ({rules}), yet every module builds and would load"]
+    text = f"compat.yml forbids it ({rules}); this preflight neither confirms nor refutes that"
+    return [f"{text}: not tried: {', '.join(record.untried_modules)}" if record.untried_modules else text]
 
 
 def _rule(rule: dict[str, str]) -> str:
@@ -156,14 +189,16 @@ def _rule(rule: dict[str, str]) -> str:
     return f"known as [{rule['id']}]: {rule['says']}{fixed}"
 
 
-def _end(cells: list[Cell]) -> None:
+def _end(cells: list[Cell], full_command: str) -> None:
     records = [cell.record for cell in cells if cell.record is not None]
-    bad = [record for record in records if not record.builds or record.loads is False]
+    bad = [record for record in records if record.failed]
     if bad:
         hint = "Keep the locked kernel or driver, or choose a version with a yes in the table"
         raise ModuleBuildFailed(f"{len(bad)} of {len(cells)} stacks don't build, or would not load", hint=hint)
     if len(records) < len(cells):
         raise NoSolution(f"{len(cells) - len(records)} of {len(cells)} stacks cannot be installed")
-    if any(record.loads is None for record in records):
-        problem = "it couldn't determine whether every stack would load"
+    if any(record.loads is Answer.UNKNOWN for record in records):
+        problem = "it couldn't determine whether every module would load"
         raise ChecksUnknown(problem, hint="See the findings: add --json")
+    if any(record.builds is Answer.NOT_TRIED for record in records):
+        console.say(f"Quick mode doesn't try the driver's modules. A rollout needs that: {full_command}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 from typing import List
@@ -51,9 +50,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
 
 def _modules(context: BuildContext) -> List[str]:
     """Names of the modules whose parts are in the tree, nvidia first; nvidia-peermem only as requested."""
-    path = context.request.tree.path
-    folders = [os.path.basename(os.path.dirname(each)) for each in glob.glob(os.path.join(glob.escape(path), "*", ""))]
-    names = sorted(name for name in folders if os.path.isfile(os.path.join(path, name, name + ".Kbuild")))
+    path, names = context.request.tree.path, context.request.tree.modules()
     if "nvidia" not in names:
         message = f"{path} has no nvidia/nvidia.Kbuild: the driver can't be built from it"
         raise TreeError(message, "install the package with the driver's kernel module source")

@@ -67,6 +67,7 @@ class Report:
         return {
             "kernel_release": self.request.kernel.release,
             "driver": self.request.tree.as_dict(),
+            "driver_modules": self.request.tree.modules(),
             "ofed": self.ofed,
             "versions_from": self.versions_from,
             "ok": not self.failures,

@@ -56,6 +56,13 @@ class Tree:
         """The folder with nv-p2p.h."""
         return os.path.join(self.path, "nvidia")
 
+    def modules(self) -> List[str]:
+        """Names of the modules that the tree builds, such as nvidia-uvm, sorted."""
+        folders = [
+            os.path.basename(os.path.dirname(each)) for each in glob.glob(os.path.join(glob.escape(self.path), "*", ""))
+        ]
+        return sorted(name for name in folders if os.path.isfile(os.path.join(self.path, name, name + ".Kbuild")))
+
     def as_dict(self) -> Dict[str, str]:
         return {**asdict(self), "digest": digest(self)}
 

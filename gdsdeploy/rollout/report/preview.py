@@ -13,6 +13,7 @@ from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.model.rollout import Wave
+from gdsdeploy.preflight.record import Answer
 from gdsdeploy.rollout.preconditions import RolloutPreview, Trial
 from gdsdeploy.rollout.report.events import count, plain, span
 
@@ -77,6 +78,8 @@ def _preflight(trial: Trial) -> dict[str, object]:
         "driver": trial.driver,
         "ok": trial.ok,
         "same": trial.same,
+        "builds": trial.record.builds if trial.record else Answer.NOT_TRIED,
+        "loads": trial.record.loads if trial.record else Answer.NOT_TRIED,
         "mode": trial.record.mode if trial.record else None,
         "time": trial.record.time if trial.record else None,
     }
@@ -97,7 +100,11 @@ def _result(trial: Trial) -> str:
         return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
     if trial.same:
         return "as the hosts have it"
-    return "never tried" if trial.record is None else "its preflight failed"
+    if trial.record is None:
+        return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
+    if trial.record.failed:
+        return "its preflight failed"
+    return "not every module was tried" if trial.record.untried_modules else "its preflight is undecided"
 
 
 def _wave(outlook: RolloutPreview, wave: Wave) -> Iterator[str]:

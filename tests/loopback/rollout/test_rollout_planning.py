@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ from tests.unit.sample_rollouts import plan as sample_plan
 GOLDEN = """\
 rollout ID: 2 hosts to change (1 with a reboot, 1 without a disruption), 1 with the lock already, 2 waves, about 25 min
   lock LOCK, at most 2 out of work at a time
-  ✓ gds: kernel 2, driver 550.1: preflight of 2026-11-20 (quick): builds and loads
+  ✓ gds: kernel 2, driver 550.1: preflight of 2026-11-20 (full): builds and loads
 
 canary: 1 host, halts at 1 failure
   ~ a: [reboot, 20 min] upgrade nvidia-driver; write /etc/cufile.json
@@ -135,12 +136,42 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
     fleet.untried()
     text = refusal(fleet)
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
-    failed = ModuleResult("nvidia-fs", False, None, error="nvfs-dma.c:412: no member pgmap")
-    fleet.tried(builds=False, modules=(failed,))
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    failed = ModuleResult("nvidia_fs", record.Answer.NO, record.Answer.NO, error="nvfs-dma.c:412: no member pgmap")
+    fleet.tried(builds=record.Answer.NO, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
-    fleet.tried(loads=None)
-    assert "whether it would load could not be told" in refusal(fleet)
+    fleet.tried(loads=record.Answer.UNKNOWN)
+    assert "is undecided: whether it would load could not be told" in refusal(fleet)
+
+
+def test_a_quick_preflight_does_not_admit_a_stack(make_fleet: Callable[..., PlannedFleet]) -> None:
+    """A driver that fails outside the unit with the P2P symbols passes it."""
+    fleet = make_fleet("a")
+    fleet.untried()
+    untried = ModuleResult("nvidia_uvm", record.Answer.NOT_TRIED, record.Answer.NOT_TRIED)
+    quick: dict[str, Any] = {
+        "mode": "quick",
+        "modules": (untried, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES)),
+    }
+    fleet.tried(**quick, builds=record.Answer.NOT_TRIED, loads=record.Answer.NOT_TRIED)
+    text = refusal(fleet)
+    assert "its preflight on 2026-11-20 (quick) didn't try every module: nvidia_uvm" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    shown_plan = shown.text(prepare(fleet), 0.0)
+    assert "✗ gds: kernel 2, driver 550.1: not every module was tried" in shown_plan
+    (result,) = json.loads(shown.to_json(prepare(fleet)))["preflights"]
+    assert (result["ok"], result["builds"], result["loads"]) == (False, "not tried", "not tried")
+    fleet.tried()
+    prepare(fleet).require()
+
+
+def test_a_preflight_of_an_older_gdsdeploy_is_run_again(make_fleet: Callable[..., PlannedFleet]) -> None:
+    fleet = make_fleet("a")
+    path = record.keep(trial(fleet.new))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1, "builds": True, "loads": True}))
+    text = refusal(fleet)
+    assert "its preflight is an older gdsdeploy's" in text
+    assert "Run it again: gdsdeploy kmod preflight" in text
 
 
 def test_a_stack_that_hosts_have_already_needs_no_preflight(make_fleet: Callable[..., PlannedFleet]) -> None:

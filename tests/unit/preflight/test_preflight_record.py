@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import ModuleResult, PreflightRecord
+from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from tests.unit.lock.test_resolve import target as resolved
 
 
@@ -27,9 +27,12 @@ def make_record(target: Target, **changes: object) -> PreflightRecord:
         nvidia_fs="2.19.7",
         mode="quick",
         ingredients=record.ingredients(target),
-        builds=True,
-        loads=True,
-        modules=(ModuleResult("nvidia_fs", builds=True, loads=True),),
+        builds=Answer.NOT_TRIED,
+        loads=Answer.NOT_TRIED,
+        modules=(
+            ModuleResult("nvidia", Answer.NOT_TRIED, Answer.NOT_TRIED),
+            ModuleResult("nvidia_fs", Answer.YES, Answer.YES),
+        ),
         seconds=12.5,
         time="2026-11-21T07:00:00Z",
         gdsdeploy="0",
@@ -73,13 +76,13 @@ def test_a_changed_wish_that_changes_the_build_makes_it_stale(target: Target, tm
 
 def test_a_full_record_is_preferred(target: Target, tmp_path: Path) -> None:
     record.keep(make_record(target), tmp_path)
-    record.keep(make_record(target, mode="full", loads=False), tmp_path)
+    record.keep(make_record(target, mode="full", loads=Answer.NO), tmp_path)
     loaded = record.find(target, folder=tmp_path)
     assert loaded is not None
     assert (loaded.mode, loaded.ok) == ("full", False)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', '{"format": 1, "modules": [1]}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"format": 99}', '{"format": 2, "modules": [1]}'])
 def test_a_record_that_cannot_be_read_counts_as_none(target: Target, tmp_path: Path, text: str) -> None:
     path = record.keep(make_record(target), tmp_path)
     path.write_text(text)
@@ -96,9 +99,58 @@ def test_a_record_that_was_moved_to_another_stack_counts_as_none(target: Target,
 
 def test_why_not_is_the_first_error(target: Target) -> None:
     finding = {"id": "symbol-crc", "severity": "error", "message": "other versions", "hint": ""}
-    broken = ModuleResult("nvidia_fs", builds=False, loads=False, error="nvidia-fs does not build: no such function")
-    refused = ModuleResult("nvidia_uvm", builds=True, loads=False, findings=(finding,))
+    broken = ModuleResult("nvidia_fs", Answer.NO, Answer.NO, error="nvidia-fs does not build: no such function")
+    refused = ModuleResult("nvidia_uvm", Answer.YES, Answer.NO, findings=(finding,))
     assert make_record(target, modules=(refused, broken)).error == broken.error
     assert make_record(target, modules=(refused,)).error == "nvidia_uvm: [symbol-crc] other versions"
     assert make_record(target).error == ""
-    assert make_record(target, loads=None).ok is False
+
+
+@pytest.mark.parametrize("builds", list(Answer))
+@pytest.mark.parametrize("loads", list(Answer))
+def test_only_a_stack_that_builds_and_loads_is_ok(target: Target, builds: Answer, loads: Answer) -> None:
+    stored = make_record(target, builds=builds, loads=loads)
+    assert stored.ok is ((builds, loads) == (Answer.YES, Answer.YES))
+    assert stored.failed is (Answer.NO in (builds, loads))
+
+
+def test_untried_modules_stay_untried_in_a_file(target: Target, tmp_path: Path) -> None:
+    record.keep(make_record(target), tmp_path)
+    loaded = record.find(target, folder=tmp_path)
+    assert loaded is not None
+    assert loaded.builds is Answer.NOT_TRIED
+    assert [module.builds for module in loaded.modules] == [Answer.NOT_TRIED, Answer.YES]
+    assert (loaded.untried_modules, [module.module for module in loaded.compiled_modules]) == (
+        ("nvidia",),
+        ["nvidia_fs"],
+    )
+
+
+@pytest.mark.parametrize("word", ["true", '"yes, all"', "null", "[]"])
+def test_an_answer_that_is_no_answer_makes_no_record(target: Target, tmp_path: Path, word: str) -> None:
+    path = record.keep(make_record(target), tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "builds": json.loads(word)}))
+    assert record.find(target, folder=tmp_path) is None
+
+
+def test_a_record_of_an_older_format_is_refused_and_named(target: Target, tmp_path: Path) -> None:
+    assert record.outdated(target, tmp_path) is False
+    path = record.keep(make_record(target), tmp_path)
+    assert record.outdated(target, tmp_path) is False
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1, "builds": True, "loads": True}))
+    assert record.find(target, folder=tmp_path) is None
+    assert record.outdated(target, tmp_path) is True
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("", Answer.NOT_TRIED),
+        ("yes,yes", Answer.YES),
+        ("yes,not tried", Answer.NOT_TRIED),
+        ("yes,not tried,unknown", Answer.UNKNOWN),
+        ("unknown,no,yes,not tried", Answer.NO),
+    ],
+)
+def test_a_stack_is_as_its_worst_module(answers: str, expected: Answer) -> None:
+    assert Answer.worst(Answer(word) for word in answers.split(",") if word) is expected

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import ModuleResult
+from gdsdeploy.preflight.record import Answer, ModuleResult
 from tests.unit.lock.test_resolve import target
 
 STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
@@ -26,42 +26,60 @@ def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "
 
 def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
     results = trial.modules_of(outcome("driver", built_module("nvidia", True, NOTE), built_module("nvidia_uvm", None)))
-    assert [(m.module, m.builds, m.loads) for m in results] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
+    assert [(m.module, m.builds, m.loads) for m in results] == [
+        ("nvidia", Answer.YES, Answer.YES),
+        ("nvidia_uvm", Answer.YES, Answer.UNKNOWN),
+    ]
     assert results[0].findings == (NOTE,)
 
 
 def test_what_does_not_build_does_not_load() -> None:
     (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
-    assert (results.builds, results.loads) == (False, False)
+    assert (results.builds, results.loads) == (Answer.NO, Answer.NO)
     assert results.error.endswith("too few arguments")
 
 
 def test_peermem_without_ofed_was_not_tried() -> None:
     (results,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
-    assert (results.builds, results.loads) == (None, None)
+    assert (results.module, results.builds, results.loads) == (trial.PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN)
 
 
 def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
     (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
-    assert (results.builds, results.loads) == (False, False)
+    assert (results.builds, results.loads) == (Answer.NO, Answer.NO)
 
 
-@pytest.mark.parametrize(("wants_peermem", "expected"), [(False, True), (True, None)])
-def test_a_stub_counts_only_where_peermem_is_wanted(wants_peermem: bool, expected: bool | None) -> None:
+@pytest.mark.parametrize(("wants_peermem", "expected"), [(False, Answer.YES), (True, Answer.UNKNOWN)])
+def test_a_stub_counts_only_where_peermem_is_wanted(wants_peermem: bool, expected: Answer) -> None:
     modules = trial.modules_of(
         outcome("driver", built_module("nvidia", True), built_module("nvidia_peermem", True, STUB))
     )
-    assert modules[1].loads is False
-    assert trial.all_load(modules, wants_peermem=wants_peermem) is expected
+    assert modules[1].loads is Answer.UNKNOWN
+    needed = trial.required(modules, wants_peermem=wants_peermem)
+    assert Answer.worst(module.loads for module in needed) is expected
 
 
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [((True, True), True), ((True, None), None), ((None, False), False), ((True, False), False), ((), True)],
-)
-def test_one_that_would_not_load_decides(answers: tuple[bool | None, ...], expected: bool | None) -> None:
-    modules = [ModuleResult(str(number), builds=True, loads=answer) for number, answer in enumerate(answers)]
-    assert trial.all_load(modules, wants_peermem=False) is expected
+def test_a_peermem_that_would_not_load_counts_always() -> None:
+    modules = trial.modules_of(outcome("driver", built_module("nvidia_peermem", False)))
+    assert trial.required(modules, wants_peermem=False) == modules
+
+
+REPORT = {"driver_modules": ["nvidia", "nvidia-peermem", "nvidia-uvm"]}
+
+
+def test_a_quick_build_leaves_the_drivers_modules_untried() -> None:
+    modules = [ModuleResult("nvidia_fs", Answer.YES, Answer.YES)]
+    rest = trial.untried(REPORT, modules)
+    assert [module.module for module in rest] == ["nvidia", "nvidia_peermem", "nvidia_uvm"]
+    assert {(module.builds, module.loads) for module in rest} == {(Answer.NOT_TRIED, Answer.NOT_TRIED)}
+    needed = trial.required([*rest, *modules], wants_peermem=False)
+    assert Answer.worst(module.builds for module in needed) is Answer.NOT_TRIED
+
+
+def test_a_full_build_leaves_none_untried() -> None:
+    names = ("nvidia", "nvidia_peermem", "nvidia_uvm")
+    assert trial.untried(REPORT, trial.modules_of(outcome("driver", *(built_module(n, True) for n in names)))) == []
+    assert trial.untried(REPORT, trial.modules_of(outcome("driver", error="nv-pci.c:237: too few arguments"))) == []
 
 
 def test_without_nvidia_fs_a_preflight_is_a_full_one() -> None:

@@ -19,7 +19,7 @@ from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
 from gdsdeploy.preflight import record
-from gdsdeploy.preflight.record import ModuleResult, PreflightRecord
+from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from gdsdeploy.rollout import preconditions
 from gdsdeploy.rollout.drain import State
 from gdsdeploy.rollout.preconditions import PresentState
@@ -127,8 +127,8 @@ def trial(fleet_lock: Lock, **changed: Any) -> PreflightRecord:
     (stack,) = {entry.kernel.release: entry for entry in fleet_lock.targets.values()}.values()
     values: dict[str, Any] = {
         "kernel": stack.kernel.release, "driver": stack.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
-        "mode": "quick", "ingredients": record.ingredients(stack), "builds": True, "loads": True,
-        "modules": (ModuleResult("nvidia", True, True),), "seconds": 90.0,
+        "mode": "full", "ingredients": record.ingredients(stack), "builds": Answer.YES, "loads": Answer.YES,
+        "modules": (ModuleResult("nvidia", Answer.YES, Answer.YES),), "seconds": 90.0,
         "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
     }  # fmt: skip
     return PreflightRecord(**{**values, **changed})

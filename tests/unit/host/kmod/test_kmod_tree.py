@@ -57,6 +57,15 @@ def test_trees_are_known_by_what_is_in_them(sources: Path) -> None:
     ]
 
 
+def test_its_modules_are_the_folders_that_name_their_parts(tmp_path: Path) -> None:
+    """The driver's other folders, and a Kbuild file of another name, are no module."""
+    for name in ("nvidia-uvm/nvidia-uvm.Kbuild", "nvidia/nvidia.Kbuild", "nvidia-drm/other.Kbuild"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (source,) = tree.identify(str(make_tree(tmp_path)))
+    assert source.modules() == ["nvidia", "nvidia-uvm"]
+
+
 def test_the_folders_name_does_not_matter(tmp_path: Path) -> None:
     make_tree(tmp_path / "nvidia-535.1", "550.163.01")
     assert [entry.version for entry in tree.find_trees(str(tmp_path))] == ["550.163.01"]
