@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
 from gdsdeploy.report.json import VERSION
 
 #: Bytes of a report.
@@ -146,8 +147,12 @@ def _checks(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterat
     for check in dict.fromkeys([*later, *earlier]):
         before, after = earlier.get(check), later.get(check)
         verdicts = [finding["verdict"] if finding else ABSENT for finding in (before, after)]
-        passes = after is None or after["verdict"] == "pass"
-        why = "" if passes or after is None else f"found {after['found']}, expected {after['expected']}"
+        passes = after is None or after["verdict"] in (PASS, NOT_APPLICABLE)
+        why = after["found"] if verdicts[1] == NOT_APPLICABLE and after else ""
+        if set(verdicts) == {ABSENT, NOT_APPLICABLE}:
+            # Earlier releases left such a check out.
+            continue
+        why = why if passes or after is None else f"found {after['found']}, expected {after['expected']}"
         if verdicts[0] != verdicts[1]:
             yield Change(name, check, verdicts[0], verdicts[1], why)
         elif before and after and not passes and before["found"] != after["found"]:

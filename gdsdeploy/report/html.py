@@ -13,7 +13,18 @@ from gdsdeploy import __version__, resources
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.drawing import distance, draw
-from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
+from gdsdeploy.report.model import (
+    ORDER,
+    SYMBOLS,
+    WORDS,
+    HostReport,
+    Report,
+    by_verdict,
+    check_id,
+    examined,
+    sentence,
+    subject,
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ def render(report: Report) -> str:
     return template("report.html.j2").render(
         report=report,
         sentence=sentence(report),
+        examined=examined,
         tool=f"gdsdeploy {__version__}",
         checks=checks,
         rows=rows,

@@ -1,7 +1,8 @@
 """The report as JUnit XML: a suite per host, a case per check.
 
 A failed check is a ``failure``; one that could not tell, and a host that gave no evidence, is an ``error``: CI systems
-count both, and neither passes.  One that is waived is ``skipped``, with the waiver.
+count both, and neither passes.  One that is waived is ``skipped``, with the waiver; one
+that is not applicable is ``skipped``, with the reason.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET  # nosec B405 # it only writes
 
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import HostReport, Report, check_id
 
 #: Characters that XML 1.0 cannot carry even as references.
@@ -38,7 +39,7 @@ def _suite(report: Report, host: HostReport) -> ET.Element:
         tests=str(cases),
         failures=str(host.count(FAIL)),
         errors=str(host.count(UNKNOWN) + (1 if host.trouble else 0)),
-        skipped=str(host.count(WAIVED)),
+        skipped=str(host.count(WAIVED) + host.count(NOT_APPLICABLE)),
     )
     properties = ET.SubElement(suite, "properties")
     for name, value in (("lock", report.lock_digest), ("boot_id", host.boot_id), *host.stack):
@@ -55,7 +56,9 @@ def _suite(report: Report, host: HostReport) -> ET.Element:
 def _case(host: HostReport, finding: Finding) -> ET.Element:
     name = _fit(finding.check)
     case = ET.Element("testcase", classname=_fit(f"{host.host}.{check_id(finding)}"), name=name, time="0")
-    if finding.verdict != PASS:
+    if finding.verdict == NOT_APPLICABLE:
+        ET.SubElement(case, "skipped", type=finding.verdict, message=_fit(finding.found))
+    elif finding.verdict != PASS:
         tag = {FAIL: "failure", WAIVED: "skipped"}.get(finding.verdict, "error")
         message = f"{finding.title}: expected {finding.expected}, found {finding.found}"
         if finding.waiver and finding.verdict == WAIVED:

@@ -7,20 +7,29 @@ from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
 
 #: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"
 
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
 ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
+#: Verdicts of findings, from the worst on.
+FINDING_ORDER = (FAIL, UNKNOWN, WAIVED, PASS, NOT_APPLICABLE)
 
 #: The check whose findings say which path a mount takes.
 PATH_CHECK = "storage.path"
 
 #: Verdict → what people read; the symbol and the word always go together.
-SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!"}
-WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", UNREACHABLE: "UNREACHABLE"}
+SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!", NOT_APPLICABLE: "–"}
+WORDS = {
+    PASS: "pass",
+    FAIL: "FAIL",
+    UNKNOWN: "could not tell",
+    WAIVED: "waived",
+    UNREACHABLE: "UNREACHABLE",
+    NOT_APPLICABLE: "not applicable",
+}
 
 
 @dataclass(frozen=True)
@@ -132,11 +141,19 @@ def trouble_from(error: GdsError) -> Trouble:
 
 
 def sentence(report: Report) -> str:
-    """The outcome in one line: ``2 of 3 hosts pass, 1 FAIL``."""
+    """The outcome in one line: ``2 of 3 hosts pass, 1 FAIL; 42 checked, 90 not applicable``."""
     others = [f"{report.count(v)} {WORDS[v]}" for v in ORDER if v != PASS and report.count(v)]
-    return ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
+    hosts = ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
+    findings = [finding for host in report.hosts for finding in host.findings]
+    return f"{hosts}; {examined(findings)}" if findings else hosts
+
+
+def examined(findings: Sequence[Finding]) -> str:
+    """How many checks examined something, and how many had nothing to examine: ``14 checked, 30 not applicable``."""
+    skipped = sum(finding.verdict == NOT_APPLICABLE for finding in findings)
+    return f"{len(findings) - skipped} checked" + (f", {skipped} {WORDS[NOT_APPLICABLE]}" if skipped else "")
 
 
 def by_verdict(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first, otherwise in their order."""
-    return sorted(findings, key=lambda finding: ORDER.index(finding.verdict))
+    return sorted(findings, key=lambda finding: FINDING_ORDER.index(finding.verdict))

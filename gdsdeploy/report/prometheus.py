@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 from gdsdeploy.host.io.prometheus import Metric, Sample, text
-from gdsdeploy.host.model.finding import PASS
-from gdsdeploy.report.model import ORDER, Report, check_id, subject
+from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
+from gdsdeploy.report.model import FINDING_ORDER, ORDER, Report, check_id, subject
 
 
 def render(report: Report) -> str:
@@ -25,6 +25,10 @@ def _metrics(report: Report) -> Iterator[Metric]:
     hosts = [(host, [("host", host.host), ("profile", host.profile)]) for host in report.hosts]
     passed: list[Sample] = [([*names, ("verdict", host.verdict)], _passes(host.verdict)) for host, names in hosts]
     yield "gdsdeploy_host_passed", "Whether every check passed on a host.", passed
+    numbers: list[Sample] = [
+        ([*names, ("verdict", verdict)], str(host.count(verdict))) for host, names in hosts for verdict in FINDING_ORDER
+    ]
+    yield "gdsdeploy_host_checks", "Number of a host's checks by verdict.", numbers
     yield "gdsdeploy_host_seconds", "How long a host took to answer.", [(n, f"{host.seconds:.3f}") for host, n in hosts]
     about: list[Sample] = [
         ([*names, ("boot_id", host.boot_id), *((part.replace("-", "_"), value) for part, value in host.stack)], "1")
@@ -33,7 +37,8 @@ def _metrics(report: Report) -> Iterator[Metric]:
     yield "gdsdeploy_host_info", "What runs on a host.", about
     checks: list[Sample] = []
     for host, _ in hosts:
-        for finding in host.findings:
+        # One that is not applicable neither passed nor didn't; the number above counts it.
+        for finding in (finding for finding in host.findings if finding.verdict != NOT_APPLICABLE):
             labels = [("check", check_id(finding)), ("subject", subject(finding)), ("verdict", finding.verdict)]
             checks.append(([("host", host.host), *labels], _passes(finding.verdict)))
     yield "gdsdeploy_host_check_passed", "Whether a check passed; one that is waived or could not tell did not.", checks

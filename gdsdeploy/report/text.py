@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.host.explain import COMPAT
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
-from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, sentence, subject
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
+from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, examined, sentence, subject
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
+#: Verdicts with a column of their own.
+COLUMNS = (PASS, FAIL, UNKNOWN, NOT_APPLICABLE)
 #: Path of a mount → what the table of the fleet has; the others stand for themselves.
 PATHS = {"none": "not mounted"}
 #: Lines of evidence shown for one finding; the other formats have all of them.
@@ -23,7 +25,7 @@ def fleet_table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("host", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for verdict in (PASS, FAIL, UNKNOWN):
+    for verdict in COLUMNS:
         table.add_column(SYMBOLS[verdict], justify="right", no_wrap=True)
     table.add_column("runs", overflow="fold")
     table.add_column("storage paths", overflow="fold")
@@ -31,17 +33,20 @@ def fleet_table(report: Report) -> Table:
         table.add_row(
             Text(host.host, style="bold"),
             Text(f"{SYMBOLS[host.verdict]} {WORDS[host.verdict]}", style=STYLES[host.verdict]),
-            *(Text("-" if host.trouble else str(host.count(verdict))) for verdict in (PASS, FAIL, UNKNOWN)),
+            *(Text("-" if host.trouble else str(host.count(verdict))) for verdict in COLUMNS),
             Text(", ".join(f"{name} {value}" for name, value in host.stack) or "-"),
             Text("\n".join(_paths(host)) or "-"),
         )
     return table
 
 
-def details(report: Report) -> str:
-    """What did not pass, with expected, found and next step; mounts in compat mode; then the outcome in one line."""
+def details(report: Report, *, verbose: bool = False) -> str:
+    """What did not pass, with expected, found and next step; mounts in compat mode; then the outcome in one line.
+
+    verbose: each check that is not applicable with its reason; otherwise the line of its host counts them.
+    """
     expired = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
-    blocks = [*(list(_host(host)) for host in report.hosts), expired, [sentence(report)]]
+    blocks = [*(list(_host(host, verbose)) for host in report.hosts), expired, [sentence(report)]]
     return "\n".join(line for block in blocks if block for line in ("", *block))
 
 
@@ -51,11 +56,13 @@ def _paths(host: HostReport) -> list[str]:
     return [" ".join(filter(None, words)) for words in parts]
 
 
-def _host(host: HostReport) -> Iterator[str]:
+def _host(host: HostReport, verbose: bool) -> Iterator[str]:
     if host.trouble:
         yield f"{SYMBOLS[UNREACHABLE]} {host.host}: {host.trouble.kind}"
         yield from _field("", host.trouble.message)
         yield from _field("what to do", host.trouble.hint)
+    else:
+        yield f"{SYMBOLS[host.verdict]} {host.host} {WORDS[host.verdict]}  {examined(host.findings)}"
     for verdict in (FAIL, UNKNOWN):
         for finding in host.of(verdict):
             yield from _finding(host, finding)
@@ -67,6 +74,8 @@ def _host(host: HostReport) -> Iterator[str]:
         # Accepted, and still shown: this mount bounces through CPU memory.
         if finding.path == COMPAT:
             yield f"  {host.host}: {subject(finding)} takes {finding.found}"
+    for finding in host.of(NOT_APPLICABLE) if verbose else ():
+        yield f"{SYMBOLS[NOT_APPLICABLE]} {host.host}: {finding.check} ({WORDS[NOT_APPLICABLE]}): {finding.found}"
     for gap in host.gaps:
         yield f"  {host.host}: evidence is incomplete: {gap}"
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import CLOSED, OPEN
-from gdsdeploy.host.model.finding import PATHS, VERDICTS
+from gdsdeploy.host.model.finding import HOST_VERDICTS, PATHS, VERDICTS
 from gdsdeploy.ssh.endpoint import Answer, malformed
 
 #: Characters of a text and of a file's, entries of a list or object: more than any host has.
@@ -148,7 +148,7 @@ class GateRecord(Shape):
     version: Literal[1]
     state: Literal[OPEN, CLOSED]  # type: ignore[valid-type]
     reason: Text
-    verdict: Literal[VERDICTS]  # type: ignore[valid-type]
+    verdict: Literal[HOST_VERDICTS]  # type: ignore[valid-type]
     boot_id: BootId
     when: Plain
     seconds: Time

@@ -36,7 +36,7 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
+from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
@@ -124,7 +124,8 @@ def _loading(expected: Expectation) -> float:
 
 def line(host: HostReport) -> str:
     """One host's outcome as progress."""
-    return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)"
+    checks = f"{examined(host.findings)}, " if host.findings else ""
+    return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({checks}{host.seconds:.1f} s)"
 
 
 def utc_now() -> str:
@@ -155,7 +156,10 @@ def outcome(report: Report) -> GdsError | None:
 def _counted(report: Report, verdict: str) -> str:
     """The hosts with that verdict, each with the number of its checks that have it."""
     counts = {host.host: host.count(verdict) for host in report.hosts if host.verdict == verdict}
-    return ", ".join(f"{host} ({number} check{'' if number == 1 else 's'})" for host, number in counts.items())
+    return ", ".join(
+        f"{host} ({number} check{'' if number == 1 else 's'})" if number else f"{host} (nothing was examined)"
+        for host, number in counts.items()
+    )
 
 
 def host_report(

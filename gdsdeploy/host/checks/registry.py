@@ -11,7 +11,7 @@ from typing import Callable, Dict, Iterable, List, Sequence, Tuple, Union
 
 from ..facts import HostFacts, UndecidedError
 from ..model.expectation import Expectation
-from ..model.finding import FAIL, PASS, UNKNOWN, Finding
+from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12
@@ -33,7 +33,7 @@ class Answer:
     path: str = ""
 
 
-#: No answer: the check does not apply to this host.
+#: Several answers: one for each subject.  No answer at all becomes one that is not applicable.
 Answers = Union[Answer, Iterable[Answer]]
 Judge = Callable[[HostFacts, Expectation], Answers]
 
@@ -57,6 +57,8 @@ class Check:
 CHECKS: Dict[str, Check] = {}
 #: First word of check ids → the subject that it follows in every report; empty for the first.
 _SUBJECTS: Dict[str, str] = {}
+#: The observation where a check that runs once for each subject has none.
+NO_SUBJECT = "this host has nothing that the check is about"
 #: The answer of checks of the running kernel on a host that doesn't choose it.
 ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
 #: What to do when the evidence doesn't decide; it fits most reasons.
@@ -120,13 +122,18 @@ def unknown(observation: str, hint: str, subject: str = "", expected: str = "") 
     return Answer(UNKNOWN, observation, hint, (), expected, subject)
 
 
+def not_applicable(observation: str, subject: str = "", expected: str = "") -> Answer:
+    """The host has nothing to examine; ``observation`` says why.  Only evidence decides it, never its absence."""
+    return Answer(NOT_APPLICABLE, observation, expected=expected, subject=subject)
+
+
 def capitalized(text: str) -> str:
     """``text`` with a capital first letter, and no other change."""
     return text[:1].upper() + text[1:]
 
 
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
-    """Every check, from the ground up; those that don't apply have no finding."""
+    """Every check, from the ground up; each has at least one finding."""
     return [finding for check in listed() for finding in _run(check, facts, expectation)]
 
 
@@ -134,8 +141,9 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Findi
     expected = check.expects.format(**{field.name: getattr(expectation, field.name) for field in fields(expectation)})
     try:
         elsewhere = check.of_running and not expectation.own_kernel
-        answer_or_answers = passed(ELSEWHERE, expected="nothing") if elsewhere else check.judge(facts, expectation)
+        answer_or_answers = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)
         answers = [answer_or_answers] if isinstance(answer_or_answers, Answer) else list(answer_or_answers)
+        answers = answers or [not_applicable(NO_SUBJECT)]
     except UndecidedError as reason:
         answers = [unknown(str(reason), check.unknown_hint)]
     return [

@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Sequence
 from ..facts import HostFacts, Unknown
 from ..facts.stack import stack
 from ..model.expectation import Expectation
-from ..model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
+from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
 
-WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived"}
+WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", NOT_APPLICABLE: "not applicable"}
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:
@@ -30,7 +30,10 @@ def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Find
 
 
 def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> str:
-    """The failures with their hints, then the undecided and the waived checks, then a line for each passed check."""
+    """The failures with their hints, then the undecided and the waived checks, then a line for each passed check.
+
+    All checks that are not applicable share one line.
+    """
     versions = ", ".join("{} {}".format(*part) for part in stack(facts))
     lines = ["{} (profile {}): {}".format(expectation.host, expectation.profile, versions or "nothing is known"), ""]
     by_verdict = {verdict: [finding for finding in findings if finding.verdict == verdict] for verdict in WORDS}
@@ -39,7 +42,11 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
             lines += _block(finding)
     width = max((len(finding.check) for finding in by_verdict[PASS]), default=0)
     lines += [f"{WORDS[PASS]}  {finding.check.ljust(width)}  {finding.found}" for finding in by_verdict[PASS]]
-    counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key != WAIVED or by_verdict[WAIVED]]
+    skipped = by_verdict[NOT_APPLICABLE]
+    if skipped:
+        lines.append("{}  {}".format(WORDS[NOT_APPLICABLE], ", ".join(finding.check for finding in skipped)))
+    rare = (WAIVED, NOT_APPLICABLE)
+    counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key not in rare or by_verdict[key]]
     return "\n".join([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
 
 

@@ -18,7 +18,7 @@ from typing import Any, List, Tuple
 from ..gate import gate, metrics
 from ..io import atomic
 from ..model.expectation import PATH
-from ..model.finding import FAIL, PASS, WAIVED
+from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from .parsers import command, group
 
 IDENT = "gds-gate"
@@ -76,7 +76,7 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
     lines += [
         (syslog.LOG_ERR, f"{finding.check}: {finding.found}; expected {finding.expected}")
         for finding in record.read_findings()
-        if finding.verdict not in (PASS, WAIVED)
+        if finding.verdict not in (PASS, WAIVED, NOT_APPLICABLE)
     ]
     lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]
     try:

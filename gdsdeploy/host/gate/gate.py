@@ -18,7 +18,7 @@ from ..io.phrases import first_few
 from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
-from ..model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, finding_from, worst
+from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, finding_from, worst
 
 #: Where provision leaves the gate's settings.
 PATH = "/etc/gdsdeploy/gate.json"
@@ -155,7 +155,7 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
 
 def decide(findings: Sequence[Finding]) -> Tuple[str, str]:
     """(state, reason); pure.  An undecided check keeps the gate closed."""
-    if not findings:
+    if all(finding.verdict == NOT_APPLICABLE for finding in findings):
         return CLOSED, "no check applies to this host"
     for verdict, words in ((FAIL, "failed"), (UNKNOWN, "could not be decided")):
         checks = [finding.check for finding in findings if finding.verdict == verdict]

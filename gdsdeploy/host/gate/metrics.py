@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Iterator, List
 
 from ..io.prometheus import Metric, Sample, text
-from ..model.finding import PASS, VERDICTS
+from ..model.finding import NOT_APPLICABLE, PASS, VERDICTS
 from . import gate
 
 #: Where node_exporter reads files: Debian's package, then what its documentation uses.
@@ -42,6 +42,9 @@ def _metrics(record: gate.Record) -> Iterator[Metric]:
     yield "gdsdeploy_gate_checks", "Number of checks by verdict.", samples
     results: List[Sample] = []
     for finding in findings:
+        if finding.verdict == NOT_APPLICABLE:
+            # It neither passed nor didn't; the number above counts it.
+            continue
         check, _, subject = finding.check.partition(":")
         names = [("check", check), ("subject", subject), ("verdict", finding.verdict)]
         results.append((names, str(int(finding.verdict == PASS))))

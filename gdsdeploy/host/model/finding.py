@@ -1,4 +1,4 @@
-"""The result of a check: pass, fail or "could not tell", with the expected and the actual state, and a hint."""
+"""The result of a check: pass, fail, "could not tell" or "not applicable", with the expected and the actual state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ FAIL = "fail"
 UNKNOWN = "unknown"
 #: It did not pass, and a waiver accepts that until a day; see waiver.py.
 WAIVED = "waived"
-VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
+#: The host has nothing that the check is about, and the evidence says so.  Missing evidence is ``unknown``.
+NOT_APPLICABLE = "not-applicable"
+VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED, NOT_APPLICABLE)
+#: Verdicts of a whole host: ``unknown`` where no check examined anything.
+HOST_VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
 #: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
 PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
 
@@ -58,6 +62,9 @@ def finding_from(value: Dict[str, Any]) -> Finding:
 
 
 def worst(findings: List[Finding]) -> str:
-    """The first of ``fail``, ``unknown``, ``waived`` that any finding has, else ``pass``; no findings prove nothing."""
+    """The first of ``fail``, ``unknown``, ``waived``, ``pass`` that any finding has; ``unknown`` where none has one.
+
+    Findings that are not applicable don't count: a host on which no check examined anything is not healthy.
+    """
     verdicts = {finding.verdict for finding in findings}
-    return next((verdict for verdict in (FAIL, UNKNOWN, WAIVED) if verdict in verdicts), PASS if verdicts else UNKNOWN)
+    return next((verdict for verdict in (FAIL, UNKNOWN, WAIVED, PASS) if verdict in verdicts), UNKNOWN)

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Sequence
 
-from .finding import PASS, WAIVED, Finding
+from .finding import NOT_APPLICABLE, PASS, WAIVED, Finding
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _waived(finding: Finding, covering: Sequence[Waiver], day: str) -> Finding:
         before = Waiver(finding.check, finding.waiver["until"], finding.waiver["reason"])
         waiver = before if waiver is None or waiver.until <= before.until else waiver
         finding = replace(finding, verdict=finding.waiver["was"], waiver=None)
-    if waiver is None or finding.verdict == PASS:
+    if waiver is None or finding.verdict in (PASS, NOT_APPLICABLE):
         return finding
     noted = {"until": waiver.until, "reason": waiver.reason, "was": finding.verdict}
     # Both are ISO 8601, which sorts as text.

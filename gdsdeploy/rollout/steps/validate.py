@@ -95,6 +95,11 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
                 f"{work.name}: {len(bad)} check{'s'[: len(bad) > 1]} {words}:\n  " + first_few(lines, _NAMED, "\n  "),
                 hint=f"gdsdeploy validate {work.fleet_path} --limit {work.name} says what to do with each",
             )
+    if report.verdict == UNKNOWN and not any(finding.verdict == UNKNOWN for finding in report.findings):
+        raise ChecksUnknown(
+            f"{work.name}: no check examined anything",
+            hint=f"gdsdeploy validate {work.fleet_path} --limit {work.name} --verbose lists the reasons",
+        )
     return report
 
 
