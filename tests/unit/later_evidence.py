@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
-from gdsdeploy.host.paths import CONTAINER_FILES, HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
+from gdsdeploy.host.paths import CONTAINER_FILES, HOLDERS, LEGACY_SERVICE, OWN_NAME, OWN_PARENTS, SERVICE_FOLDERS
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000
@@ -28,6 +28,10 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     excerpts.setdefault("/proc/cpuinfo", {"pattern": "", "lines": CPU})
     for path in ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d"):
         listings.setdefault(path, [])
+    for parent in OWN_PARENTS:
+        listings.setdefault(
+            f"{parent}/{OWN_NAME}", [OWN_NAME] if isinstance(files.get("/etc/cufile.json"), str) else []
+        )
     document.setdefault("environment", {})
     document.setdefault("load", {})
     for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):

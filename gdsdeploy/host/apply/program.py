@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, List
 
 from ..errors import ApplyError
+from ..paths import OWN_NAME, OWN_PARENTS
 from .errors import writing
 from .file_resource import FileResource
 from .files import FOLDER, File
@@ -19,7 +20,7 @@ PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 COMMAND = f"/usr/bin/python3 -I -S {PATH}"
 #: Where the bootstrap puts the zipapp that it unpacks.
 UNPACKED = os.path.join(os.path.abspath(__file__).partition("/gdsdeploy/host/apply/")[0], "program.pyz")
-FOLDERS = ("/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/var/lib/gdsdeploy")
+FOLDERS = tuple(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, List, Optional
 
 from .. import process
 from ..kmod import modprobe
-from ..kmod.module import BUILD_ID, read_module
+from ..kmod.module import BUILD_ID, build_id_of, read_module
 
 #: Ids of causes: another kernel runs; a module isn't loaded, has no file, or is loaded from another file.
 KERNEL, UNLOADED, NO_FILE, MODULE = "kernel", "not-loaded", "no-file", "module"
@@ -60,7 +60,7 @@ def _module(name: str) -> Optional[Cause]:
         return Cause(NO_FILE, name, f"modprobe finds no file for the module {name}")
     # srcversion doesn't change with the driver that a module was built against.
     note = loaded / "notes" / BUILD_ID
-    if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
+    if note.exists() and build_id_of(note.read_bytes().hex()) != read_module(file).build_id:
         return Cause(MODULE, name, f"the loaded module {name} is not the one in {file}")
     return None
 

@@ -19,6 +19,7 @@ PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"
     "the modules are loaded at boot, the driver before what links against it",
     expects="nvidia first, then the rest of the stack, in modules-load.d",
     prevents="a host that works until its first reboot because nothing loads nvidia-fs",
+    of_provision=True,
 )
 def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     # nvidia-peermem needs the RDMA core first, so a unit loads it.

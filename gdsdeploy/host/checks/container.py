@@ -6,7 +6,7 @@ from typing import Iterator, Tuple
 
 from ..facts import HostFacts, require
 from ..model.expectation import Expectation
-from .registry import Answer, capitalized, check, failed, passed, subject
+from .registry import Answer, capitalized, check, failed, not_applicable, passed, subject
 
 subject("container", after="os")
 
@@ -24,7 +24,7 @@ INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband);
 def view(facts: HostFacts, expectation: Expectation) -> Answer:
     manager = require(facts.environment.container)
     if manager is None:
-        return passed("not in a container", expected="only in containers")
+        return not_applicable("not in a container")
     missing = list(_missing(facts, expectation))
     if not missing:
         return passed(f"{manager}: everything is visible")

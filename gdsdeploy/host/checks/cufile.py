@@ -6,7 +6,7 @@ from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
 from ..model.expectation import Expectation
-from .registry import Answer, Answers, check, failed, passed, subject
+from .registry import Answer, Answers, check, failed, not_applicable, passed, subject
 
 subject("cufile", after="boot")
 
@@ -32,6 +32,7 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
     "the configuration of libcufile is the rendered one",
     expects="{cufile_path} with sha256 {cufile_sha256}",
     prevents="forgotten edits by hand, and a file that was left behind for another release",
+    of_provision=True,
 )
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path
@@ -76,7 +77,7 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
 def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
     config, values = require(facts.cufile.config), require(facts.cufile.effective)
     if config is None or require(facts.cufile.acceptance) != ACCEPTED:
-        return ()  # cufile.rendered and cufile.accepted report it
+        return not_applicable("no configuration is in effect: see cufile.rendered and cufile.accepted")
     if values is None:
         return _nothing_logged(facts)
     differing, compared = differences(config, values)
@@ -88,10 +89,12 @@ def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
 
 
 def _nothing_logged(facts: HostFacts) -> Answer:
-    """Without a GPU no release logs its values, and no program can use cuFile: the check passes."""
+    """Without a GPU no release logs its values, and no program can use cuFile: there is nothing to compare."""
     opened = require(facts.cufile.opened)
     end = "did not return" if opened.error is None else f"returned {opened.error}"
     if require(facts.driver.gpus):
         reason = "; ".join(opened.lines[:2]) or "it gave no reason"
         raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {reason}")
-    return passed(f"none to compare: this host has no GPU, so cuFileDriverOpen {end} before libcufile logged any")
+    return not_applicable(
+        f"none to compare: this host has no GPU, so cuFileDriverOpen {end} before libcufile logged any"
+    )

@@ -21,6 +21,7 @@ NAMED = 3
     "only provision changes the stack: its packages have the locked versions, pinned and held",
     expects="every package of the lock pinned to its version and held",
     prevents="a driver that 'install cuda', an upgrade or unattended-upgrades installs, with no trace of the command",
+    of_provision=True,
 )
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
     installed, locked = require(facts.packages.installed), locked_packages(expectation)

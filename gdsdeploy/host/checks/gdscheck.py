@@ -12,7 +12,7 @@ from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
 from ..facts.unknown import when_known
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("gdscheck", after="cufile")
 
@@ -42,7 +42,7 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
             return failed("gdscheck is not installed", f"Install {TOOL}: provision the host again")
         logged = require(facts.gdscheck.logged)
         if logged is None:
-            return passed("not installed, and the lock has no " + TOOL)
+            return not_applicable("not installed, and the lock has no " + TOOL)
         return _compared(facts, logged)
     report = require(facts.gdscheck.report)
     if report.verdict == gdscheck.REFUSED:

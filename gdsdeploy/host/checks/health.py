@@ -7,7 +7,7 @@ from typing import List, Set, Tuple
 
 from ..facts import HostFacts, require
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, not_applicable, passed
 
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).
 DAMAGE = {
@@ -90,11 +90,11 @@ def errors(facts: HostFacts, _expectation: Expectation) -> Answer:
 )
 def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
     if "dkms" not in require(facts.packages.installed):
-        return passed("DKMS is not installed: the modules are received")
+        return not_applicable("DKMS is not installed: the modules are received")
     lines, release = require(facts.packages.dkms), expectation.kernel_release
     rows = [match.group(0, "name", "kernel", "state") for match in map(DKMS.match, lines) if match]
     if not rows:
-        return passed("DKMS has no modules of this stack")
+        return not_applicable("DKMS has no modules of this stack")
     bad = [line for line, _, _, state in rows if "Diff between" in state or "broken" in state]
     names = sorted({name for _, name, _, _ in rows})
     installed = {name for _, name, kernel, state in rows if kernel == release and "installed" in state}

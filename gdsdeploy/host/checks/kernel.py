@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator
-
 from ..facts import HostFacts, require
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("kernel", after="container")
 
@@ -32,10 +30,10 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="a host that passes today and comes back from its next reboot with another kernel",
     of_running=True,
 )
-def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
+def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
     default = require(facts.boot.default_kernel)
     if default == expectation.kernel_release:
-        yield passed(default)
-    # Without a supported boot loader, e.g. in a guest whose kernel comes from outside, there is nothing to check.
-    elif default is not None:
-        yield failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")
+        return passed(default)
+    if default is None:
+        return not_applicable("no supported boot loader, as in a guest whose kernel comes from outside")
+    return failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")

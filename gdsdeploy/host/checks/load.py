@@ -7,7 +7,7 @@ from typing import Iterator
 from ..facts import HostFacts, Unknown
 from ..facts.load import size
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, unknown
+from .registry import Answer, check, failed, not_applicable, passed, unknown
 
 SLOW_HINT = (
     "Validate again with --load while no other program uses the mount; then compare the links of its disks or"
@@ -26,8 +26,11 @@ def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     for mount in expectation.storage:
         mount_point, limits = mount.get("mount", ""), mount.get("load")
         rate = limits.get("read") if isinstance(limits, dict) else None
-        if not isinstance(rate, (int, float)) or (not isinstance(loads, Unknown) and not loads):
-            # The fleet has no threshold, or the caller requested no reading.
+        if not isinstance(rate, (int, float)):
+            yield not_applicable("the fleet sets no rate for this mount", mount_point)
+            continue
+        if not isinstance(loads, Unknown) and not loads:
+            yield not_applicable("no reading under load was requested (--load)", mount_point)
             continue
         load = loads if isinstance(loads, Unknown) else loads.get(mount_point, Unknown("it was not read from"))
         expected = f"at least {size(rate)}/s read"

@@ -7,7 +7,7 @@ from typing import Iterator, List, Mapping, Tuple
 from ..facts import HostFacts, require
 from ..facts.effective import given_keys
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("rdma", after="peermem")
 
@@ -24,7 +24,7 @@ NOT_ASKED = "not needed: the fleet asks for no RDMA"
 )
 def link(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed(NOT_ASKED)
+        return not_applicable(NOT_ASKED)
     interfaces = require(facts.network.rdma)
     if not interfaces:
         return failed("this host has no RDMA device", "Load the adapter's driver, or set the fleet's rdma to none")
@@ -44,11 +44,11 @@ def link(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed(NOT_ASKED)
+        return not_applicable(NOT_ASKED)
     config = require(facts.cufile.config)
     listed = list(_listed(config)) if config is not None else []
     if not listed:
-        return passed("no list has an address: libcufile chooses the adapters")
+        return not_applicable("no list has an address: libcufile chooses the adapters")
     own = {entry.address: f"{i.device} on {i.interface}" for i in require(facts.network.rdma) for entry in i.addresses}
     foreign = [f"{key}: {address}" for key, address in listed if address not in own]
     if foreign:

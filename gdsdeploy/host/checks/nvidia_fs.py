@@ -9,7 +9,7 @@ from ..facts import HostFacts, UndecidedError, require
 from ..facts.modules import ModuleFile
 from ..model.expectation import Expectation
 from .driver import check_module_file, its_file, messages
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("nvidia-fs", after="nouveau")
 
@@ -23,7 +23,7 @@ def _not_needed(expectation: Expectation) -> Optional[Answer]:
     """The answer for hosts whose mode doesn't use nvidia-fs."""
     if expectation.nvidia_fs_version:
         return None
-    return passed(f"not needed: the mode is {expectation.mode}", expected="no nvidia-fs")
+    return not_applicable(f"not needed: the mode is {expectation.mode}")
 
 
 def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
@@ -114,6 +114,7 @@ def _crc(value: Optional[int]) -> str:
     expects="built against nvidia {driver_version} ({driver_flavour}) in {driver_tree}",
     prevents="an nvidia-fs of another driver, which loads without complaint and fails when it pins GPU memory",
     of_running=True,
+    of_provision=True,
 )
 def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_loaded(facts, expectation):

@@ -9,7 +9,7 @@ from ..facts.conditions import FILESYSTEM, ON, POSSIBLE
 from ..facts.odirect import ALIGNED, BYPASSED, NOT_PROVEN, REFUSED, WRONG, Audit
 from ..facts.storage import Mount
 from ..model.expectation import Expectation
-from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, passed, subject, unknown
+from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, subject, unknown
 
 subject("odirect", after="storage")
 
@@ -26,6 +26,7 @@ FIXES = {
 }
 NOT_NEEDED = "not needed: the fleet accepts CPU memory here; "
 NO_TRIAL = "the fleet file allows no scratch file on it"
+NOT_MOUNTED = "nothing is mounted here: the check storage.path reports it"
 HINTS = {
     WRONG: "Do not use this mount: other bytes came back than were written; read the kernel's messages",
     REFUSED: "Use a filesystem that takes O_DIRECT: ext4, XFS, or a network filesystem with RDMA",
@@ -47,12 +48,11 @@ def bypass(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
         is_mounted = isinstance(mounts, Unknown) or mount_point in mounts
         audit = facts.storage.audits.get(mount_point) if is_mounted else None
         if mount.get("scratch") == "no":
-            yield passed("not tried: " + NO_TRIAL, subject=mount_point)
+            yield not_applicable("not tried: " + NO_TRIAL, mount_point)
         elif is_compat and not isinstance(audit, Audit):
-            yield passed(NOT_NEEDED + "not tried", subject=mount_point)
+            yield not_applicable(NOT_NEEDED + "not tried", mount_point)
         elif not is_mounted:
-            # The check storage.path reports it.
-            continue
+            yield not_applicable(NOT_MOUNTED, mount_point)
         elif isinstance(mounts, Unknown) and not is_compat:
             # The trial may have tested the filesystem below.
             yield unknown(mounts.reason, UNKNOWN_HINT, mount_point)
@@ -100,8 +100,9 @@ def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer
         mount_point = mount.get("mount", "")
         if isinstance(mounts, Unknown):
             yield unknown(mounts.reason, UNKNOWN_HINT, mount_point)
-        elif mount_point in mounts:
-            # Where nothing is mounted, the check storage.path reports it.
+        elif mount_point not in mounts:
+            yield not_applicable(NOT_MOUNTED, mount_point)
+        else:
             yield _judge_conditions(facts, mounts[mount_point], mount.get("path") == "compat")
 
 
@@ -115,7 +116,7 @@ def _judge_conditions(facts: HostFacts, mount: Mount, is_compat: bool) -> Answer
     ]
     if is_compat:
         words = "on: " + ", ".join(on) if on else "none is known to be on"
-        return passed(NOT_NEEDED + words, evidence, point)
+        return not_applicable(NOT_NEEDED + words, point)
     if on:
         hint = "; ".join(dict.fromkeys(FIXES[name] for name in on))
         return failed(", ".join(on), capitalized(hint), evidence, point)

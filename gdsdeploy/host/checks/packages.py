@@ -23,6 +23,7 @@ NAMED = 5
     "every package of the lock is installed in exactly the locked version",
     expects="the packages of the lock, completely installed",
     prevents="drift: an upgrade by hand or by unattended-upgrades; a package that dpkg left half-configured",
+    of_provision=True,
 )
 def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
     installed, locked = require(facts.packages.installed), locked_packages(expectation)

@@ -7,7 +7,7 @@ from ..explain.cause import Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..model.expectation import Expectation
 from .driver import messages
-from .registry import Answer, capitalized, check, failed, passed, subject
+from .registry import Answer, capitalized, check, failed, not_applicable, passed, subject
 
 subject("peermem", after="nvidia-fs")
 
@@ -23,7 +23,7 @@ OFED = "install MLNX_OFED or DOCA first and build the driver after it, or use DM
 )
 def usable(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed(f"not needed: the fleet asks for no RDMA; {_state(facts)}")
+        return not_applicable(f"not needed: the fleet asks for no RDMA; {_state(facts)}")
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
     if require(facts.peermem.module.loaded):
@@ -85,7 +85,7 @@ def _dmabuf(facts: HostFacts) -> Answer:
 )
 def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed("not needed: the fleet asks for no RDMA", expected="nothing")
+        return not_applicable("not needed: the fleet asks for no RDMA")
     if require(facts.p2p.legacy_loaded):
         hint = "Unload it: systemctl stop nv_peer_mem; then provision the host again, which keeps it out"
         return failed("nv_peer_mem is loaded", hint, ["/proc/modules: nv_peer_mem"])
@@ -105,9 +105,9 @@ def legacy(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed("not needed: the fleet asks for no RDMA", expected="nothing")
+        return not_applicable("not needed: the fleet asks for no RDMA")
     if not require(facts.pci.gpus):
-        return passed("not proven: this host has no GPU")
+        return not_applicable("not proven: this host has no GPU")
     name = mechanisms.DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
     expected = next(candidate for candidate in mechanisms.mechanisms(facts) if candidate.name == name)
     lines = [*expected.evidence, *expected.why]

@@ -7,7 +7,7 @@ from typing import List, Sequence
 from ..facts import HostFacts, Unknown, require
 from ..model.expectation import Expectation
 from .network import NOT_ASKED, listed_addresses
-from .registry import Answer, check, failed, passed, unknown
+from .registry import Answer, check, failed, not_applicable, passed, unknown
 
 UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that was collected by hand has no such trial"
 
@@ -21,11 +21,11 @@ UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that w
 )
 def registration(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed(NOT_ASKED)
+        return not_applicable(NOT_ASKED)
     if not require(facts.pci.gpus):
-        return passed("not proven: this host has no GPU")
+        return not_applicable("not proven: this host has no GPU")
     if not require(facts.peermem.rdma_devices):
-        return passed("not proven: this host has no RDMA adapter")
+        return not_applicable("not proven: this host has no RDMA adapter")
     tried = [result for result in require(facts.registrations) if result.by == expectation.rdma]
     adapters = _in_use(facts)
     used = [result for result in tried if not adapters or result.adapter in adapters]

@@ -51,6 +51,8 @@ class Check:
     unknown_hint: str
     #: whether it is about the running kernel, which some hosts don't choose themselves
     of_running: bool
+    #: whether it is about what provision writes: where that never ran, its failure only repeats host.provisioned
+    of_provision: bool
     judge: Judge
 
 
@@ -61,6 +63,8 @@ _SUBJECTS: Dict[str, str] = {}
 NO_SUBJECT = "this host has nothing that the check is about"
 #: The answer of checks of the running kernel on a host that doesn't choose it.
 ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
+#: The answer of checks of what provision wrote that would fail on a host that it never changed.
+NEVER_PROVISIONED = "the host was never provisioned: see host.provisioned"
 #: What to do when the evidence doesn't decide; it fits most reasons.
 UNKNOWN_HINT = "Read the reason above; if it is about permission, run this as root"
 
@@ -98,13 +102,14 @@ def check(
     prevents: str,
     unknown_hint: str = UNKNOWN_HINT,
     of_running: bool = False,
+    of_provision: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register a function as the check ``ident``."""
 
     def register(judge: Judge) -> Judge:
         if ident in CHECKS:
             raise ValueError(f"two checks have the id {ident}")
-        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, judge)
+        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, of_provision, judge)
         return judge
 
     return register
@@ -144,6 +149,8 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Findi
         answer_or_answers = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)
         answers = [answer_or_answers] if isinstance(answer_or_answers, Answer) else list(answer_or_answers)
         answers = answers or [not_applicable(NO_SUBJECT)]
+        if check.of_provision and _never_provisioned(facts):
+            answers = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in answers]
     except UndecidedError as reason:
         answers = [unknown(str(reason), check.unknown_hint)]
     return [
@@ -159,6 +166,11 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Findi
         )
         for answer in answers
     ]
+
+
+def _never_provisioned(facts: HostFacts) -> bool:
+    """Whether gdsdeploy's folders were looked for and don't exist, outside of a container, which may not show them."""
+    return facts.environment.container is None and facts.environment.own_folders == ()
 
 
 def listed() -> Tuple[Check, ...]:

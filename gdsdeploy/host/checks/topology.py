@@ -23,7 +23,7 @@ from ..facts.topology import (
 from ..io.phrases import first_few
 from ..model.expectation import Expectation
 from ..topology import golden
-from .registry import Answer, check, failed, passed, subject
+from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("topology", after="kernel")
 
@@ -41,9 +41,9 @@ KINDS = {"nvme": DISK, "nic": NIC}
 def _not_asked(facts: HostFacts, expectation: Expectation, needed: str) -> Optional[Answer]:
     """The answer for hosts without a GPU, or whose mode goes through CPU memory anyway."""
     if not require(facts.topology).of_kind(GPU):
-        return passed(NO_GPU, expected=needed)
+        return not_applicable(NO_GPU, expected=needed)
     if expectation.mode == "compat" and expectation.rdma == "none":
-        return passed("not needed: the mode is compat, and the fleet asks for no RDMA", expected="nothing")
+        return not_applicable("not needed: the mode is compat, and the fleet asks for no RDMA")
     return None
 
 
@@ -60,8 +60,9 @@ def link(facts: HostFacts, _expectation: Expectation) -> Answer:
         hint = "Seat the card, riser or cable again; check the firmware's settings for a limit of that slot"
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
         return failed(words, hint, [_link_line(node) for node, _ in slow])
-    count = f"{len(linked)} link{'' if len(linked) == 1 else 's'}"
-    words = f"{count} at what both ends can do" if linked else "no device has a PCIe link of its own"
+    if not linked:
+        return not_applicable("no device has a PCIe link of its own")
+    words = f"{len(linked)} link{'' if len(linked) == 1 else 's'} at what both ends can do"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
 
@@ -104,7 +105,7 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     for pair in pairs:
         require(pair.redirecting)
     if not pairs:
-        return passed("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
+        return not_applicable("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
     return passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
 
 
@@ -168,12 +169,12 @@ def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
 def distance(facts: HostFacts, expectation: Expectation) -> Answer:
     limits = {key: str(expectation.topology[key]) for key in KINDS if key in expectation.topology}
     if not limits:
-        return passed("not asked: the fleet sets no distance", expected="nothing")
+        return not_applicable("not asked: the fleet sets no distance")
     topology = require(facts.topology)
     gpus = topology.of_kind(GPU)
     expected = ", ".join(f"{key} at most {most}" for key, most in limits.items())
     if not gpus:
-        return passed(NO_GPU, expected=expected)
+        return not_applicable(NO_GPU, expected=expected)
     far: List[str] = []
     near: Dict[str, List[str]] = {}
     for key, most in limits.items():
@@ -211,7 +212,7 @@ def _nearest(topology: Topology, gpu: Node, kind: str) -> Tuple[str, str]:
 def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     tree = expectation.topology.get("golden")
     if tree is None:
-        return passed("not asked: the profile names no golden topology", expected="nothing")
+        return not_applicable("not asked: the profile names no golden topology")
     try:
         differences = golden.differences(golden.validate_golden(tree), require(facts.topology))
     except golden.GoldenError as error:

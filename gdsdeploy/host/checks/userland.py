@@ -9,7 +9,7 @@ from typing import Dict, Iterator, Mapping, Tuple
 from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, not_applicable, passed
 
 #: Class code of NVSwitch: bridge, other.
 NVSWITCH = 0x068000
@@ -57,7 +57,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
     if by_version.get(version):
         return passed("{}: {}".format(version, ", ".join(by_version[version])))
     if expectation.driver_flavour != "open":
-        return passed(f"none for {version}; the proprietary modules don't need it on many GPUs")
+        return not_applicable(f"none for {version}; the proprietary modules don't need it on many GPUs")
     others = ", ".join(sorted(other for other, files in by_version.items() if files)) or "none"
     hint = "Install the firmware package of this driver: provision the host again"
     return failed(f"none for driver {version}; there is firmware for: {others}", hint)
@@ -71,7 +71,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
     if not require(facts.pci.gpus):
-        return passed("not needed: this host has no GPU")
+        return not_applicable("not needed: this host has no GPU")
     services = [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, expectation.packages))]
     switches = [
         function.address
@@ -82,7 +82,7 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
         hint = "Add fabricmanager to the profile's companions, then lock and provision"
         return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
     if not services:
-        return passed("the lock holds none, and there is no NVSwitch")
+        return not_applicable("the lock holds none, and there is no NVSwitch")
     units = require(facts.boot.units)
     states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
     down = [unit for unit, state in states.items() if state != "active"]
@@ -102,7 +102,7 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
 def parameters(facts: HostFacts, _expectation: Expectation) -> Answer:
     options = _options(require(facts.boot.options), require(facts.kernel.command_line))
     if not options:
-        return passed("no option is set")
+        return not_applicable("no option is set")
     params = require(facts.driver.params)
     if params is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 
-from ..paths import CGROUP, CONTAINER_FILES, ENROOT, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..paths import (
+    CGROUP,
+    CONTAINER_FILES,
+    ENROOT,
+    OWN_NAME,
+    OWN_PARENTS,
+    VARIABLE_FILES,
+    VARIABLE_FOLDERS,
+    VARIABLE_NAMES,
+)
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -25,6 +34,8 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
         for name in recorder.names(folder):
             if name.endswith((".sh", ".conf")):
                 recorder.excerpt(folder + "/" + name, VARIABLES)
+    for folder in OWN_PARENTS:
+        recorder.names(folder, OWN_NAME)
     # A container may not have these of its host.
     recorder.names("/run/udev")
     recorder.names("/dev/infiniband")

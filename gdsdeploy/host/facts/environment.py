@@ -6,7 +6,17 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..paths import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..paths import (
+    CGROUP,
+    CONTAINER_FILES,
+    ENROOT,
+    MOUNTINFO,
+    OWN_NAME,
+    OWN_PARENTS,
+    VARIABLE_FILES,
+    VARIABLE_FOLDERS,
+    VARIABLE_NAMES,
+)
 from .document import Document
 from .unknown import Maybe, Unknown, when_known, why_not, with_default
 
@@ -45,6 +55,10 @@ class EnvironmentFacts:
     variables: Mapping[str, Variable] = field(default_factory=dict)
     #: whether every place was looked at
     complete: Maybe[bool] = True
+    #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
+    own_folders: Maybe[Tuple[str, ...]] = field(
+        default_factory=lambda: Unknown("gdsdeploy's folders were not looked for")
+    )
 
     def variable(self, name: str) -> Maybe[Optional[Variable]]:
         """The variable, or None where no place sets it."""
@@ -60,7 +74,18 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     )
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
-    return EnvironmentFacts(_container(document), devices, infiniband, udev, root, by_name, complete)
+    container, own = _container(document), _own_folders(document)
+    return EnvironmentFacts(container, devices, infiniband, udev, root, by_name, complete, own)
+
+
+def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
+    """Those that exist; Unknown where none is known to exist and one of them was not looked for."""
+    found = {parent: document.names(parent + "/" + OWN_NAME) for parent in OWN_PARENTS}
+    existing = tuple(f"{parent}/{OWN_NAME}" for parent, names in found.items() if isinstance(names, tuple) and names)
+    unread = [parent for parent, names in found.items() if not isinstance(names, tuple)]
+    if existing or not unread:
+        return existing
+    return Unknown(f"whether {unread[0]}/{OWN_NAME} exists was not recorded")
 
 
 def _container(document: Document) -> Maybe[Optional[str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
 from ..kmod import modprobe
+from ..kmod.module import build_id_of
 from ..paths import BUILD_ID, MODPROBE
 from .document import Document
 from .unknown import Maybe, Unknown, when_known, with_default
@@ -20,7 +21,7 @@ class ModuleFile:
     name: str
     version: str
     srcversion: str
-    #: in hex; the whole note, as the kernel shows it of a loaded module
+    #: in hex, without the header of its note; earlier recordings have the header
     build_id: str
     license: str
     #: kernel release that it was built for: first word of its vermagic
@@ -72,7 +73,7 @@ def module_facts(document: Document, name: str) -> ModuleFacts:
         loaded=_loaded(document, kernel_name),
         version=with_default(document.line(folder + "/version"), ""),
         srcversion=with_default(document.line(folder + "/srcversion"), ""),
-        build_id=with_default(document.binary(folder + BUILD_ID), ""),
+        build_id=when_known(with_default(document.binary(folder + BUILD_ID), ""), build_id_of),
         file=_file(document, name),
     )
 
@@ -124,7 +125,7 @@ def _module_file(path: str, record: Mapping[str, Any]) -> Maybe[Optional[ModuleF
             return Unknown(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
-        **{key: record[key] for key in _TEXTS},
+        **{**{key: record[key] for key in _TEXTS}, "build_id": build_id_of(record["build_id"])},
         kernel=(record["vermagic"].split() or [""])[0],
         depends=tuple(str(value) for value in record["depends"]),
         provenance={key: str(value) for key, value in record["provenance"].items()},

@@ -15,6 +15,7 @@ from .files import SUFFIXES, open_plain
 
 #: Section, and file of a loaded module, with the build id.
 BUILD_ID = ".note.gnu.build-id"
+_BUILD_ID_NOTE = re.compile("(?:04000000.{8}03000000|00000004.{8}00000003)474e5500(.+)")
 #: modinfo keys that a build by ``build.py`` adds begin with this.
 PROVENANCE = "gdsdeploy_"
 
@@ -70,7 +71,7 @@ class Module:
     compiler: str = ""
     #: whether the module was built with symbol versions at all (it has a CRC for some import, or imports nothing)
     versioned: bool = True
-    #: the note that the linker made of the whole build, in hex, as /sys/module/NAME/notes shows it; empty without one
+    #: what the linker made of the whole build, in hex and without the note's header; empty without one
     build_id: str = ""
 
 
@@ -128,8 +129,17 @@ def _read(file: IO[bytes], path: str) -> Module:
         machine=elf.machine,
         compiler=next(filter(None, _texts(elf, ".comment")), ""),
         versioned=bool(versions) or not imports,
-        build_id=_content(elf, BUILD_ID, _NOTE_LIMIT).hex(),
+        build_id=build_id_of(_content(elf, BUILD_ID, _NOTE_LIMIT).hex()),
     )
+
+
+def build_id_of(note: str) -> str:
+    """The build id in a note in hex, as a module file and /sys/module/NAME/notes have it; anything else as it is.
+
+    The note of either byte order is: length of the name, length of the id, type 3 (NT_GNU_BUILD_ID, elf.h), "GNU", id.
+    """
+    match = _BUILD_ID_NOTE.match(note)
+    return match.group(1) if match else note
 
 
 def _content(elf: Elf, name: str, limit: int) -> bytes:

@@ -7,6 +7,7 @@ import re
 from typing import List, NamedTuple, Tuple
 
 from .. import process
+from ..kmod.module import build_id_of
 from ..rootdir import list_folder, read_text
 from . import gpu
 
@@ -104,6 +105,6 @@ def build_id(name: str, root: str = "/") -> str:
     """Of a loaded module; empty where it has none."""
     try:
         with open(os.path.join(root, "sys/module", name, "notes/.note.gnu.build-id"), "rb") as file:
-            return file.read().hex()
+            return build_id_of(file.read().hex())
     except OSError:
         return ""

@@ -45,7 +45,8 @@ def test_a_host_as_expected_passes(expectation: Path, passing: Path, capsys: pyt
     assert run("validate", "--expectation", expectation, "--evidence", passing) == program.OK
     out = capsys.readouterr().out
     assert out.startswith("gpu1 (profile gds): os debian-13, kernel 6.12.")
-    assert out.rstrip().endswith(" pass, 0 FAIL, 0 could not tell")
+    assert out.rstrip().endswith(" not applicable")
+    assert " pass, 0 FAIL, 0 could not tell, " in out
 
 
 def test_what_failed_comes_first_with_its_next_step(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +76,7 @@ def test_json_is_one_object_with_everything(
     assert report["boot_id"] == source["files"]["/proc/sys/kernel/random/boot_id"].strip()
     assert (report["host"], report["profile"], report["verdict"], report["gaps"]) == ("gpu1", "gds", "pass", [])
     assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
-    assert {finding["verdict"] for finding in report["findings"]} == {"pass"}
+    assert {finding["verdict"] for finding in report["findings"]} == {"pass", "not-applicable"}
 
 
 def test_what_cannot_be_told_has_its_own_status(expectation: Path, tmp_path: Path) -> None:

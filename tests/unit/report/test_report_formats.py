@@ -108,8 +108,11 @@ def test_details_tell_all_that_did_not_pass() -> None:
     assert "gpu3: evidence is incomplete: programs: stopped after 60 s" in output
     assert "! gpu4: HostUnreachable" in output
     assert "and 3 more lines" in output
-    assert [line for line in output.splitlines() if "gpu1" in line] == ["  gpu1: /home takes compat"]
-    assert output.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE")
+    assert [line for line in output.splitlines() if "gpu1" in line] == [
+        "✓ gpu1 pass  16 checked",
+        "  gpu1: /home takes compat",
+    ]
+    assert output.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE; 47 checked")
 
 
 def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +126,13 @@ def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
     good = Report("f", "d", "w", report().hosts[:1])
-    assert text.details(good).split("\n") == ["", "  gpu1: /home takes compat", "", "1 of 1 hosts pass"]
+    assert text.details(good).split("\n") == [
+        "",
+        "✓ gpu1 pass  16 checked",
+        "  gpu1: /home takes compat",
+        "",
+        "1 of 1 hosts pass; 16 checked",
+    ]
 
 
 # --- HTML ------------------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def test_counts() -> None:
     assert BAD.verdict == FAIL
     assert [BAD.count(verdict) for verdict in (PASS, FAIL, UNKNOWN)] == [len(CHECKS) - 2, 1, 1]
     assert LOST.verdict == UNREACHABLE
-    assert sentence(report()) == "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE"
-    assert sentence(Report("f", "d", "w", (GOOD,))) == "1 of 1 hosts pass"
+    assert sentence(report()) == "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE; 47 checked"
+    assert sentence(Report("f", "d", "w", (GOOD,))) == "1 of 1 hosts pass; 16 checked"
 
 
 def test_checks_are_listed_once_without_their_subjects() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN
 from tests.unit.host.checks.changes import (
     BARE,
     EXPECTATION,
@@ -30,10 +30,35 @@ from tests.unit.host.checks.changes import (
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.later_evidence import complete
 
+FINE = (PASS, NOT_APPLICABLE)
+#: On a host without a GPU whose fleet asks for no RDMA, and accepts CPU memory on its mount.
+NOTHING_TO_EXAMINE = {
+    "container.view",
+    "cufile.effective",
+    "driver.parameters",
+    "driver.services",
+    "odirect.bypass:/mnt/nvme",
+    "odirect.conditions:/mnt/nvme",
+    "packages.dkms",
+    "peermem.legacy",
+    "peermem.mechanism",
+    "peermem.usable",
+    "rdma.addresses",
+    "rdma.link",
+    "rdma.registration",
+    "topology.acs",
+    "topology.bar1",
+    "topology.distance",
+    "topology.golden",
+    "topology.iommu",
+    "topology.link",
+}
+
 
 def test_a_provisioned_host_passes_everything() -> None:
     results = findings(GOOD)
-    assert {name: finding.found for name, finding in results.items() if finding.verdict != PASS} == {}
+    assert {name: finding.found for name, finding in results.items() if finding.verdict not in FINE} == {}
+    assert {name for name, finding in results.items() if finding.verdict == NOT_APPLICABLE} == NOTHING_TO_EXAMINE
     registered = {check.id for check in checks.listed()}
     assert {name.partition(":")[0] for name in results} == registered, "every check ran"
 
@@ -52,7 +77,7 @@ def test_a_fault_is_found_by_name(fault: str) -> None:
     results = findings(document)
     assert {name for name, finding in results.items() if finding.verdict == FAIL} == failing
     for finding in results.values():
-        if finding.verdict != PASS:
+        if finding.verdict not in FINE:
             assert finding.hint, finding.check
             assert finding.expected, finding.check
             assert finding.found, finding.check
@@ -103,7 +128,9 @@ def test_what_runs_is_not_asked_of_a_host_without_a_kernel_of_its_own() -> None:
     document["modules"].clear()
     assert set(verdicts(document).values()) >= {FAIL, UNKNOWN}
     results = findings(document, expectation)
-    assert {name: finding.found for name, finding in results.items() if finding.verdict != PASS} == {}
+    assert {name: finding.found for name, finding in results.items() if finding.verdict not in FINE} == {}
+    elsewhere = {name for name, finding in results.items() if "not this host's to choose" in finding.found}
+    assert {results[name].verdict for name in elsewhere} == {NOT_APPLICABLE}
     names = {name for name, finding in results.items() if "not this host's to choose" not in finding.found}
     assert {
         "packages.locked-versions",
@@ -177,7 +204,8 @@ def test_a_mode_without_nvidia_fs_does_not_ask_for_it(mode: str, nvidia_fs: str)
     unloaded("nvidia_fs")(document)
     file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\n")(document)
     results = findings(document, replace(EXPECTATION, mode=mode, nvidia_fs_version=nvidia_fs))
-    assert {name for name, finding in results.items() if finding.verdict != PASS} == set()
+    assert {name for name, finding in results.items() if finding.verdict not in FINE} == set()
+    assert {finding.verdict for name, finding in results.items() if name.startswith("nvidia-fs.")} == {NOT_APPLICABLE}
     assert results["nvidia-fs.driver-tree"].found == f"not needed: the mode is {mode}"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import boot
-from gdsdeploy.host.model.finding import PASS, UNKNOWN
+from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
 from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts
 from tests.unit.host.checks.faults import FAULTS
 
@@ -70,9 +70,10 @@ HAVE: dict[str, Document] = {"provisioned": GOOD, "bare": BARE, **{name: faulty(
 
 
 def not_better(before: dict[str, str], after: dict[str, str], what: object) -> None:
+    # Neither a pass nor "not applicable" comes from evidence that is missing.
     for name, verdict in after.items():
-        if verdict == PASS:
-            assert before.get(name) == PASS, (name, what)
+        if verdict in (PASS, NOT_APPLICABLE):
+            assert before.get(name) == verdict, (name, what)
     # A check that falls silent must not take a failure with it.
     for name, verdict in before.items():
         if verdict != PASS and not name.startswith("storage.path"):
@@ -104,8 +105,8 @@ def test_leaving_out_any_pieces_of_a_faulty_host_never_makes_a_pass(names: list[
 
 def test_no_evidence_at_all_is_no_verdict() -> None:
     results = verdicts({})
-    assert set(results.values()) == {UNKNOWN, PASS}
-    not_asked = {name for name, verdict in results.items() if verdict == PASS}
+    assert set(results.values()) == {UNKNOWN, NOT_APPLICABLE}
+    not_asked = {name for name, verdict in results.items() if verdict == NOT_APPLICABLE}
     assert {name.partition(":")[0] for name in not_asked} <= {
         "odirect.bypass",
         "peermem.legacy",

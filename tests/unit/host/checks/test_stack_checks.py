@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, HOSTS, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, kernel_log, options
@@ -70,12 +70,12 @@ def test_without_permission_nobody_can_tell() -> None:
         "options nvidia-current-open NVreg_EnableStreamMemOPs=0",
         "options nvidia NVreg_MemoryPoolSize=1\noptions nvidia NVreg_MemoryPoolSize=0",
         "options nvidia NVreg_UsePageAttributeTable=-1",
-        "options nvidia-drm modeset=1",
     ],
 )
 def test_options_in_effect(line: str) -> None:
     assert "UsePageAttributeTable: 4294967295" in GOOD["files"]["/proc/driver/nvidia/params"]
     assert finding("driver.parameters", options(line + "\n")).verdict == PASS
+    assert finding("driver.parameters", options("options nvidia-drm modeset=1\n")).verdict == NOT_APPLICABLE
 
 
 def test_dkms_has_everything() -> None:
@@ -107,8 +107,8 @@ def locked(*names: str) -> Expectation:
 @pytest.mark.parametrize(
     ("document", "expectation", "verdict", "words"),
     [
-        (GOOD, locked("nvidia-persistenced"), PASS, "not needed: this host has no GPU"),
-        (GPU, EXPECTATION, PASS, "the lock holds none, and there is no NVSwitch"),
+        (GOOD, locked("nvidia-persistenced"), NOT_APPLICABLE, "not needed: this host has no GPU"),
+        (GPU, EXPECTATION, NOT_APPLICABLE, "the lock holds none, and there is no NVSwitch"),
         (switched(), EXPECTATION, FAIL, "this host has 1 NVSwitches, and the lock holds no fabric manager"),
         (switched(fabricmanager="failed"), locked("nvidia-fabricmanager-580"), FAIL, "fabricmanager.service: failed"),
         (switched(), locked("nvidia-fabric-manager"), FAIL, "fabricmanager.service: not known to systemd"),

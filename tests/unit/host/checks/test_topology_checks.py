@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import golden
 from tests.unit.host.checks.changes import EXPECTATION, findings
 from tests.unit.later_evidence import complete
@@ -68,7 +68,7 @@ def in_group(document: Document, kind: str, words: str) -> Document:
         ("DMA-FQ", "intel_iommu=on", "nvidia-fs", FAIL),
         ("identity", "iommu=pt", "nvidia-fs", PASS),
         ("identity", "iommu=pt", "p2pdma", FAIL),
-        ("DMA", "", "compat", PASS),
+        ("DMA", "", "compat", NOT_APPLICABLE),
     ],
 )
 def test_the_iommu_is_judged_by_the_mode(kind: str, words: str, mode: str, verdict: str) -> None:
@@ -79,7 +79,9 @@ def test_the_iommu_is_judged_by_the_mode(kind: str, words: str, mode: str, verdi
     if mode != "compat":
         assert any(words in line for line in finding.evidence)
     document["host"]["uname"]["machine"] = "aarch64"
-    assert judge(document, "topology.iommu", expectation).verdict == PASS, "Grace needs it"
+    assert judge(document, "topology.iommu", expectation).verdict == (NOT_APPLICABLE if mode == "compat" else PASS), (
+        "Grace needs it"
+    )
 
 
 def test_a_domain_that_was_not_read_is_not_taken_for_passthrough() -> None:
@@ -202,4 +204,4 @@ def test_hosts_without_a_gpu_prove_nothing() -> None:
     document["files"][f"{PCI}/{GPU}/vendor"] = "0x1234\n"
     for name in ("topology.acs", "topology.iommu", "topology.bar1"):
         finding = judge(document, name)
-        assert (finding.verdict, finding.found) == (PASS, "not proven: this host has no GPU")
+        assert (finding.verdict, finding.found) == (NOT_APPLICABLE, "not proven: this host has no GPU")

@@ -1,0 +1,156 @@
+"""The fifth verdict: a check that has nothing to examine neither passes nor fails."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from gdsdeploy.host.checks import registry
+from gdsdeploy.host.checks.report import text
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.model.finding import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    UNKNOWN,
+    WAIVED,
+    Finding,
+    finding_from,
+    worst,
+)
+from gdsdeploy.host.model.waiver import Waiver, apply
+from gdsdeploy.host.paths import OWN_NAME, OWN_PARENTS
+from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, Document, findings, verdicts
+
+OF_PROVISION = {check.id for check in registry.listed() if check.of_provision}
+
+
+def of(*verdicts: str) -> list[Finding]:
+    return [Finding(f"x.{number}", verdict, "t", "e", "f") for number, verdict in enumerate(verdicts)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ((), UNKNOWN),
+        ((NOT_APPLICABLE, NOT_APPLICABLE), UNKNOWN),
+        ((NOT_APPLICABLE, PASS), PASS),
+        ((NOT_APPLICABLE, WAIVED, PASS), WAIVED),
+        ((NOT_APPLICABLE, UNKNOWN, PASS), UNKNOWN),
+        ((NOT_APPLICABLE, FAIL), FAIL),
+    ],
+)
+def test_a_host_is_judged_by_what_was_examined(verdicts: tuple[str, ...], expected: str) -> None:
+    assert worst(of(*verdicts)) == expected
+
+
+def test_the_gate_opens_beside_checks_that_are_not_applicable_and_never_on_them_alone() -> None:
+    assert gate.decide(of(NOT_APPLICABLE, PASS)) == (gate.OPEN, "1 checks passed")
+    assert gate.decide(of(NOT_APPLICABLE)) == (gate.CLOSED, "no check applies to this host")
+    assert gate.decide([]) == (gate.CLOSED, "no check applies to this host")
+
+
+def test_a_waiver_does_not_cover_it() -> None:
+    (finding,) = of(NOT_APPLICABLE)
+    assert apply([finding], [Waiver("x.0", "2099-01-01", "r")], "2026-01-01") == [finding]
+
+
+def test_it_is_read_back() -> None:
+    (finding,) = of(NOT_APPLICABLE)
+    assert finding_from(finding.as_dict()) == finding
+
+
+def test_the_metrics_of_the_gate_count_it_and_do_not_call_it_passed_or_failed() -> None:
+    rows = [finding.as_dict() for finding in of(NOT_APPLICABLE, PASS)]
+    record = gate.Record(
+        boot_id="b", when="2026-01-01T00:00:00Z", seconds=1.0, basis="x", state=gate.OPEN, reason="r", verdict=PASS,
+        findings=rows,
+    )  # fmt: skip
+    output = metrics.render(record)
+    assert 'gdsdeploy_gate_checks{verdict="not-applicable"} 1' in output
+    assert [line for line in output.splitlines() if line.startswith("gdsdeploy_check_passed{")] == [
+        'gdsdeploy_check_passed{check="x.1",subject="",verdict="pass"} 1'
+    ]
+
+
+def test_the_text_of_a_host_names_all_of_them_in_one_line() -> None:
+    output = text(EXPECTATION, facts_from(GOOD), list(findings(GOOD).values()))
+    (line,) = [line for line in output.splitlines() if line.startswith("not applicable")]
+    assert "rdma.link" in line
+    assert output.endswith(f"{sum(verdict == NOT_APPLICABLE for verdict in verdicts(GOOD).values())} not applicable")
+
+
+@pytest.mark.parametrize("document", [GOOD, BARE, {}])
+def test_every_check_is_listed_on_every_host(document: Document) -> None:
+    bare_fleet = replace(EXPECTATION, storage=[], own_kernel=False)
+    for expectation in (EXPECTATION, bare_fleet):
+        names = {name.partition(":")[0] for name in findings(document, expectation)}
+        assert names == {check.id for check in registry.listed()}
+
+
+# --- a host that was never provisioned -------------------------------------------------------------------------------
+
+
+def with_folders(*found: object) -> Document:
+    document = copy.deepcopy(BARE)
+    document["files"]["/etc/modules-load.d/gdsdeploy.conf"] = {"error": "ENOENT"}
+    for parent, names in zip(OWN_PARENTS, found, strict=True):
+        document["listings"][f"{parent}/{OWN_NAME}"] = names
+    return document
+
+
+def test_a_host_that_was_never_provisioned_fails_once() -> None:
+    results = findings(with_folders([], [], []))
+    assert results["host.provisioned"].verdict == FAIL
+    assert results["host.provisioned"].hint.startswith("Run gdsdeploy provision")
+    repeated = {name: results[name] for name in ("packages.locked-versions", "packages.drift", "cufile.rendered")}
+    assert {finding.verdict for finding in repeated.values()} == {NOT_APPLICABLE}
+    assert {finding.found for finding in repeated.values()} == {registry.NEVER_PROVISIONED}
+    # What runs is compared with the lock all the same.
+    assert results["driver.loaded-version"].verdict == FAIL
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (([OWN_NAME], [], []), PASS),
+        (([], [], [OWN_NAME]), PASS),
+        (([], {"error": "EACCES"}, []), UNKNOWN),
+        (([], {"error": "ENOENT"}, []), UNKNOWN),
+    ],
+)
+def test_a_host_that_may_be_half_provisioned_keeps_every_failure(found: tuple[object, ...], verdict: str) -> None:
+    results = verdicts(with_folders(*found))
+    assert results["host.provisioned"] == verdict
+    assert results["packages.locked-versions"] == results["cufile.rendered"] == FAIL
+
+
+def test_evidence_of_an_earlier_release_does_not_say_that_a_host_was_never_provisioned() -> None:
+    document = with_folders([], [], [])
+    for parent in OWN_PARENTS:
+        del document["listings"][f"{parent}/{OWN_NAME}"]
+    results = verdicts(document)
+    assert (results["host.provisioned"], results["packages.drift"]) == (UNKNOWN, FAIL)
+
+
+def test_a_container_does_not_show_the_folders_of_its_host() -> None:
+    document = with_folders([], [], [])
+    document["environment"] = {"ENROOT_ROOTFS": "/x"}
+    results = verdicts(document)
+    assert (results["host.provisioned"], results["packages.locked-versions"]) == (NOT_APPLICABLE, FAIL)
+
+
+def test_what_cannot_be_decided_stays_undecided_on_a_host_that_was_never_provisioned() -> None:
+    document = with_folders([], [], [])
+    del document["commands"]["dpkg-query"]
+    assert verdicts(document)["packages.locked-versions"] == UNKNOWN
+    assert {
+        "boot.autoload",
+        "cufile.rendered",
+        "nvidia-fs.driver-tree",
+        "packages.drift",
+        "packages.locked-versions",
+    } == OF_PROVISION
