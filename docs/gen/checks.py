@@ -14,15 +14,16 @@ HEAD = """\
 `python -m docs.gen.checks > docs/checks.md` writes this page from the registry of checks.
 
 `gdsdeploy validate FLEET` runs them on every host of a fleet. `python3 -I -S gdsdeploy-host.pyz validate` runs them on
-the host itself. Each check ends in one of three ways:
+the host itself. Each check ends in one of four ways:
 
 | verdict | meaning |
 | --- | --- |
 | pass | the evidence shows the expected state |
 | FAIL | the evidence shows another state; the finding says which, and what to do |
 | could not tell | the evidence does not decide it, for example without root; this never counts as a pass |
+| not applicable | the host has nothing that the check is about, and the finding says why; this never counts as a pass |
 
-Checks that need facts of a GPU report "not proven" on a host without one. *Italic* words stand for values of the lock
+Checks that need a GPU are not applicable on a host without one. *Italic* words stand for values of the lock
 or the fleet file.
 
 | check | asserts | expects | prevents |

@@ -38,6 +38,7 @@ from gdsdeploy.validate.support_bundle import judge
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
 @click.option("--reason", metavar="TEXT", help="Why --waive is given; the report shows it.")
 @click.option("--evidence", "--from", "source", type=options.PATH, metavar="BUNDLE", help="Judge a support bundle.")
+@click.option("--verbose", is_flag=True, help="Also list the checks that are not applicable, with the reason.")
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @options.timeout(TIMEOUT)
 @options.as_json()
@@ -62,6 +63,7 @@ def command(
     until: str | None,
     reason: str | None,
     source: Path | None,
+    verbose: bool,
     as_pytest: bool,
     timeout: float,
     as_json: bool,
@@ -75,14 +77,14 @@ def command(
 
     All hosts are asked at the same time and stay unchanged. Their evidence is compared with the lock: kernel,
     driver, nvidia-fs and its symbol versions, peermem, cufile.json, packages, and for each storage mount the path
-    of its I/O and why. A check passes, fails, is inconclusive, or is waived.
+    of its I/O and why. A check passes, fails, is inconclusive, is waived, or is not applicable to the host.
 
     \b
     Exit code, the first of these that applies:
       30            a check failed on a host
       20, 21, 22    a host gave no evidence: unreachable, wrong host key, unfit
-      31            a check is inconclusive
-      0             every check passed, or is waived, on every host
+      31            a check is inconclusive, or no check examined anything
+      0             every check that is applicable passed, or is waived, on every host
 
     \b
     Examples:
@@ -97,7 +99,7 @@ def command(
     request = ValidateOptions([require_check(name) for name in only], _waivers(waive, until, reason), load=load)
     _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
-        others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
+        others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json, "--verbose": verbose,
                  "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus,
                  "--attest": attest}  # fmt: skip
         if refused := [name for name, value in others.items() if value]:
@@ -124,7 +126,7 @@ def command(
         console.data(json_object.render(report).rstrip("\n"))
     else:
         console.table(text.fleet_table(report))
-        console.data(text.details(report))
+        console.data(text.details(report, verbose=verbose))
     files = ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render))
     for file, render in files:
         if file is not None:
