@@ -100,7 +100,7 @@ def command(
     _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
-                  "--verbose": verbose,
+                 "--verbose": verbose,
                  "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus,
                  "--attest": attest}  # fmt: skip
         if refused := [name for name, value in others.items() if value]:

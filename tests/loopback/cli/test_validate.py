@@ -226,7 +226,7 @@ LOST = HostReport("lost", "gds", trouble=trouble_from(HostKeyMismatch("lost: cha
         ((host("a", PASS), host("b", PASS, UNKNOWN, UNKNOWN)), 31, "could not tell on b (2 checks)"),
         ((host("b", UNKNOWN), LOST), 21, "no evidence from lost"),
         ((host("b", UNKNOWN), LOST, host("c", FAIL, UNKNOWN)), 30, "checks failed on c (1 check)"),
-        ((host("empty"),), 31, "could not tell on empty (0 checks)"),
+        ((host("empty"),), 31, "could not tell on empty (nothing was examined)"),
         ((), 31, "could not tell on any host"),
     ],
 )
