@@ -100,9 +100,8 @@ def command(
     _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
-                 "--verbose": verbose,
                  "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus,
-                 "--attest": attest}  # fmt: skip
+                 "--attest": attest, "--verbose": verbose}  # fmt: skip
         if refused := [name for name, value in others.items() if value]:
             raise click.UsageError(f"--pytest does not go with {refused[0]}; pytest has -k and --junitxml")
         assert fleet is not None
@@ -128,8 +127,7 @@ def command(
     else:
         console.table(text.fleet_table(report))
         console.data(text.details(report, verbose=verbose))
-    files = ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render))
-    for file, render in files:
+    for file, render in ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render)):
         if file is not None:
             write(file, render(report))
     if attest is not None and fleet is not None and signer is not None:

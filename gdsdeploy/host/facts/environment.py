@@ -80,9 +80,9 @@ def environment_facts(document: Document) -> EnvironmentFacts:
 
 def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
     """Those that exist; Unknown where none is known to exist and one of them was not looked for."""
-    found = {parent: document.names(parent + "/" + OWN_NAME) for parent in OWN_PARENTS}
-    existing = tuple(f"{parent}/{OWN_NAME}" for parent, names in found.items() if isinstance(names, tuple) and names)
-    unread = [parent for parent, names in found.items() if not isinstance(names, tuple)]
+    listings = {parent: document.names(parent + "/" + OWN_NAME) for parent in OWN_PARENTS}
+    existing = tuple(f"{parent}/{OWN_NAME}" for parent, names in listings.items() if isinstance(names, tuple) and names)
+    unread = [parent for parent, names in listings.items() if not isinstance(names, tuple)]
     if existing or not unread:
         return existing
     return Unknown(f"whether {unread[0]}/{OWN_NAME} exists was not recorded")

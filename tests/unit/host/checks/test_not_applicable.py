@@ -94,10 +94,10 @@ def test_every_check_is_listed_on_every_host(document: Document) -> None:
 # --- a host that was never provisioned -------------------------------------------------------------------------------
 
 
-def with_folders(*found: object) -> Document:
+def with_folders(*listings: object) -> Document:
     document = copy.deepcopy(BARE)
     document["files"]["/etc/modules-load.d/gdsdeploy.conf"] = {"error": "ENOENT"}
-    for parent, names in zip(OWN_PARENTS, found, strict=True):
+    for parent, names in zip(OWN_PARENTS, listings, strict=True):
         document["listings"][f"{parent}/{OWN_NAME}"] = names
     return document
 
@@ -114,7 +114,7 @@ def test_a_host_that_was_never_provisioned_fails_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("listings", "verdict"),
     [
         (([OWN_NAME], [], []), PASS),
         (([], [], [OWN_NAME]), PASS),
@@ -122,8 +122,8 @@ def test_a_host_that_was_never_provisioned_fails_once() -> None:
         (([], {"error": "ENOENT"}, []), UNKNOWN),
     ],
 )
-def test_a_host_that_may_be_half_provisioned_keeps_every_failure(found: tuple[object, ...], verdict: str) -> None:
-    results = verdicts(with_folders(*found))
+def test_a_host_that_may_be_half_provisioned_keeps_every_failure(listings: tuple[object, ...], verdict: str) -> None:
+    results = verdicts(with_folders(*listings))
     assert results["host.provisioned"] == verdict
     assert results["packages.locked-versions"] == results["cufile.rendered"] == FAIL
 
