@@ -154,3 +154,14 @@ def test_what_cannot_be_decided_stays_undecided_on_a_host_that_was_never_provisi
         "packages.drift",
         "packages.locked-versions",
     } == OF_PROVISION
+
+
+@pytest.mark.parametrize("verdict", [PASS, UNKNOWN])
+def test_only_a_failure_repeats_that_a_host_was_never_provisioned(
+    monkeypatch: pytest.MonkeyPatch, verdict: str
+) -> None:
+    name = "packages.drift"
+    answer = registry.Answer(verdict, "seen")
+    changed = replace(registry.CHECKS[name], judge=lambda _facts, _expectation: answer)
+    monkeypatch.setitem(registry.CHECKS, name, changed)
+    assert verdicts(with_folders([], [], []))[name] == verdict

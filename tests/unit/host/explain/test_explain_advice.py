@@ -15,7 +15,7 @@ from gdsdeploy.host.explain.cause import Cause
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.storage import Device, Mount
 from gdsdeploy.host.model.expectation import Expectation, from_json
-from gdsdeploy.host.model.finding import FAIL, PASS, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
 from tests.unit.host.explain.capable_host import EVIDENCE, MOUNT, capable, with_gpu
 from tests.unit.rdma_host import CARDS, PCI, host, place
 
@@ -124,7 +124,7 @@ def test_links_of_rdma_adapters() -> None:
 @pytest.mark.parametrize(
     ("listed", "verdict", "words"),
     [
-        ([], PASS, "no list has an address"),
+        ([], NOT_APPLICABLE, "no list has an address"),
         ([CARDS[0][3][0].partition("/")[0], "2001:db8:1::2"], PASS, "mlx5_0 on ens1, mlx5_10 on ens10 as listed"),
         (["192.0.2.77"], FAIL, "properties.rdma_dev_addr_list: 192.0.2.77"),
     ],
