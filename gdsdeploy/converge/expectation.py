@@ -10,7 +10,7 @@ from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.model.fleet import Fleet, Mount, TopologySettings
+from gdsdeploy.model.fleet import Fleet, Mount, Profile, TopologySettings
 from gdsdeploy.model.lock import Lock
 
 
@@ -51,9 +51,15 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         },
         storage=[_storage(mount) for mount in profile.storage],
         topology=_topology(profile_name, profile.topology),
+        hardware=_hardware(profile),
         lock_digest=lock.digest,
         own_kernel=profile.own_kernel,
     )
+
+
+def _hardware(profile: Profile) -> dict[str, dict[str, Any]]:
+    devices = {"gpus": profile.gpus, "nics": profile.nics, "nvme": profile.nvme}
+    return {kind: expected.expected() for kind, expected in devices.items() if expected is not None}
 
 
 def _topology(profile: str, settings: TopologySettings) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
+from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
@@ -226,6 +227,10 @@ class Profile(Model):
     fit: Fit | None = None
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()
     topology: TopologySettings = TopologySettings()
+    #: Devices that every host has; without a key, their number is not checked.
+    gpus: ModelCount | None = None
+    nics: AdapterCount | None = None
+    nvme: ModelCount | None = None
     #: Without it modules are signed as DKMS does by itself, or not at all.
     signing: Signing | None = None
     #: Name of the builder whose audited modules the hosts receive; without it see :meth:`Fleet.suppliers`.

@@ -46,6 +46,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     document.setdefault("opens", {"/dev/nvidia-fs0": "ok"})
     _userland(document)
     _audits(document)
+    _devices(document)
     return document
 
 
@@ -58,6 +59,20 @@ def _audits(document: dict[str, Any]) -> None:
     ]
     audit = {"release": document["host"]["uname"]["release"], "results": good}
     document.setdefault("audits", {"running": audit, "next": audit})
+
+
+def _devices(document: dict[str, Any]) -> None:
+    """None of these machines has a virtual function; a disk's controller names its PCI function."""
+    files, listings = document["files"], document["listings"]
+    functions = listings.get("/sys/bus/pci/devices")
+    for name in functions if isinstance(functions, list) else []:
+        folder = f"/sys/bus/pci/devices/{name}"
+        kind = str(files.get(folder + "/class"))
+        if not kind.startswith("0x06"):
+            document["links"].setdefault(folder + "/physfn", dict(ABSENT))
+        if kind.startswith("0x0108"):
+            controllers = [c for c in listings["/sys/class/nvme"] if files[f"/sys/class/nvme/{c}/address"].strip() == name]
+            listings.setdefault(folder + "/nvme", controllers)
 
 
 def _userland(document: dict[str, Any]) -> None:

@@ -17,5 +17,5 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.link(device + "/device")
         recorder.names(device + "/device/net")
         for port in recorder.names(device + "/ports"):
-            recorder.texts(device + "/ports/" + port, ("state", "link_layer", NDEV))
+            recorder.texts(device + "/ports/" + port, ("state", "rate", "link_layer", NDEV))
     recorder.command("ip-address", ["ip", "-json", "address", "show"])

@@ -17,6 +17,7 @@ from .drift import DriftFacts, drift_facts
 from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
+from .hardware import HardwareFacts, hardware_facts
 from .network import NetworkFacts, memory, network_facts
 from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
@@ -57,6 +58,7 @@ class HostFacts:
     gdscheck: GdscheckFacts
     storage: StorageFacts
     pci: PciFacts
+    hardware: HardwareFacts
     topology: Maybe[Topology]
     environment: EnvironmentFacts
     network: NetworkFacts
@@ -92,6 +94,7 @@ def facts_from(evidence: Any) -> HostFacts:
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),
         pci=pci,
+        hardware=hardware_facts(document, pci, driver),
         topology=topology_facts(document, pci, driver),
         environment=environment_facts(document),
         network=network_facts(document),

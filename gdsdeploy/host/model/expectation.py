@@ -11,6 +11,12 @@ from ..io import jsontext
 #: Where provision leaves the expectation on a host.
 PATH = "/etc/gdsdeploy/expectation.json"
 VERSION = 1
+#: Kinds of devices → what narrows their count, with its type.
+HARDWARE: Dict[str, Dict[str, type]] = {
+    "gpus": {"model": str},
+    "nics": {"driver": str, "link": int},
+    "nvme": {"model": str},
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,9 @@ class Expectation:
     storage: List[Dict[str, Any]] = field(default_factory=list)
     #: {"nvme" and "nic": the farthest that the nearest one of a GPU may be, "golden": a golden topology}; each may lack
     topology: Dict[str, Any] = field(default_factory=dict)
+    #: {"gpus", "nics" and "nvme": {"count", and what narrows it: "model"; of nics "driver" and "link" in Gbit/s}}; each
+    #: may lack
+    hardware: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     #: digest of the lock it came from
     lock_digest: str = ""
     #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for
@@ -88,4 +97,13 @@ def from_json(text: str) -> Expectation:
         is_load = isinstance(load, dict) and all(type(load.get(key)) in (int, float) for key in ("read", "seconds"))
         if not all(isinstance(text, str) for text in texts) or not mount.get("mount") or not is_load:
             raise ValueError(f"expectation.storage: not a mount: {str(mount)[:80]}")
+    for kind, devices in expectation.hardware.items():
+        if not _is_hardware(kind, devices):
+            raise ValueError(f"expectation.hardware.{kind[:20]}: not a count of devices: {str(devices)[:80]}")
     return expectation
+
+
+def _is_hardware(kind: str, devices: Dict[str, Any]) -> bool:
+    types = {"count": int, **HARDWARE.get(kind, {})}
+    known = all(type(value) is types.get(key) for key, value in devices.items())
+    return kind in HARDWARE and "count" in devices and known

@@ -19,9 +19,15 @@ HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 GOOD = complete(json.loads((HOSTS / "lab-vm-provisioned.json").read_text()))
 BARE = complete(json.loads((HOSTS / "lab-vm-bare.json").read_text()))
 _EXPECTED = from_json((HOSTS / "lab-vm.expectation.json").read_text())
-#: What it was expected to be, and a mount that it is to deliver from under load, as was asked for here.
+#: What it was expected to be, with the devices that it has, and a mount that has to deliver under load.
 EXPECTATION = replace(
-    _EXPECTED, storage=[{**entry, "load": {"read": 10**9, "seconds": 10}} for entry in _EXPECTED.storage]
+    _EXPECTED,
+    storage=[{**entry, "load": {"read": 10**9, "seconds": 10}} for entry in _EXPECTED.storage],
+    hardware={
+        "gpus": {"count": 0},
+        "nics": {"count": 1, "driver": "virtio-pci"},
+        "nvme": {"count": 1, "model": "QEMU NVMe"},
+    },
 )
 #: As gdsdeploy/host/odirect/load.py has measured it on a disk like that.
 LOADED = {

@@ -1,0 +1,124 @@
+"""The number and kind of GPUs, network adapters and NVMe disks, as the fleet file counts them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, List, Mapping, Sequence, Tuple
+
+from ..facts import HostFacts, Maybe, Unknown, require
+from ..facts.hardware import Part
+from ..facts.unknown import when_known
+from ..io.phrases import first_few
+from ..model.expectation import Expectation
+from .registry import Answer, check, failed, passed, subject, unknown
+
+subject("gpu", after="topology")
+subject("nic", after="gpu")
+subject("nvme", after="nic")
+
+#: Of the kernel's messages: a device that doesn't answer on the PCIe bus any more.
+FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.IGNORECASE)
+#: Devices that a finding names; the rest is counted.
+NAMED = 16
+UNKNOWN_HINT = "See that the driver runs all of them, and validate again"
+
+
+@check(
+    "gpu.present",
+    "the host has as many GPUs as the fleet file says",
+    expects="gpus of the profile",
+    prevents="a job that waits for, or silently does without, a GPU that died or was taken out",
+    unknown_hint=UNKNOWN_HINT,
+)
+def gpus(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "gpus", "GPU", facts.hardware.gpus)
+
+
+@check(
+    "nic.present",
+    "the host has as many network adapters as the fleet file says",
+    expects="nics of the profile",
+    prevents="storage traffic through fewer adapters after one died, lost its driver or came up at a lower rate",
+    unknown_hint=UNKNOWN_HINT,
+)
+def nics(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "nics", "network adapter", facts.hardware.nics)
+
+
+@check(
+    "nvme.present",
+    "the host has as many NVMe disks as the fleet file says",
+    expects="nvme of the profile",
+    prevents="a scratch filesystem on fewer disks after one died or was taken out",
+    unknown_hint=UNKNOWN_HINT,
+)
+def disks(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "nvme", "NVMe disk", facts.hardware.nvme)
+
+
+def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str, parts: Maybe[Tuple[Part, ...]]) -> Answer:
+    devices = expectation.hardware.get(key)
+    if devices is None:
+        return passed(f"not asked: the profile has no key {key}", expected="nothing")
+    count = int(devices["count"])
+    expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
+    answers = [(part, _counts(part, devices)) for part in require(parts)]
+    sure = [part.address for part, answer in answers if answer is True]
+    open_ones = [(part.address, answer) for part, answer in answers if isinstance(answer, Unknown)]
+    others = [f"{part.address} ({_words(part)})" for part, answer in answers if answer is False]
+    lines = [f"/sys/bus/pci/devices/{part.address}: {_words(part)}" for part, _ in answers]
+    most = len(sure) + len(open_ones)
+    if len(sure) <= count <= most:
+        if open_ones:
+            reason = f"{_amount(most, noun)} may count; {open_ones[0][1].reason}"
+            return unknown(reason, UNKNOWN_HINT, expected=expected)
+        return passed(_amount(count, noun) + _named(sure), lines, expected=expected)
+    there = sure + [address for address, _ in open_ones]
+    rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
+    if most < count:
+        fallen = _fallen(facts) if key == "gpus" else []
+        words = f"expected {count}, found {most}: {count - most} missing; there{_named(there) or ': none'}{rest}"
+        words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
+        hint = (
+            "Look for the missing device with lspci and in journalctl -k; power the host off and on, then have the slot"
+            " and the card looked at"
+        )
+        return failed(words, hint, [*fallen, *lines], expected=expected)
+    words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
+    hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
+    return failed(words, hint, lines, expected=expected)
+
+
+def _amount(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _named(addresses: Sequence[str]) -> str:
+    return f": {first_few(addresses, NAMED)}" if addresses else ""
+
+
+def _counts(part: Part, devices: Mapping[str, Any]) -> Maybe[bool]:
+    """Whether a device is one of those that the fleet file counts."""
+    answers: List[Maybe[bool]] = []
+    if "model" in devices:
+        answers.append(when_known(part.model, lambda model: devices["model"].lower() in model.lower()))
+    if "driver" in devices:
+        answers.append(when_known(part.driver, lambda driver: driver == devices["driver"]))
+    if "link" in devices:
+        answers.append(when_known(part.link, lambda link: link == devices["link"]))
+    if any(answer is False for answer in answers):
+        return False
+    return next((answer for answer in answers if isinstance(answer, Unknown)), True)
+
+
+def _words(part: Part) -> str:
+    driver = part.driver if isinstance(part.driver, str) else ""
+    words = [part.model if isinstance(part.model, str) else "", f"driver {driver}" if driver else "no driver"]
+    if not isinstance(part.link, Unknown):
+        words.append(f"{part.link:g} Gbit/s" if part.link else "no active port")
+    return ", ".join(filter(None, words))
+
+
+def _fallen(facts: HostFacts) -> List[str]:
+    messages = facts.kernel.messages
+    return [line for line in messages if FALLEN.search(line)] if isinstance(messages, tuple) else []
