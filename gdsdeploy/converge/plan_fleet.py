@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import paths
+from gdsdeploy import console, paths
 from gdsdeploy.builds import assign, run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import RunArchives
@@ -24,7 +24,7 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import reply_schema
+from gdsdeploy.ssh import machines, reply_schema
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
 from gdsdeploy.zipapp import hostapp
@@ -56,15 +56,18 @@ def plan_fleet(
     timeout: float = TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
     shelf: RunArchives | None = None,
+    warn: Callable[[str], None] = console.warn,
 ) -> FleetPlan:
     """Plan for the machines ``names`` (hosts and builders); one that cannot be asked has its error.
 
     timeout: seconds for each machine.  shelf: the archives of the run that the plan is for; without one, the cache's.
-    Raises LockStale, FleetInvalid and BuildCacheUnusable where nothing can be planned, and Interrupted.
+    warn: takes what isn't an error: machines with the same machine id.
+    Raises LockStale, FleetInvalid (also where two names are one machine) and BuildCacheUnusable where nothing can be
+    planned, and Interrupted.
     """
     if shelf is None:
         with run_archives.open_run_archives(fleet_path) as own:
-            return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own)
+            return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own, warn=warn)
     plans: dict[str, HostPlan | GdsError] = {}
     seconds: dict[str, float] = dict.fromkeys(names, 0.0)
 
@@ -80,8 +83,10 @@ def plan_fleet(
     run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
     desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
     facts: dict[str, assign.BuildFacts] = {}
+    identities: dict[str, machines.Identity] = {}
 
     def judge(answer: Answer) -> Variants:
+        identities[answer.host] = machines.identity_from((answer.document or {}).get("machine"))
         with reply_schema.unexpected_errors(answer.host):
             results = require_variants(answer, desired_states[answer.host])
             profile = fleet.everyone()[answer.host].profile
@@ -97,6 +102,7 @@ def plan_fleet(
             add(answer.host, outcome)
         else:
             results_of[answer.host] = outcome
+    machines.require_machines(identities, fleet_path, warn)
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
     ordered = {name: facts[name] for name in fleet.everyone() if name in facts}
     supplies = assign.supplies(fleet, lock, ordered, shelf.look)

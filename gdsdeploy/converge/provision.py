@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gdsdeploy import paths
+from gdsdeploy import console, paths
 from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import RunArchives
@@ -28,6 +28,7 @@ from gdsdeploy.errors import GdsError, NotProvisioned
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.ssh import machines
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
 
@@ -221,8 +222,13 @@ def only_converges(extra: Sequence[str]) -> bool:
 
 
 def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, GdsError]:
-    """Ask every machine for one small answer; return those that cannot be worked with, and why."""
-    answers = ask(fleet, fleet_path, names, ["hello"], Answer.require_document, timeout=CONTACT_TIMEOUT)
+    """Ask every machine for one small answer; return those that cannot be worked with, and why.
+
+    Raises FleetInvalid where two names are one machine.
+    """
+    answers = list(ask(fleet, fleet_path, names, ["hello"], Answer.require_document, timeout=CONTACT_TIMEOUT))
+    identities = {answer.host: machines.identity_from(answer.document) for answer, _ in answers}
+    machines.require_machines(identities, fleet_path, console.warn)
     return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 

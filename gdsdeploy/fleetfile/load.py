@@ -24,6 +24,7 @@ from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import supported_systems
+from gdsdeploy.ssh import machines
 
 M = TypeVar("M", bound=BaseModel)
 #: (path of keys, what is wrong there)
@@ -79,7 +80,23 @@ def _problems(fleet: Fleet) -> list[Problem]:
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]
-    return [*references(fleet), *unknown, *waivers.problems(fleet)]
+    return [*references(fleet), *unknown, *_same_machines(fleet), *waivers.problems(fleet)]
+
+
+def _same_machines(fleet: Fleet) -> list[Problem]:
+    """Names with the same address, port and user; ssh_config may make others one, which is seen when they are asked."""
+    ways = {name: fleet.connection(name) for name in fleet.everyone()}
+    groups = machines.shared(
+        {name: (str(way.address).lower(), way.port, way.user, way.config) for name, way in ways.items()}
+    )
+    return [
+        (
+            ("builders" if name in fleet.builders else "hosts", name),
+            f"{' and '.join(names)} are one machine: they have the same address, port and user; remove one name",
+        )
+        for names in groups
+        for name in names
+    ]
 
 
 def parse_document(

@@ -94,7 +94,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     default = f"the host's expected state; - reads it from standard input (default: {expectation.PATH})"
     for name, run, text in (
-        ("hello", _hello, "print Python's version, the user's id, the kernel and the machine"),
+        ("hello", _hello, "print Python's version, the user's id, the kernel, the machine and its identity"),
         ("evidence", _evidence, "collect what this host's files and programs say"),
         ("facts", _facts, "print the facts that the evidence yields"),
         ("validate", _validate, "compare this host with its expectation"),
@@ -153,9 +153,12 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _hello(_arguments: argparse.Namespace) -> int:
+    from .boot.identity import identity
+
     uname = os.uname()
     version = ".".join(map(str, sys.version_info[:3]))
-    _print({"python": version, "uid": os.geteuid(), "kernel": uname.release, "machine": uname.machine})
+    document = {"python": version, "uid": os.geteuid(), "kernel": uname.release, "machine": uname.machine}
+    _print({**document, **identity()})
     return OK
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import transport
+from gdsdeploy.ssh import machines, transport
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.zipapp import hostapp
 
@@ -33,9 +33,10 @@ def ask(
 
     judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
     stdin: the same for all, or by machine.  program: the zipapp, where it was packed before.
-    Raises what transport.endpoints and transport.fan_out raise.
+    Raises what transport.endpoints and transport.fan_out raise, and FleetInvalid where two names are one endpoint.
     """
     endpoints = transport.endpoints(fleet, fleet_path.resolve().parent, names)
+    machines.require_distinct_endpoints(endpoints, fleet_path)
     answers = transport.fan_out(endpoints, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
     return ((answer, _result(judge, answer)) for answer in answers)
 

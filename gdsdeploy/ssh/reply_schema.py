@@ -78,6 +78,7 @@ class _Host(Shape):
     uid: Annotated[int, Field(ge=-1, lt=1 << 32)]
     python: Text
     uname: _Uname
+    machine_id: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class _Command(Shape):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic
+from gdsdeploy import atomic, console
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import (
@@ -37,9 +37,10 @@ from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
-from gdsdeploy.ssh import reply_schema
+from gdsdeploy.ssh import machines, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.machines import Identity
 from gdsdeploy.validate import waiver_report
 
 #: The host program reads its expectation from standard input.
@@ -77,10 +78,12 @@ def validate(
     options: ValidateOptions = ValidateOptions(),
     since_boot: bool = False,
     progress: Callable[[str], None],
+    warn: Callable[[str], None] = console.warn,
 ) -> Report:
-    """Judge the hosts ``names``; a host that gives no evidence is in the report with the reason.
+    """Judge the hosts ``names``; a host that gives no evidence, or is another one, is in the report with the reason.
 
     timeout: seconds for each host, beside those of reading under load.
+    warn: takes what isn't an error: machines with the same machine id.
     since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
@@ -88,12 +91,15 @@ def validate(
     expected = {name: expectation(fleet, lock, name) for name in names}
     waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
 
+    machine_ids: dict[str, str] = {}
+
     def judge(answer: Answer) -> HostReport:
         name = answer.host
         if since_boot:
             return _recorded(expected[name], answer, options, waivers_of[name])
 
         def report(evidence: dict[str, Any]) -> HostReport:
+            machine_ids[name] = evidence["host"].get("machine_id", "")
             expectation = fit_expectation(fleet, lock, expected[name], answer)
             return host_report(expectation, evidence, options, waivers_of[name], answer.seconds)
 
@@ -111,6 +117,13 @@ def validate(
             else outcome
         )
         progress(line(reports[name]))
+    identities = {name: Identity(reports[name].boot_id, machine_ids.get(name, "")) for name in names}
+    for words in machines.clones(identities):
+        warn(words)
+    for same, error in machines.same_boot(identities, fleet_path).items():
+        for name in same:
+            reports[name] = report_without_evidence(expected[name], error, reports[name].seconds)
+            progress(line(reports[name]))
     hosts = tuple(reports[name] for name in names)
     return Report(
         str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, options.today())

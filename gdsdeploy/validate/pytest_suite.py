@@ -12,7 +12,7 @@ from pathlib import Path
 from gdsdeploy import resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import transport
+from gdsdeploy.ssh import machines, transport
 from gdsdeploy.ssh.endpoint import Endpoint
 
 #: pytest's exit status for tests that failed.
@@ -29,10 +29,12 @@ def run_suite(
 ) -> None:
     """Run pytest with one test for each check and host of ``names``, handing its output to ``line``.
 
-    argv: for pytest, as it is.  Raises ChecksFailed when a test failed, ProgramFailed for pytest's other ends.
+    argv: for pytest, as it is.  Raises ChecksFailed when a test failed, ProgramFailed for pytest's other ends,
+    and FleetInvalid where two names are one endpoint.
     """
     fleet_dir = fleet_path.resolve().parent
     endpoints = transport.endpoints(fleet, fleet_dir, names)
+    machines.require_distinct_endpoints(endpoints, fleet_path)
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         config = Path(folder) / "ssh_config"
         config.write_text("".join(ssh_config(endpoint) for endpoint in endpoints), encoding="utf-8")

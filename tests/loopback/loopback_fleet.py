@@ -12,16 +12,24 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, LockedDriver, Source, Target
-from tests.loopback.loopback_sshd import Sshd
+from tests.loopback.loopback_sshd import ADDRESSES, Sshd
 
 RUNNING = os.uname().release
 
 
 class LoopbackFleet:
-    """A fleet file and its lock.  Every host is this machine; the profile ``wrong`` is locked to no kernel of it."""
+    """A fleet file and its lock.  Every host is this machine; the profile ``wrong`` is locked to no kernel of it.
+
+    Each host without an address or port of its own gets an address at which the server answers as another machine.
+    """
 
     def __init__(self, folder: Path, server: Sshd, hosts: dict[str, dict[str, Any]]) -> None:
         self.server, self.path = server, folder / "fleet.yml"
+        addresses = iter(ADDRESSES)
+        hosts = {
+            name: host if {"address", "port"} & host.keys() else {**host, "address": next(addresses)}
+            for name, host in hosts.items()
+        }
         profile = {"os": "debian-13", "repositories": []}
         value = {
             "version": 1,
@@ -44,7 +52,8 @@ class LoopbackFleet:
 
     def sessions(self) -> int:
         """How often something was executed on the server so far."""
-        return (self.server.folder / "log").read_text().count("Starting session: command")
+        log = (self.server.folder / "log").read_text()
+        return log.count("Starting session: command") + log.count("Starting session: forced-command")
 
 
 def target(fleet: Fleet, profile: str, kernel: str) -> Target:

@@ -9,11 +9,23 @@ import shutil
 import socket
 import subprocess
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.run import as_root, which
 from gdsdeploy.ssh.endpoint import Endpoint
+
+#: Addresses of loopback at which a server answers, each as another machine than the others.
+ADDRESSES = tuple(f"127.0.0.{number}" for number in range(1, 9))
+#: Has a session see the boot id and machine id of the address that it came to; only root may mount.
+_AS_MACHINE = """#!/bin/sh
+set -- $SSH_CONNECTION
+[ -n "$SSH_ORIGINAL_COMMAND" ] && [ "$(/usr/bin/id -u)" = 0 ] || exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
+exec /usr/bin/unshare --mount --propagation private /bin/sh -c '
+  /bin/mount --bind "$0/boot-$1" /proc/sys/kernel/random/boot_id && /bin/mount --bind "$0/machine-$1" /etc/machine-id &&
+  exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"' "${0%/*}" "$3"
+"""
 
 #: An account without and one with the right to become root; they exist only in the server's view of /etc.
 PLAIN, SUDOER = "gdsplain", "gdssudoer"
@@ -93,18 +105,28 @@ def start(folder: Path, *lines: str) -> Sshd:
     (folder / "authorized_keys").chmod(0o644)
     known_hosts = folder / "known_hosts"
     kind, blob = host_key.with_suffix(".pub").read_text().split()[:2]
-    known_hosts.write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
+    names = (*ADDRESSES, "localhost")
+    known_hosts.write_text("".join(f"[{name}]:{port} {kind} {blob}\n" for name in names))
+    for address in ADDRESSES:
+        # Other servers are other machines, too.
+        (folder / f"boot-{address}").write_text(f"{uuid.uuid4()}\n")
+        (folder / f"machine-{address}").write_text(f"{uuid.uuid4().hex}\n")
+    as_machine = folder / "as-machine"
+    as_machine.write_text(_AS_MACHINE)
+    as_machine.chmod(0o755)
     config = folder / "sshd_config"
     config.write_text(
         "\n".join(
             [
                 *lines,
-                f"ListenAddress 127.0.0.1:{port}",
+                *(f"ListenAddress {address}:{port}" for address in ADDRESSES),
                 f"HostKey {host_key}",
                 f"AuthorizedKeysFile {folder / 'authorized_keys'}",
                 f"PidFile {folder / 'pid'}",
                 "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no",
-                "PermitRootLogin prohibit-password\nMaxStartups 100\nLogLevel VERBOSE\n",
+                "PermitRootLogin prohibit-password\nMaxStartups 100\nLogLevel VERBOSE",
+                # The first one is this machine as it is.
+                f"Match LocalAddress 127.0.0.0/8,!{ADDRESSES[0]}\nForceCommand {as_machine}\n",
             ]
         )
     )

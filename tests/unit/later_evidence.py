@@ -71,7 +71,9 @@ def _devices(document: dict[str, Any]) -> None:
         if not kind.startswith("0x06"):
             document["links"].setdefault(folder + "/physfn", dict(ABSENT))
         if kind.startswith("0x0108"):
-            controllers = [c for c in listings["/sys/class/nvme"] if files[f"/sys/class/nvme/{c}/address"].strip() == name]
+            controllers = [
+                c for c in listings["/sys/class/nvme"] if files[f"/sys/class/nvme/{c}/address"].strip() == name
+            ]
             listings.setdefault(folder + "/nvme", controllers)
 
 

@@ -14,6 +14,7 @@ from ..apply import engine, lock, registry, removal
 from ..apply.errors import with_kind, writing
 from ..apply.host import ManagedHost
 from ..apply.model import Change
+from ..boot import identity
 from ..errors import ApplyError, DesiredError
 from ..model import schema
 
@@ -79,6 +80,7 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
     if isinstance(document, dict) and "variants" in document:
         if not arguments.check:
             raise DesiredError("a document with variants can only be checked: pass --check")
+        answer["machine"] = identity.identity()
         answer["variants"] = check_variants(document, arguments.resources)
         return
     resources = engine.read_resources(document, arguments.resources)

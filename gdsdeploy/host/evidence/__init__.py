@@ -7,7 +7,7 @@ are limited.
 The document (version 1)::
 
     version, collected_at (UTC), seconds
-    host      {name, uid, python, uname: {sysname, release, version, machine}}
+    host      {name, uid, python, uname: {sysname, release, version, machine}, machine_id: as boot/identity.py has it}
     files     path → text | {"error": errno name or words, "text": what was read before}
     binaries  path → hex digits | {"error"}
     links     path → target as written; of the driver's libraries, where the links end | {"error"}

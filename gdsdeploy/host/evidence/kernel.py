@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..boot.identity import machine_digest
 from ..paths import EFI, SECURE_BOOT
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -48,6 +49,7 @@ MESSAGES = (
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in FILES:
         recorder.text(path)
+    recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
     release = recorder.document["host"]["uname"]["release"]
     for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
         recorder.excerpt(path, CONFIG)

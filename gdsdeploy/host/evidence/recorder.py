@@ -43,7 +43,7 @@ class Recorder:
     """Collects one document; the methods name its sections.  ``root`` is where absolute paths begin (tests move it)."""
 
     def __init__(self, total: float = 600.0, root: str = "/") -> None:
-        self._root = root
+        self.root = root
         self._begin = time.monotonic()
         self._end = self._begin + total
         uname = os.uname()
@@ -177,10 +177,10 @@ class Recorder:
     def real(self, path: str) -> str:
         """The path behind all links, as seen from the root."""
         target = os.path.realpath(self._at(path))
-        return target if self._root == "/" else "/" + os.path.relpath(target, self._root)
+        return target if self.root == "/" else "/" + os.path.relpath(target, self.root)
 
     def _at(self, path: str) -> str:
-        return path if self._root == "/" else os.path.join(self._root, path.lstrip("/"))
+        return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
 
 def _bytes(path: str, limit: int) -> bytes:

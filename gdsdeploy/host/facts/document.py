@@ -96,6 +96,13 @@ class Document:
             return Unknown("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
 
+    def logged(self, name: str) -> Union[str, Unknown]:
+        """The log that a program wrote; Unknown where none was recorded, which differs from an empty one."""
+        run = self.attempted(name)
+        if isinstance(run, Unknown):
+            return run
+        return run.log if "log" in self._section("commands")[name] else Unknown(f"the log of {name} was not recorded")
+
     def module(self, path: str) -> Union[Dict[str, Any], Unknown]:
         """The record of a module file."""
         value = self._section("modules").get(path)

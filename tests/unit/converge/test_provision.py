@@ -45,8 +45,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
 class Named:
     """An endpoint by its name."""
 
+    port, user, proxy = 22, "root", ()
+
     def __init__(self, host: str) -> None:
-        self.host = host
+        self.host = self.address = host
 
 
 def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.ProvisionRun:

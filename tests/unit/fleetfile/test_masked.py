@@ -23,7 +23,7 @@ cuda doca gpu cufile fit addresses family pools storage mount path scratch load 
 topology nvme nic golden signing certificate builder builder_fallback modules reboot own_kernel gate enabled before
 required_by file slurm metrics profile labels port check until reason canary per_kind soak batches strategy size
 factor largest max_unavailable apart order skip windows timezone failures later drain by timeout node on_failure
-reboot_timeout reload parallel notify events
+reboot_timeout reload parallel notify events gpus nics count model link
 """
 PUBLIC = frozenset(_PUBLIC.split())
 

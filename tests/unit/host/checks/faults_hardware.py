@@ -36,7 +36,6 @@ def no_driver(address: str) -> Change:
 
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
-    "a GPU more": (one_more("0x030200"), {"gpu.present"}),
     "a network adapter disappeared": (gone(ADAPTER), {"nic.present"}),
     "a network adapter lost its driver": (no_driver(ADAPTER), {"nic.present"}),
     "a network adapter more": (

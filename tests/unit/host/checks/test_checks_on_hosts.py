@@ -151,7 +151,7 @@ def test_every_check_is_seen_failing() -> None:
     names = {name.partition(":")[0] for _, failing in FAULTS.values() for name in failing}
     names |= {name.partition(":")[0] for name, verdict in verdicts(BARE).items() if verdict == FAIL}
     # By tests of their own: they depend on what the fleet asks for, or need a host with a GPU.
-    elsewhere = {"odirect.bypass", "odirect.conditions", "driver.services"}
+    elsewhere = {"odirect.bypass", "odirect.conditions", "driver.services", "gpu.present"}
     elsewhere |= {check.id for check in checks.listed() if check.id.startswith(("peermem.", "rdma.", "topology."))}
     assert {check.id for check in checks.listed()} - names == elsewhere
 

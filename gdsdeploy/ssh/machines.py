@@ -1,0 +1,116 @@
+"""Names of a fleet that are one machine: what one name has done to it would be done again for the other.
+
+Two names with the same login, address and port are found before any connection.  Others are found by the id of the
+kernel's boot, which no two machines share.  A machine id is weaker: cloned images share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.files import yamlfile
+from gdsdeploy.ssh.endpoint import Endpoint
+
+_HINT = "Remove one of the names from the fleet file, or correct its address"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """As host/boot/identity.py has it; each is empty where the host doesn't know it."""
+
+    boot_id: str = ""
+    #: a digest of it
+    machine_id: str = ""
+
+
+def identity_from(value: object) -> Identity:
+    """The identity in a host's answer, which may be anything."""
+    if not isinstance(value, Mapping):
+        return Identity()
+    texts = [value.get(key) for key in ("boot_id", "machine_id")]
+    boot_id, machine_id = (text.strip() if isinstance(text, str) and len(text) <= 64 else "" for text in texts)
+    return Identity(boot_id, machine_id)
+
+
+def require_distinct_endpoints(endpoints: Sequence[Endpoint], fleet_path: Path) -> None:
+    """Raise FleetInvalid where two names are reached in the same way."""
+    ways = {end.host: (end.address.lower(), end.port, end.user, end.proxy) for end in endpoints}
+    by_name = {end.host: end for end in endpoints}
+    errors = []
+    for names in shared(ways):
+        end = by_name[names[0]]
+        errors.append(same_machine(names, f"both are {end.user}@{end.address}, port {end.port}", fleet_path))
+    _raise(errors)
+
+
+def require_distinct(identities: Mapping[str, Identity], fleet_path: Path) -> None:
+    """Raise FleetInvalid where two names answer from the same boot."""
+    _raise(list(same_boot(identities, fleet_path).values()))
+
+
+def same_boot(identities: Mapping[str, Identity], fleet_path: Path) -> dict[tuple[str, ...], FleetInvalid]:
+    """Names that answer from the same boot → the error that names them."""
+    boots = {name: identity.boot_id for name, identity in identities.items() if identity.boot_id}
+    return {
+        names: same_machine(names, f"both answer from the boot {ascii(boots[names[0]])[1:-1]}", fleet_path)
+        for names in shared(boots)
+    }
+
+
+def clones(identities: Mapping[str, Identity]) -> list[str]:
+    """A warning for each machine id that several machines have."""
+    machine_ids = {name: identity.machine_id for name, identity in identities.items() if identity.machine_id}
+    return [
+        f"cloned machine id: {', '.join(names)} have the same /etc/machine-id; give each its own:"
+        " rm /etc/machine-id && systemd-machine-id-setup, then reboot"
+        for names in shared(machine_ids)
+        if len({identities[name].boot_id for name in names}) > 1
+    ]
+
+
+def require_machines(identities: Mapping[str, Identity], fleet_path: Path, warn: Callable[[str], None]) -> None:
+    """Raise FleetInvalid where two names are one machine; ``warn`` of cloned machine ids."""
+    require_distinct(identities, fleet_path)
+    for words in clones(identities):
+        warn(words)
+
+
+def same_machine(names: Sequence[str], reason: str, fleet_path: Path) -> FleetInvalid:
+    """The error for names that are one machine, with the place of each in the fleet file."""
+    lines = _places(fleet_path)
+    places = [f"\n  {fleet_path}:{lines[name]}: {name}" if name in lines else f"\n  {name}" for name in names]
+    words = reason if len(names) == 2 else reason.replace("both", "all", 1)
+    return FleetInvalid(f"{' and '.join(names)} are one machine: {words}{''.join(places)}", hint=_HINT)
+
+
+def _raise(errors: Sequence[GdsError]) -> None:
+    if errors:
+        raise FleetInvalid("\n".join(error.message for error in errors), hint=_HINT)
+
+
+def shared(values: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
+    """Groups of names that have the same value, in the order of the names."""
+    groups: dict[Hashable, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return [tuple(names) for names in groups.values() if len(names) > 1]
+
+
+def _places(fleet_path: Path) -> dict[str, int]:
+    """Line of each machine's name; empty where the file can't be read any more."""
+    try:
+        root: Any = yamlfile.read(fleet_path, error=FleetInvalid).root
+    except GdsError:
+        return {}
+    return {
+        name.value: name.start_mark.line + 1
+        for section, machines in (root.value if isinstance(root, yaml.MappingNode) else [])
+        if section.value in ("builders", "hosts") and isinstance(machines, yaml.MappingNode)
+        for name, _ in machines.value
+    }
