@@ -102,7 +102,7 @@ def plan_fleet(
             add(answer.host, outcome)
         else:
             results_of[answer.host] = outcome
-    machines.require_machines(identities, fleet_path, warn)
+    machines.require_machines({name: identities[name] for name in names if name in identities}, fleet_path, warn)
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
     ordered = {name: facts[name] for name in fleet.everyone() if name in facts}
     supplies = assign.supplies(fleet, lock, ordered, shelf.look)

@@ -228,7 +228,7 @@ def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[
     """
     answers = list(ask(fleet, fleet_path, names, ["hello"], Answer.require_document, timeout=CONTACT_TIMEOUT))
     identities = {answer.host: machines.identity_from(answer.document) for answer, _ in answers}
-    machines.require_machines(identities, fleet_path, console.warn)
+    machines.require_machines({name: identities[name] for name in names}, fleet_path, console.warn)
     return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 

@@ -27,7 +27,7 @@ class LoopbackFleet:
         self.server, self.path = server, folder / "fleet.yml"
         addresses = iter(ADDRESSES)
         hosts = {
-            name: host if {"address", "port"} & host.keys() else {**host, "address": next(addresses)}
+            name: {**host} if {"address", "port"} & host.keys() else {**host, "address": next(addresses)}
             for name, host in hosts.items()
         }
         profile = {"os": "debian-13", "repositories": []}

@@ -1,0 +1,89 @@
+"""Names that are one machine: by their way in, by their boot; and machine ids that images brought along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.ssh import machines
+from gdsdeploy.ssh.endpoint import Endpoint
+from gdsdeploy.ssh.machines import Identity
+
+FLEET = """\
+version: 1
+profiles:
+  gds: {os: debian-13}
+hosts:
+  gpu1: {profile: gds, address: a.example}
+  gpu2: {profile: gds, address: b.example}
+  gpu3: {profile: gds, address: c.example}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yml"
+    path.write_text(FLEET)
+    return path
+
+
+def end(host: str, **changes: Any) -> Endpoint:
+    values = {"address": f"{host}.example", "port": 22, "user": "root", "identity_files": (), "known_hosts": ()}
+    return Endpoint(host=host, **{**values, **changes})
+
+
+def test_the_same_way_in_is_refused_with_the_place_of_both_names(fleet: Path) -> None:
+    ends = [end("gpu1", address="A.example"), end("gpu2"), end("gpu3", address="a.example")]
+    with pytest.raises(FleetInvalid) as refused:
+        machines.require_distinct_endpoints(ends, fleet)
+    assert refused.value.message == (
+        f"gpu1 and gpu3 are one machine: both are root@A.example, port 22\n  {fleet}:5: gpu1\n  {fleet}:7: gpu3"
+    )
+    assert refused.value.hint == "Remove one of the names from the fleet file, or correct its address"
+
+
+@pytest.mark.parametrize("changes", [{"port": 23}, {"user": "ops"}, {"proxy": ("ssh", "-W", "a:22", "jump2")}])
+def test_another_port_login_or_proxy_may_be_another_machine(changes: dict[str, Any], fleet: Path) -> None:
+    machines.require_distinct_endpoints([end("gpu1", address="a"), end("gpu2", address="a", **changes)], fleet)
+
+
+def test_one_boot_is_one_machine(fleet: Path) -> None:
+    identities = {"gpu1": Identity("x"), "gpu2": Identity("y"), "gpu3": Identity("x"), "none1": Identity()}
+    assert list(machines.same_boot({**identities, "none2": Identity()}, fleet)) == [("gpu1", "gpu3")]
+    with pytest.raises(FleetInvalid, match="gpu1 and gpu3 are one machine: both answer from the boot x\n"):
+        machines.require_distinct(identities, fleet)
+
+
+def test_three_names_are_named_together_also_without_the_file(tmp_path: Path) -> None:
+    identities = {name: Identity("x") for name in ("a", "b", "c")}
+    with pytest.raises(FleetInvalid, match="a and b and c are one machine: all answer from the boot x\n  a\n  b\n  c"):
+        machines.require_distinct(identities, tmp_path / "gone.yml")
+
+
+def test_a_cloned_machine_id_is_a_warning_and_not_one_machine(fleet: Path) -> None:
+    identities = {"gpu1": Identity("x", "id"), "gpu2": Identity("y", "id"), "gpu3": Identity("z", "")}
+    words: list[str] = []
+    machines.require_machines(identities, fleet, words.append)
+    assert [text.partition(";")[0] for text in words] == ["cloned machine id: gpu1, gpu2 have the same /etc/machine-id"]
+    assert machines.clones({"gpu1": Identity("x", "id"), "gpu2": Identity("x", "id")}) == []
+
+
+@pytest.mark.parametrize("value", [None, [], "x", {"boot_id": 1, "machine_id": ["x"]}, {"boot_id": "x" * 65}])
+def test_an_odd_answer_is_no_identity(value: object) -> None:
+    assert machines.identity_from(value) == Identity()
+
+
+def test_a_fleet_file_with_two_names_for_one_address_is_refused_where_both_are(fleet: Path) -> None:
+    fleet.write_text(FLEET.replace("c.example", "A.EXAMPLE"))
+    with pytest.raises(FleetInvalid) as refused:
+        load_fleet(fleet)
+    first, second = refused.value.message.splitlines()
+    assert first.startswith(f"{fleet}:5:")
+    assert second.startswith(f"{fleet}:7:")
+    assert "gpu1 and gpu3 are one machine" in first
+    fleet.write_text(FLEET.replace("c.example", "A.EXAMPLE, port: 23"))
+    assert load_fleet(fleet).hosts["gpu3"].port == 23
