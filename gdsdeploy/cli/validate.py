@@ -82,6 +82,7 @@ def command(
     \b
     Exit code, the first of these that applies:
       30            a check failed on a host
+      10            two names of the fleet are one machine
       20, 21, 22    a host gave no evidence: unreachable, wrong host key, unfit
       31            a check is inconclusive, or no check examined anything
       0             every check that is applicable passed, or is waived, on every host

@@ -10,7 +10,7 @@ from gdsdeploy.model.text import Model, matching
 
 #: Part of a device's model, in one line.
 ModelWords = Annotated[
-    str, matching(r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$", "write a model's name")
+    str, matching(r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$", "write part of a model's name")
 ]
 #: Name of a driver, as the link ``driver`` of a PCI device ends.
 DriverName = Annotated[str, matching(r"^[A-Za-z0-9_.-]+$", "write the name of a driver, such as mlx5_core")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -110,3 +111,34 @@ def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
     ]
     assert request_for(expected).scratch == ("/mnt/nvme",)
     assert request_for(expected).mounts == ("/mnt/nvme", "/data")
+
+
+def test_the_devices_that_a_host_must_have() -> None:
+    devices = {
+        "gpus": {"count": 8, "model": "H100"},
+        "nics": {"count": 8, "driver": "mlx5_core", "link": 400},
+        "nvme": 4,
+    }
+    expected = expectation(fleet(**devices), lock(), "gpu1")
+    assert expected.hardware == {**devices, "nvme": {"count": 4}}
+    assert from_json(expected.to_json()) == expected
+    assert expectation(fleet(), lock(), "gpu1").hardware == {}
+
+
+def test_an_expectation_from_before_there_were_devices_is_read() -> None:
+    document = json.loads(expectation(fleet(), lock(), "gpu1").to_json())
+    del document["hardware"]
+    assert from_json(json.dumps(document)).hardware == {}
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    [
+        {"gpus": {}}, {"gpus": {"count": "8"}}, {"gpus": {"count": True}}, {"gpus": {"count": 8, "link": 400}},
+        {"disks": {"count": 1}}, {"nics": {"count": 1, "driver": 5}}, {"nvme": 4}, {"nvme": None}, [],
+    ],
+)  # fmt: skip
+def test_a_malformed_count_is_refused(hardware: Any) -> None:
+    document = {**json.loads(expectation(fleet(), lock(), "gpu1").to_json()), "hardware": hardware}
+    with pytest.raises(ValueError, match="hardware"):
+        from_json(json.dumps(document))

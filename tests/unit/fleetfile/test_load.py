@@ -119,6 +119,12 @@ def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:
         ("companions: [imex, imex]", "profiles.gds.companions: imex is listed twice"),
         ("cuda: ['cuda-toolkit-12-4 = 1']", "profiles.gds.cuda.0: write the name of a package, without a version"),
         ("gpu: h100", "profiles.gds.gpu: input should be 'maxwell', "),
+        ("gpus: true", "profiles.gds.gpus: a mapping is needed here"),
+        ("gpus: -1", "profiles.gds.gpus: input should be greater than or equal to 0"),
+        ("gpus: {count: 8, driver: nvidia}", "profiles.gds.gpus.driver: this key does not belong here"),
+        ("nics: {driver: mlx5_core}", "profiles.gds.nics.count: this key is required"),
+        ("nics: {count: 8, link: 400 Gbit/s}", "profiles.gds.nics.link: a whole number is needed here"),
+        ("nvme: {count: 4, model: ''}", "profiles.gds.nvme.model: write part of a model's name"),
     ],
 )
 def test_what_it_may_not_ask_for_is_named_by_place(tmp_path: Path, keys: str, words: str) -> None:
