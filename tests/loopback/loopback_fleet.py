@@ -25,6 +25,9 @@ class LoopbackFleet:
 
     def __init__(self, folder: Path, server: Sshd, hosts: dict[str, dict[str, Any]]) -> None:
         self.server, self.path = server, folder / "fleet.yml"
+        first, *rest = server.known_hosts.read_text().split()[:3]
+        names = [first.replace(ADDRESSES[0], name) for name in (*ADDRESSES, "localhost")]
+        server.known_hosts.write_text("".join(f"{name} {' '.join(rest)}\n" for name in names))
         addresses = iter(ADDRESSES)
         hosts = {
             name: {**host} if {"address", "port"} & host.keys() else {**host, "address": next(addresses)}

@@ -73,11 +73,11 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str, pa
             reason = f"{_amount(most, noun)} may count; {open_ones[0][1].reason}"
             return unknown(reason, UNKNOWN_HINT, expected=expected)
         return passed(_amount(count, noun) + _named(sure), lines, expected=expected)
-    there = sure + [address for address, _ in open_ones]
+    present = sure + [address for address, _ in open_ones]
     rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
     if most < count:
         fallen = _fallen(facts) if key == "gpus" else []
-        words = f"expected {count}, found {most}: {count - most} missing; there{_named(there) or ': none'}{rest}"
+        words = f"expected {count}, found {most}: {count - most} missing; there{_named(present) or ': none'}{rest}"
         words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
         hint = (
             "Look for the missing device with lspci and in journalctl -k; power the host off and on, then have the slot"

@@ -105,5 +105,5 @@ def from_json(text: str) -> Expectation:
 
 def _is_hardware(kind: str, devices: Dict[str, Any]) -> bool:
     types = {"count": int, **HARDWARE.get(kind, {})}
-    known = all(type(value) is types.get(key) for key, value in devices.items())
-    return kind in HARDWARE and "count" in devices and known
+    typed = all(type(value) is types.get(key) for key, value in devices.items())
+    return kind in HARDWARE and "count" in devices and typed

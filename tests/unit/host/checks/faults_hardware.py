@@ -8,7 +8,7 @@ PCI = "/sys/bus/pci/devices"
 DISK, ADAPTER, GPU = "0000:00:02.0", "0000:00:03.0", "0000:00:06.0"
 
 
-def gone(address: str) -> Change:
+def lost_function(address: str) -> Change:
     """A function that the kernel doesn't list."""
     return lambda document: document["listings"][PCI].remove(address)
 
@@ -36,7 +36,7 @@ def no_driver(address: str) -> Change:
 
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
-    "a network adapter disappeared": (gone(ADAPTER), {"nic.present"}),
+    "a network adapter disappeared": (lost_function(ADAPTER), {"nic.present"}),
     "a network adapter lost its driver": (no_driver(ADAPTER), {"nic.present"}),
     "a network adapter more": (
         lambda document: (
@@ -45,6 +45,6 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         )[0],
         {"nic.present"},
     ),
-    "an NVMe disk disappeared": (gone(DISK), {"nvme.present"}),
+    "an NVMe disk disappeared": (lost_function(DISK), {"nvme.present"}),
     "an NVMe disk of another model": (file("/sys/class/nvme/nvme0/model", "SAMSUNG MZ7\n"), {"nvme.present"}),
 }

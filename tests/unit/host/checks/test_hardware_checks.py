@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.changes import EXPECTATION, HOSTS, Document, findings
-from tests.unit.host.checks.faults_hardware import PCI, gone, one_more
+from tests.unit.host.checks.faults_hardware import PCI, lost_function, one_more
 from tests.unit.later_evidence import complete
 
 ONE = complete(json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text()))
@@ -50,7 +50,7 @@ def test_only_physical_gpus_count() -> None:
 
 def test_a_missing_gpu_is_counted_and_the_others_are_named() -> None:
     document = eight()
-    gone(ADDRESSES[3])(document)
+    lost_function(ADDRESSES[3])(document)
     line = f"[ 812.1] NVRM: GPU {ADDRESSES[3]}: GPU has fallen off the bus."
     document["commands"]["dmesg"].update(status=0, stdout=f"{line}\n")
     finding = judge(document, "gpu.present", gpus={"count": 8})
