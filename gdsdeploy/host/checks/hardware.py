@@ -10,7 +10,7 @@ from ..facts.hardware import Part
 from ..facts.unknown import when_known
 from ..io.phrases import first_few
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed, subject, unknown
+from .registry import Answer, check, failed, not_applicable, passed, subject, unknown
 
 subject("gpu", after="topology")
 subject("nic", after="gpu")
@@ -59,7 +59,7 @@ def disks(facts: HostFacts, expectation: Expectation) -> Answer:
 def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str, parts: Maybe[Tuple[Part, ...]]) -> Answer:
     devices = expectation.hardware.get(key)
     if devices is None:
-        return passed(f"not asked: the profile has no key {key}", expected="nothing")
+        return not_applicable(f"the profile has no key {key}")
     count = int(devices["count"])
     expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
     answers = [(part, _counts(part, devices)) for part in require(parts)]
