@@ -8,9 +8,10 @@ from pydantic import BeforeValidator, Field
 
 from gdsdeploy.model.text import Model, matching
 
-#: Part of a device's model, in one line.
+#: Part of a device's model, as drivers name it: ``H100``, ``NVIDIA H100 80GB HBM3``.
 ModelWords = Annotated[
-    str, matching(r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$", "write part of a model's name")
+    str,
+    matching(r"^[A-Za-z0-9]([A-Za-z0-9 ._/()+-]*[A-Za-z0-9)+])?$", "write part of a model's name, such as H100"),
 ]
 #: Name of a driver, as the link ``driver`` of a PCI device ends.
 DriverName = Annotated[str, matching(r"^[A-Za-z0-9_.-]+$", "write the name of a driver, such as mlx5_core")]

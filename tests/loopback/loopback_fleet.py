@@ -44,7 +44,7 @@ class LoopbackFleet:
                 "known_hosts": str(server.known_hosts),
             },
             "profiles": {"right": profile, "wrong": profile},
-            "builders": {"build1": {"profile": "right", "port": 1}},
+            "builders": {"build1": {"profile": "right", "port": 2}},
             "hosts": hosts,
         }
         self.path.write_text(yaml.safe_dump(value))

@@ -22,7 +22,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
-from tests.loopback.loopback_sshd import Sshd
+from tests.loopback.loopback_sshd import ADDRESSES, Sshd
 
 H100 = Path(__file__).parents[2] / "evidence" / "hosts" / "h100-libcufile-1.15.1.json"
 Run = Callable[..., tuple[int, str, str]]
@@ -117,7 +117,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
 def test_a_plan_goes_on_without_the_host_whose_file_cannot_be_made(fleet: LoopbackFleet) -> None:
     change(fleet, fit={"addresses": "all"})
     value = yaml.safe_load(fleet.path.read_text())
-    value["hosts"]["gpu2"] = {"profile": "wrong"}
+    value["hosts"]["gpu2"] = {"profile": "wrong", "address": ADDRESSES[1]}
     fleet.path.write_text(yaml.safe_dump(value))
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
     planned = plan_fleet(intent, lock, fleet.path, ["gpu1", "gpu2"])

@@ -428,7 +428,10 @@ def test_two_profiles_never_share_a_group(fleet: Path, tmp_path: Path) -> None:
         profile.pop("builder")
         value["profiles"] = {"a-b": profile, "a.b": {**profile, "reboot": False}}
         value.pop("builders")
-        value["hosts"] = {name: {"profile": name, "address": "127.0.0.1"} for name in ("a-b", "a.b")}
+        value["hosts"] = {
+            name: {"profile": name, "address": "127.0.0.1", "port": port}
+            for name, port in (("a-b", 22011), ("a.b", 22001))
+        }
 
     edit(fleet, two)
     target = lockfile.read(lockfile.beside(fleet)).targets["gds"]
