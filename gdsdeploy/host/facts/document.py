@@ -90,11 +90,16 @@ class Document:
         # A missing part is None: the program's output is then unknown, rather than empty.
         parts = [value.get("status"), value.get("stdout"), value.get("stderr"), value.get("log", "")]
         status, stdout, stderr, log = parts
-        if not isinstance(status, int) or not all(isinstance(part, str) for part in parts[1:]):
+        if _number(status) is None or not all(isinstance(part, str) for part in parts[1:]):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
+
+    def printed(self, name: str) -> str:
+        """What was kept of a program's output, complete or not; it proves what it shows, and no absence."""
+        text = _get(self._section("commands").get(name), "stdout")
+        return text if isinstance(text, str) else ""
 
     def module(self, path: str) -> Union[Dict[str, Any], Unknown]:
         """The record of a module file."""

@@ -29,6 +29,7 @@ KEYS = {
     "filesystems": ("name",),
     "gdscheck_errors": ("pattern",),
     "gdscheck_remarks": ("words",),
+    "kernel_messages": ("id",),
     "p2pdma_keys": ("storage",),
 }
 LONGEST_SENTENCE = 35
