@@ -45,7 +45,7 @@ MESSAGES = (
     r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version"
     r"|Unknown symbol|GPL-only symbols|Linux version |\bnv\w*: \d+ callbacks suppressed"
 )
-#: The kernel's messages of this boot with the kernel's own times, from a file that doesn't wrap as soon as dmesg's ring.
+#: The kernel's messages of this boot with the kernel's own times; dmesg's ring loses old ones sooner.
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")
 
 

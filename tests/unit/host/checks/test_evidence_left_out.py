@@ -1,6 +1,6 @@
 """Leaving out evidence of a host, good or faulty, never turns anything into a pass.
 
-A longer search: ``LEFT_OUT_EXAMPLES=10000 python -m pytest tests/unit/host/checks/test_evidence_left_out.py -k pieces``.
+``LEFT_OUT_EXAMPLES=10000`` in the environment makes the search longer; it then takes some minutes.
 """
 
 from __future__ import annotations
