@@ -10,6 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, GDSCHECK
 from .unknown import Unknown, Value, if_present
 
 #: Errors that mean "there is no such thing".
@@ -19,6 +20,8 @@ READ = "could not be read"
 #: As in process.py.
 NOT_FOUND = 127
 TIMED_OUT = 124
+#: Programs whose record always has the log that they wrote, empty or not.
+LOGGED = (CUFILE_OPEN, CUFILE_CONTROL, GDSCHECK)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,9 @@ class Document:
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
         # A missing part is None: the program's output is then unknown, rather than empty.
-        parts = [value.get("status"), value.get("stdout"), value.get("stderr"), value.get("log", "")]
-        status, stdout, stderr, log = parts
-        if _number(status) is None or not all(isinstance(part, str) for part in parts[1:]):
+        log = value.get("log", None if name in LOGGED else "")
+        status, stdout, stderr = value.get("status"), value.get("stdout"), value.get("stderr")
+        if _number(status) is None or not all(isinstance(part, str) for part in (stdout, stderr, log)):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
