@@ -19,6 +19,7 @@ from gdsdeploy.host.model.compat import SUBJECTS, Combination, Verdict
 
 __all__ = ["SUBJECTS", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
 
+
 def _alternatives(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 

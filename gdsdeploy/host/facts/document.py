@@ -90,10 +90,12 @@ class Document:
         value = self._section("commands").get(name)
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
-        # A missing part is None: the program's output is then unknown, rather than empty.
-        log = value.get("log", None if name in LOGGED else "")
+        # A missing part is no empty one: the program's output is then unknown.
         status, stdout, stderr = value.get("status"), value.get("stdout"), value.get("stderr")
-        if _number(status) is None or not all(isinstance(part, str) for part in (stdout, stderr, log)):
+        log = value.get("log", None if name in LOGGED else "")
+        if not isinstance(status, int) or isinstance(status, bool):
+            return Unknown(f"the record of {name} is malformed")
+        if not (isinstance(stdout, str) and isinstance(stderr, str) and isinstance(log, str)):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))

@@ -1,4 +1,4 @@
-"""Faults that only the kernel's log shows."""
+"""Faults that only the kernel's log or the running set as a whole shows."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ def wrapped_with_fault(document: Document) -> None:
     wrapped(document)
 
 
+def forbidden_doca(document: Document) -> None:
+    document["commands"]["dpkg-query"]["stdout"] += "doca-ofed\t3.3.0-1\tamd64\tii \n"
+
+
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     "an old Xid that dmesg has dropped": (only_in_the_journal, {"driver.errors"}),
     "an Xid in a ring that wrapped, without a journal": (without_journal(wrapped_with_fault), {"driver.errors"}),
@@ -44,6 +48,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         {"driver.errors"},
     ),
     "nvidia-fs of another page table": (kernel_log(PAGE_TABLE), {"nvidia-fs.errors"}),
+    "a DOCA that doesn't fit the kernel": (forbidden_doca, {"stack.compatible"}),
     "the IOMMU splits GPU memory": (
         kernel_log("[ 91.3] nvidia-fs:nvfs_get_dma_address:455 DMA Address chunks 4 != GPU Physical address chunks 2"),
         {"nvidia-fs.errors"},
