@@ -144,7 +144,9 @@ def test_a_known_violation_counts_whatever_else_is_unknown() -> None:
 
 A_RULE = Rule("a", "", "source", "", when={"driver": ("550",)}, needs={"kernel": (">=6",)})
 A_REFUSAL = Rule("b", "", "source", "", when={"driver": ("550",)}, refuses={"kernel": (">=6",), "libcufile": ("1.9",)})
+A_WARNING = Rule("c", "", "source", "", when={"driver": ("550",)}, warns={"kernel": (">=6",)})
 OPEN = [
+    (A_WARNING, {"driver": "550.1"}, {"kernel"}, False),
     (A_RULE, {"driver": "550.1"}, {"kernel"}, True),
     (A_RULE, {"driver": "535.1"}, {"kernel"}, False),
     (A_RULE, {"kernel": "6.1"}, {"driver"}, False),
