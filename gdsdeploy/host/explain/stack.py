@@ -18,7 +18,7 @@ from .rules import NOTES, rule
 #: A warning without one of these is about programs, not about a path.
 OF_PATHS = {"nvidia_fs", "mode"}
 #: nvidia_fs.py judges it by what nvidia-fs was built against, where the rule warns about every new driver.
-JUDGED = {"nvidia-fs-p2p-abi-580"}
+JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 
 
 @rule(NOTES, 60)
@@ -28,7 +28,7 @@ def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     verdict = judge(facts, NVIDIA_FS, "none")
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():
         broken = verdict.rules[name]
-        if name in verdict.warnings and (name in JUDGED or not OF_PATHS & looks_at(broken)):
+        if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & looks_at(broken)):
             continue
         ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
         fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together: gdsdeploy lock FLEET"

@@ -63,9 +63,9 @@ def libcufile(version: str) -> Change:
 def test_the_host_has_the_rules_of_the_controller() -> None:
     table = Path(data.__file__).with_name("compat.json").read_text()
     assert table == compat_rules.table(), "write it again with docs/gen/compat_rules.py: see the head of compat.yml"
-    for here, there in zip(compat.shipped(), shipped(), strict=True):
-        assert (here.id, here.when, here.needs, here.refuses, here.warns, here.fixed) == (
-            there.id, there.when, there.needs, there.refuses, there.warns, there.fixed
+    for packed, rule in zip(compat.shipped(), shipped(), strict=True):
+        assert (packed.id, packed.when, packed.needs, packed.refuses, packed.warns, packed.fixed) == (
+            rule.id, rule.when, rule.needs, rule.refuses, rule.warns, rule.fixed
         )  # fmt: skip
 
 
