@@ -31,7 +31,7 @@ def driver_errors(facts: HostFacts, _expectation: Expectation) -> Answer:
 
 @check(
     "nvidia-fs.errors",
-    "nvidia-fs has reported no fault since the boot",
+    "nvidia-fs has reported no fault since it was last loaded",
     expects="only errors that programs cause",
     prevents="transfers that fail or hang because nvidia-fs can't pin or map GPU memory, although it is loaded",
     unknown_hint=UNKNOWN_HINT,
@@ -59,7 +59,9 @@ def peermem_errors(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _judge(facts: HostFacts, module: str) -> Answer:
     log = facts.kernel.log
-    reported = list(messages(log.lines, module))
+    # A module that is loaded now has got over its refusals.
+    loaded = module == PEERMEM and facts.peermem.module.loaded is True
+    reported = [m for m in messages(log.lines, module) if not (loaded and m.meaning and m.meaning.loading)]
     faults = [message for message in reported if message.is_fault]
     if faults:
         return failed("; ".join(_kinds(faults)), _hint(faults), [message.line for message in faults])

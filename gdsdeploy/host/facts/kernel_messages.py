@@ -18,6 +18,8 @@ _ABOUT = {
     NVIDIA_FS: re.compile("nvidia[-_]fs|nvfs"),
     PEERMEM: re.compile("peermem|nv_mem"),
 }
+#: nvidia-fs prints it first whenever it is loaded: what it printed before is over.
+_LOADED_AGAIN = "nvidia_fs: Initializing nvfs driver module"
 UNLISTED = "a number without an entry in gdsdeploy's table"
 _UNLISTED_FIX = "look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty"
 
@@ -35,6 +37,7 @@ class Meaning:
     fault: bool
     fix: str
     source: str
+    loading: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,11 @@ def meanings() -> Tuple[Meaning, ...]:
 
 
 def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
-    """The lines about faults that ``module`` printed, in their order."""
+    """The lines about faults that ``module`` printed, in their order; nvidia-fs's since it was last loaded."""
+    lines = list(lines)
+    if module == NVIDIA_FS:
+        loads = [place for place, line in enumerate(lines) if _LOADED_AGAIN in line]
+        lines = lines[loads[-1] :] if loads else lines
     table = [(re.compile(row.pattern), row) for row in meanings() if row.module == module]
     for line in filter(_ABOUT[module].search, lines):
         xid = XID.search(line) if module == NVIDIA else None

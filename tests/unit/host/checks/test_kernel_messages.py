@@ -71,6 +71,25 @@ def test_all_faults_are_named_with_their_fixes() -> None:
     assert "then reboot" in result.hint
 
 
+def test_what_nvidia_fs_printed_before_its_last_load_is_over() -> None:
+    again = "\n[ 93.0] nvidia_fs: Initializing nvfs driver module"
+    assert finding("nvidia-fs.errors", kernel_log(PAGE_TABLE + again)).verdict == PASS
+    assert (
+        finding("nvidia-fs.errors", kernel_log(again[1:] + "\n" + PAGE_TABLE.replace("[ 91", "[ 94"))).verdict == FAIL
+    )
+
+
+def test_a_refusal_to_be_loaded_is_over_once_peermem_is_loaded() -> None:
+    def loaded(document: Document) -> None:
+        document["files"]["/proc/modules"] += "nvidia_peermem 16384 0 - Live 0x0000000000000000\n"
+
+    rows = {row.id: row for row in meanings()}
+    refusal, mapping = rows["peermem-register"], rows["peermem-dma-map"]
+    assert finding("peermem.errors", kernel_log(refusal.sample)).verdict == FAIL
+    assert finding("peermem.errors", kernel_log(refusal.sample), loaded).verdict == PASS
+    assert finding("peermem.errors", kernel_log(refusal.sample + "\n" + mapping.sample), loaded).verdict == FAIL
+
+
 def test_a_journal_that_reaches_back_to_the_boot_suffices() -> None:
     assert finding("driver.errors", wrapped).verdict == PASS
     assert finding("driver.errors", only_in_the_journal).verdict == FAIL
