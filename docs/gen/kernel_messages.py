@@ -21,7 +21,8 @@ even in an incomplete log.
 *Fault* means that the host needs attention, and the check fails. The other messages are a program's own error, or
 have no effect; a check that finds only these passes and names them. An Xid without a row counts as a fault.
 
-Messages of nvidia-fs count from its last load on. Refusals of nvidia-peermem to be loaded don't count once it is loaded.
+Messages of nvidia-fs count from its last load on. Refusals of nvidia-peermem to be loaded don't count once it is
+loaded.
 """
 TITLES = {NVIDIA: "The driver", NVIDIA_FS: "nvidia-fs", PEERMEM: "nvidia-peermem"}
 COLUMNS = "\n| message | fault | cause | what happened | what to do |\n| --- | --- | --- | --- | --- |\n"
