@@ -1,10 +1,12 @@
-"""Compatibility rules: which versions go together.  The rules are data (compat.yml); judging them is pure."""
+"""Compatibility rules: which versions go together.  This module reads and validates compat.yml.
+
+gdsdeploy/host/model/compat.py judges the rules, on the controller and on hosts.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache, cached_property
 from importlib import resources
 from typing import Annotated, Any, Literal, Self
@@ -12,16 +14,10 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gdsdeploy.host.model import version_rules
+from gdsdeploy.host.model import compat, version_rules
+from gdsdeploy.host.model.compat import SUBJECTS, Combination, Verdict
 
-#: What a combination can say; see the head of compat.yml.
-SUBJECTS = (
-    "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "nvidia_fs",
-    "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch", "os", "family",
-)  # fmt: skip
-
-#: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.
-Combination = Mapping[str, str | None]
+__all__ = ["SUBJECTS", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
 
 
 def _alternatives(value: Any) -> Any:
@@ -67,19 +63,7 @@ class Rule(BaseModel):
     @cached_property
     def looks_at(self) -> frozenset[str]:
         """Every subject that it asks about."""
-        return frozenset((*self.when, *self.needs, *self.refuses, *self.warns))
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one rule says about one combination that it speaks about."""
-
-    rule: str
-    allowed: bool
-    #: for a user: what the rule says, and what was found
-    words: str
-    #: allowed, but the user has to know
-    warning: bool = False
+        return compat.looks_at(self)
 
 
 def load(text: str) -> tuple[Rule, ...]:
@@ -98,32 +82,5 @@ def shipped() -> tuple[Rule, ...]:
 
 
 def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list[Verdict]:
-    """What the rules say about ``combination``, in their order.
-
-    A rule speaks only if all its subjects are decided, none that it needs or refuses is absent, and its ``when``
-    holds; so a combination can be judged while it is still being chosen.
-    """
-    verdicts: list[Verdict] = []
-    for rule in shipped() if rules is None else rules:
-        if not rule.looks_at <= combination.keys() or not _all(rule.when, combination):
-            continue
-        effect = rule.needs or rule.refuses or rule.warns
-        if any(combination[subject] is None for subject in effect):
-            continue
-        holds = _all(effect, combination)
-        if rule.warns and not holds:
-            continue
-        allowed = holds if rule.needs else not (rule.refuses and holds)
-        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
-        verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
-    return verdicts
-
-
-def _all(conditions: Mapping[str, tuple[str, ...]], combination: Combination) -> bool:
-    """Whether each condition holds; of a part that the combination does not have, none does."""
-    values = ((subject, texts, combination[subject]) for subject, texts in conditions.items())
-    return all(value is not None and version_rules.holds(subject, texts, value) for subject, texts, value in values)
-
-
-def _name(subject: str) -> str:
-    return subject.replace("nvidia_fs", "nvidia-fs").replace("_", " ")
+    """What the rules say about ``combination``, in their order: see gdsdeploy/host/model/compat.py."""
+    return compat.judge(combination, shipped() if rules is None else rules)

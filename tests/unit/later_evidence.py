@@ -47,7 +47,27 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     _userland(document)
     _audits(document)
     _devices(document)
+    _kernel_log(document)
     return document
+
+
+def _kernel_log(document: dict[str, Any]) -> None:
+    """The kernel's first message, which dmesg still had on these machines; a journal without kernel messages."""
+    banner = f"[    0.000000] {_version(document)}\n"
+    if not document["commands"]["dmesg"]["stdout"].startswith(banner):
+        document["commands"]["dmesg"]["stdout"] = banner + document["commands"]["dmesg"]["stdout"]
+    none = {
+        "argv": ["journalctl"],
+        "status": 1,
+        "stdout": "",
+        "stderr": "No journal files were found.\n",
+        "seconds": 0.1,
+    }
+    document["commands"].setdefault("journal", none)
+
+
+def _version(document: dict[str, Any]) -> str:
+    return str(document["files"]["/proc/version"]).strip()
 
 
 def _audits(document: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ FORMATS = frozenset(
         ("gdsdeploy/host/apply/restore.py", "known"),
         ("gdsdeploy/host/libcufile/errors.py", "seen"),
         ("gdsdeploy/host/model/finding.py", "found"),
+        ("gdsdeploy/host/model/compat.py", "known"),
         ("gdsdeploy/lock/compat.py", "known"),
         ("gdsdeploy/lock/lockfile.py", "found"),
         ("gdsdeploy/model/rollout.py", "KEPT"),

@@ -1,9 +1,8 @@
-"""Faults since the boot, and the state of DKMS."""
+"""Damage of the kernel since the boot, and the state of DKMS."""
 
 from __future__ import annotations
 
 import re
-from typing import List, Set, Tuple
 
 from ..facts import HostFacts, require
 from ..model.expectation import Expectation
@@ -25,16 +24,6 @@ REMARKABLE = {
     13: "an unsigned module is loaded",
     15: "the kernel was live-patched",
 }
-#: Xid errors that a program's own fault causes (NVIDIA's "Xid Errors"): engine exception, MMU fault, and the resets and
-#: clean-ups that follow.
-OF_PROGRAMS = (13, 31, 43, 45)
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,18})")
-#: NVRM's messages about faults, besides Xids.
-TROUBLE = re.compile(
-    r"NVRM: .*(API mismatch|RmInitAdapter failed|fallen off the bus|probe routine failed|rm_init_adapter failed"
-    r"|GPU is lost|failed to (?:load|initialize))",
-    re.IGNORECASE,
-)
 #: Of ``dkms status``: ``nvidia-fs/2.19.7, 6.12.94+deb13-amd64, x86_64: installed (…)``.
 DKMS = re.compile(r"^(?P<name>nvidia[\w.+-]*)/(?P<version>[^,]+)(?:, (?P<kernel>[^,]+), [^:]+)?: (?P<state>.*)$")
 
@@ -54,32 +43,6 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
         return failed("; ".join(wrong), hint, [f"/proc/sys/kernel/tainted is {value}"])
     remarks = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
     return passed("; ".join(remarks) or ("tainted by modules outside its tree only" if value else "not tainted"))
-
-
-@check(
-    "driver.errors",
-    "the driver has reported no fault since the boot",
-    expects="only Xid errors that programs cause, no failed initialization",
-    prevents="a GPU that fell off the bus, has memory errors or never came up, although all modules are loaded",
-    of_running=True,
-)
-def errors(facts: HostFacts, _expectation: Expectation) -> Answer:
-    faults: List[Tuple[str, str]] = []
-    harmless: Set[str] = set()
-    for line in require(facts.kernel.messages):
-        xid, trouble = XID.search(line), TROUBLE.search(line)
-        if xid and int(xid.group(2)) in OF_PROGRAMS:
-            harmless.add("Xid " + xid.group(2))
-        elif xid:
-            faults.append((f"Xid {xid.group(2)} on {xid.group(1)}", line))
-        elif trouble:
-            faults.append((trouble.group(1), line))
-    if faults:
-        hint = "Look the number up in NVIDIA's Xid table; drain the host, reset the GPU or reboot, and validate again"
-        return failed("; ".join(sorted({kind for kind, _ in faults})), hint, [line for _, line in faults])
-    if harmless:
-        return passed("only errors that programs cause: {}".format(", ".join(sorted(harmless))))
-    return passed("none in the kernel's messages")
 
 
 @check(

@@ -39,11 +39,15 @@ SYMBOLS = (
 #: The processor's vendor and family: the kernel lets peers through the host bridges of some only.
 CPU = r"^(vendor_id|cpu family)[ \t]*:"
 
+#: Messages about this stack; the kernel's first one, which tells whether the log reaches back to the boot; and lines
+#: that stand for others that were left out.
 MESSAGES = (
     r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
     r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version"
-    r"|Unknown symbol|GPL-only symbols"
+    r"|Unknown symbol|GPL-only symbols|Linux version |\bnv\w*: \d+ callbacks suppressed"
 )
+#: The kernel's messages of this boot with the kernel's own times; dmesg's ring loses old ones sooner.
+JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
@@ -60,4 +64,5 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.binary(SECURE_BOOT)
     for path in ("/", "/boot", "/lib/modules", "/var"):
         recorder.space(path)
+    recorder.command("journal", JOURNAL, timeout=20.0, pattern=MESSAGES)
     recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)

@@ -48,7 +48,7 @@ def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
     """The last kernel messages that match ``pattern``; none where the messages are unknown."""
     log = facts.kernel.messages
     lines = [line for line in log if re.search(pattern, line)] if isinstance(log, tuple) else []
-    return with_source("dmesg", lines[-LINES:])
+    return with_source(facts.kernel.log.source, lines[-LINES:])
 
 
 def mount(mounted: Mount) -> Tuple[str, ...]:

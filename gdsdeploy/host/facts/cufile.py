@@ -69,7 +69,7 @@ def cufile_facts(document: Document) -> CufileFacts:
         config=if_present(text, _config),
         acceptance=when_known(opened, lambda result: _acceptance(document, result)),
         opened=opened,
-        effective=when_known(document.logged(CUFILE_OPEN), lambda log: effective_values(log) or None),
+        effective=when_known(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
         library=_library(document),
     )
 

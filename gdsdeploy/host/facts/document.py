@@ -10,6 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, GDSCHECK
 from .unknown import Unknown, Value, if_present
 
 #: Errors that mean "there is no such thing".
@@ -19,6 +20,8 @@ READ = "could not be read"
 #: As in process.py.
 NOT_FOUND = 127
 TIMED_OUT = 124
+#: Programs whose record always has the log that they wrote, empty or not.
+LOGGED = (CUFILE_OPEN, CUFILE_CONTROL, GDSCHECK)
 
 
 @dataclass(frozen=True)
@@ -87,21 +90,21 @@ class Document:
         value = self._section("commands").get(name)
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
-        # A missing part is None: the program's output is then unknown, rather than empty.
-        parts = [value.get("status"), value.get("stdout"), value.get("stderr"), value.get("log", "")]
-        status, stdout, stderr, log = parts
-        if not isinstance(status, int) or not all(isinstance(part, str) for part in parts[1:]):
+        # A missing part is no empty one: the program's output is then unknown.
+        status, stdout, stderr = value.get("status"), value.get("stdout"), value.get("stderr")
+        log = value.get("log", None if name in LOGGED else "")
+        if not isinstance(status, int) or isinstance(status, bool):
+            return Unknown(f"the record of {name} is malformed")
+        if not (isinstance(stdout, str) and isinstance(stderr, str) and isinstance(log, str)):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
 
-    def logged(self, name: str) -> Union[str, Unknown]:
-        """The log that a program wrote; Unknown where none was recorded, which differs from an empty one."""
-        run = self.attempted(name)
-        if isinstance(run, Unknown):
-            return run
-        return run.log if "log" in self._section("commands")[name] else Unknown(f"the log of {name} was not recorded")
+    def printed(self, name: str) -> str:
+        """What was kept of a program's output, complete or not; it proves what it shows, and no absence."""
+        text = _get(self._section("commands").get(name), "stdout")
+        return text if isinstance(text, str) else ""
 
     def module(self, path: str) -> Union[Dict[str, Any], Unknown]:
         """The record of a module file."""

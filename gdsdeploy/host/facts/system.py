@@ -9,6 +9,7 @@ from typing import Dict, FrozenSet, Iterator, Mapping, Tuple
 
 from ..paths import EFI, SECURE_BOOT
 from .document import Document
+from .kernel_log import KernelLog, any_messages, kernel_log
 from .unknown import Maybe, Unknown, when_known, why_not
 
 
@@ -36,8 +37,9 @@ class KernelFacts:
     modules: Maybe[FrozenSet[str]]
     #: exported names of interest → module that has them, empty for the kernel itself
     symbols: Maybe[Mapping[str, str]]
-    #: messages about the modules of this stack, oldest first
+    #: messages about the modules of this stack, oldest first; some may be missing
     messages: Maybe[Tuple[str, ...]]
+    log: KernelLog
     secure_boot: Maybe[bool]
     #: ``none``, ``integrity`` or ``confidentiality``
     lockdown: Maybe[str]
@@ -83,9 +85,7 @@ def kernel_facts(document: Document) -> KernelFacts:
     release = document.host("uname", "release")
     boot_id = document.line("/proc/sys/kernel/random/boot_id")
     command_line = document.text("/proc/cmdline")
-    messages = document.ran("dmesg")
-    if not isinstance(messages, Unknown) and messages.status != 0:
-        messages = Unknown("dmesg: " + messages.stderr.strip())
+    log = kernel_log(document)
     no_command_line = why_not(command_line, "there is no /proc/cmdline")
     return KernelFacts(
         release=release,
@@ -95,7 +95,8 @@ def kernel_facts(document: Document) -> KernelFacts:
         # A kernel without loadable modules has no such file, and so none loaded.
         modules=when_known(document.text("/proc/modules"), lambda text: frozenset(_first_words(text or ""))),
         symbols=_symbols(document),
-        messages=when_known(messages, lambda run: tuple(run.stdout.splitlines())),
+        messages=when_known(any_messages(document), lambda _: log.lines),
+        log=log,
         secure_boot=_secure_boot(document),
         lockdown=_lockdown(document),
         tainted=_tainted(document),

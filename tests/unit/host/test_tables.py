@@ -24,11 +24,13 @@ NAMES = sorted(TABLES)
 #: Fields that tell the rows of a table apart.
 KEYS = {
     "audit_findings": ("id",),
+    "compat": ("id",),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),
     "gdscheck_errors": ("pattern",),
     "gdscheck_remarks": ("words",),
+    "kernel_messages": ("id",),
     "p2pdma_keys": ("storage",),
 }
 LONGEST_SENTENCE = 35

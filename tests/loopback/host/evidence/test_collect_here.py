@@ -62,6 +62,7 @@ def test_a_wanted_package_is_in_the_list(document: dict[str, object]) -> None:
 #: Programs that a collection may start, and what has to stand in their arguments because they could do more.
 READERS = {
     "dmesg": None,
+    "journalctl": "--dmesg",
     "apt-cache": "policy",
     "dpkg-query": "-W",
     "rpm": "-qa",

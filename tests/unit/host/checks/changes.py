@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,12 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import Finding
 from tests.unit.later_evidence import complete
+
+
+def as_journal(lines: str) -> str:
+    """Lines of dmesg as journalctl prints them with --output=short-monotonic."""
+    return re.sub(r"^(\[.*?\]) ", r"\1 vm kernel: ", lines, flags=re.MULTILINE)
+
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 GOOD = complete(json.loads((HOSTS / "lab-vm-provisioned.json").read_text()))
@@ -33,6 +40,11 @@ EXPECTATION = replace(
 LOADED = {
     "rate": 1234567890, "bytes": 12350128128, "seconds": 10.004, "size": 1 << 30, "block": 1 << 20, "readers": 16,
     "latency": {"p50": 0.0122, "p99": 0.0491, "max": 0.0595},
+}  # fmt: skip
+#: As journalctl prints the same messages.
+GOOD["commands"]["journal"] = {
+    "argv": ["journalctl", "--dmesg"], "status": 0, "stderr": "", "seconds": 0.2,
+    "stdout": as_journal(GOOD["commands"]["dmesg"]["stdout"]),
 }  # fmt: skip
 GOOD["load"] = {entry["mount"]: LOADED for entry in EXPECTATION.storage}
 OPENED = json.loads((HOSTS.parent / "cufile-open" / "libcuda-550-no-gpu.json").read_text())

@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "proprietary driver": (
         edited("/proc/driver/nvidia/version", "Open Kernel Module", "Kernel Module"),
-        {"driver.flavour", "nvidia-fs.driver-tree"},
+        {"driver.flavour", "nvidia-fs.driver-tree", "stack.compatible"},
     ),
     "driver replaced on disk": (rebuilt("nvidia"), {"driver.loaded-file"}),
     "driver for another kernel": (
@@ -86,7 +86,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "nvidia-fs forbidden": (appended("/etc/modprobe.d/gdsdeploy.conf", "blacklist nvidia-fs\n"), {"boot.autoload"}),
     "loading failed at boot": (units("ActiveState=active", "ActiveState=failed"), {"boot.autoload"}),
     "no libcufile": (no_libcufile, {"cufile.library"}),
-    "another libcufile": (output("cufile-open", "libcufile.so.1.9.1", "libcufile.so.1.15.1"), {"cufile.library"}),
+    "another libcufile": (
+        output("cufile-open", "libcufile.so.1.9.1", "libcufile.so.1.15.1"),
+        {"cufile.library", "stack.compatible"},
+    ),
     "cufile.json edited": (appended("/etc/cufile.json", "// by hand\n"), {"cufile.rendered"}),
     "cufile.json gone": (absent("files", "/etc/cufile.json"), {"cufile.rendered"}),
     "cufile.json refused": (opened("1.9.1 wrong-type"), {"cufile.accepted", "storage.path:/mnt/nvme"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.host.checks.changes import EXPECTATION, Change, Document, file
+from tests.unit.host.checks.changes import EXPECTATION, Change, Document, as_journal, file
 
 LIBCUDA = "/lib/x86_64-linux-gnu/libcuda.so.1"
 FIRMWARE = "/lib/firmware/nvidia/[0-9]*"
@@ -19,6 +19,7 @@ def kernel_log(line: str) -> Change:
 
     def change(document: Document) -> None:
         document["commands"]["dmesg"]["stdout"] += line + "\n"
+        document["commands"]["journal"]["stdout"] += as_journal(line + "\n")
 
     return change
 

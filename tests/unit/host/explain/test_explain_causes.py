@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, Cause, explain
+from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, NVIDIA_FS, Cause, explain
 from gdsdeploy.host.explain import Path as Taken
 from gdsdeploy.host.facts import Unknown, facts_from
 from tests.unit.host.explain.capable_host import (
@@ -337,6 +337,40 @@ FAULTS = {
         "nvidia-fs.other-page-table",
         COMPAT,
         dmesg("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
+    ),
+    "nvidia-fs that the kernel stopped": Fault(
+        "nvidia-fs.stopped",
+        COMPAT,
+        dmesg("kernel BUG at /var/lib/dkms/nvidia-fs/2.26.6/build/nvfs-stat.c:407!"),
+        "can't be unloaded",
+        evidence="dmesg: [   99.000000] kernel BUG",
+    ),
+    "a fault of nvidia-fs": Fault(
+        "nvidia-fs.reported-fault",
+        NVIDIA_FS,
+        dmesg("nvidia-fs:nvfs_get_dma:705 Unable to obtain dma_mapping for 0"),
+        "could not map GPU memory",
+        evidence="Unable to obtain dma_mapping",
+    ),
+    "an Xid": Fault(
+        "driver.reported-fault",
+        NVIDIA_FS,
+        dmesg("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=train, GPU has fallen off the bus."),
+        "Xid 79 on 0000:3b:00: the GPU has fallen off the bus",
+        evidence="dmesg: [   99.000000] NVRM: Xid",
+    ),
+    "a program's own error": Fault(
+        "",
+        NVIDIA_FS,
+        dmesg("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=train, Ch 00000008, MMU Fault"),
+    ),
+    "a forbidden version": Fault(
+        "stack.forbidden",
+        NVIDIA_FS,
+        file("/sys/module/nvidia_fs/version", "2.25.6\n"),
+        "nvidia-fs 2.25.6 has a broken access_ok probe",
+        evidence="compatibility rule nvidia-fs-2.25.6",
+        also=("stack.warning",),
     ),
     "another page table, by its record": Fault(
         "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, but 580.159.04 runs"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import UndecidedError, Unknown, as_dict, facts_from, require
-from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.document import LOGGED, Document, Ran
 from gdsdeploy.host.facts.unknown import when_known, why_not
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
@@ -84,6 +84,21 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_a_document_of_any_shape_is_read(value: Any) -> None:
     facts_from(value)
+
+
+@pytest.mark.parametrize("name", ["dmesg", *LOGGED])
+@pytest.mark.parametrize("part", ["status", "stdout", "stderr", "log"])
+def test_a_record_without_a_part_is_no_empty_output(name: str, part: str) -> None:
+    run = {"status": 0, "stdout": "", "stderr": "", "log": ""}
+    assert isinstance(Document({"commands": {name: run}}).attempted(name), Ran)
+    del run[part]
+    optional = name == "dmesg" and part == "log"
+    assert isinstance(Document({"commands": {name: run}}).attempted(name), Unknown) is not optional
+
+
+def test_a_status_is_a_number() -> None:
+    run = {"status": True, "stdout": "", "stderr": ""}
+    assert isinstance(Document({"commands": {"dmesg": run}}).ran("dmesg"), Unknown)
 
 
 BARE = json.loads((HOSTS / "lab-vm-bare.json").read_text())

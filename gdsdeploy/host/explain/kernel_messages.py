@@ -1,0 +1,42 @@
+"""Faults in the kernel's log that stop or endanger a direct path."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional
+
+from ..facts import HostFacts
+from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, Message, messages
+from ..facts.storage import Mount
+from ..facts.unknown import when_known
+from . import cause, config, quote, reference
+from .cause import Cause, Condition
+from .rules import NOTES, rule
+
+#: The row after which nvidia-fs can neither work nor be unloaded.
+STOPPED = "nvidia-fs-bug"
+
+
+@rule(cause.NVIDIA_FS, 30)
+def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
+    """An error in nvidia-fs that the kernel stopped leaves it loaded, but without use until the next boot."""
+    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning and m.meaning.id == STOPPED]
+    obstacle = _cause("nvidia-fs.stopped", facts, stops[-1]) if stops else None
+    yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
+
+
+@rule(NOTES, 50)
+def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
+    """Faults that don't rule the path out, though they may end a transfer on it."""
+    modules = {NVIDIA: "driver.reported-fault"}
+    if config.asks_for_p2pdma(facts) is not True:
+        modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
+    for module, ident in modules.items():
+        for message in messages(facts.kernel.log.lines, module):
+            if message.is_fault:
+                yield _cause(ident, facts, message)
+
+
+def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
+    evidence = quote.with_source(facts.kernel.log.source, [message.line])
+    section = "NVIDIA Xid Errors" if message.xid else reference.INSTALL
+    return Cause(ident, message.what, message.fix, evidence, section)
