@@ -6,7 +6,17 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..paths import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..model.consumer import variable_names
+from ..paths import (
+    CGROUP,
+    CONTAINER_FILES,
+    ENROOT,
+    MOUNTINFO,
+    NCCL_FILE,
+    VARIABLE_FILES,
+    VARIABLE_FOLDERS,
+    VARIABLE_NAMES,
+)
 from .document import Document
 from .unknown import Maybe, Unknown, when_known, why_not, with_default
 
@@ -17,7 +27,8 @@ _NAMING = CONTAINER_FILES[:2]
 _VARIABLES = dict(zip((*VARIABLE_NAMES, ENROOT), ("Kubernetes", "Apptainer", "Singularity", "Enroot")))
 #: Word in the control group of the first process → the manager.
 _GROUPS = {"kubepods": "Kubernetes", "crio": "CRI-O", "libpod": "Podman", "docker": "Docker", "/lxc": "LXC"}
-_ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
+_ASSIGNMENT = r"\b({})(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)"
+_ASSIGNED = re.compile(_ASSIGNMENT.format("|".join(("CUFILE_[A-Z0-9_]+", *variable_names()))))
 
 
 @dataclass(frozen=True)
@@ -41,16 +52,19 @@ class EnvironmentFacts:
     udev: Maybe[Tuple[str, ...]]
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
-    #: libcufile's variables by name; of a name that is set in several places, the last
+    #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
     variables: Mapping[str, Variable] = field(default_factory=dict)
     #: whether every place was looked at
     complete: Maybe[bool] = True
+    #: the same for the consumers' variables, which older evidence doesn't have
+    consumers_complete: Maybe[bool] = True
 
     def variable(self, name: str) -> Maybe[Optional[Variable]]:
         """The variable, or None where no place sets it."""
         if name in self.variables:
             return self.variables[name]
-        return self.complete if isinstance(self.complete, Unknown) else None
+        complete = self.complete if name.startswith("CUFILE_") else self.consumers_complete
+        return complete if isinstance(complete, Unknown) else None
 
 
 def environment_facts(document: Document) -> EnvironmentFacts:
@@ -60,7 +74,11 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     )
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
-    return EnvironmentFacts(_container(document), devices, infiniband, udev, root, by_name, complete)
+    looked = NCCL_FILE in document.paths("excerpts")
+    consumers_complete = complete if looked else Unknown("the variables of cuFile's consumers were not collected")
+    return EnvironmentFacts(
+        _container(document), devices, infiniband, udev, root, by_name, complete, consumers_complete
+    )
 
 
 def _container(document: Document) -> Maybe[Optional[str]]:
@@ -110,6 +128,8 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
             complete = names
         elif names is not None:
             paths += [folder + "/" + name for name in names if name.endswith((".sh", ".conf"))]
+    if NCCL_FILE in document.paths("excerpts"):
+        paths.append(NCCL_FILE)
     for path in paths:
         lines = document.lines(path)
         if isinstance(lines, Unknown):
@@ -123,5 +143,5 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
     if isinstance(own, Unknown):
         return variables, own
     place = "the environment of this program"
-    own_names = sorted(name for name in own if name.startswith("CUFILE_"))
+    own_names = sorted(name for name in own if name.startswith("CUFILE_") or name in variable_names())
     return [*variables, *(Variable(name, own[name], place, f"{name}={own[name]}") for name in own_names)], complete
