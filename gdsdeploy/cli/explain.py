@@ -40,7 +40,9 @@ from gdsdeploy.validate.explain import (
     help="Explain saved evidence; no host is asked.",
 )
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
-@click.option("--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds.")
+@click.option(
+    "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
+)
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
 def command(

@@ -111,13 +111,13 @@ def _nothing_logged(facts: HostFacts) -> Answer:
     "cufile.processes",
     "no running program's own configuration keeps it off the direct path",
     expects="running programs with libcufile have no configuration or variable that forces compat mode",
-    prevents="a healthy host whose jobs go through CPU memory, because each brings a cufile.json or variable of its own",
-    unknown_hint="Run this as root: it reads /proc/PID/maps, /proc/PID/environ, and the file that the environment names",
+    prevents="a healthy host whose jobs go through CPU memory, each with a cufile.json or a variable of its own",
+    unknown_hint="Run this as root: it reads /proc/PID/maps and environ, and the file that the environment names",
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answers:
     if expectation.mode == "compat":
         return ()
-    points = (facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage)
+    points = [facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage]
     explained = require(processes.programs(facts, [point for point in points if isinstance(point, Mount)]))
     refused = [each for each in explained if each.causes]
     if refused:
@@ -125,13 +125,17 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
         quotes = [line for each in refused for cause in each.causes for line in cause.evidence]
         hint = "See each program's configuration: gdsdeploy explain HOST. Correct the file, and start the program again"
         return failed("; ".join(lines), hint, [*lines, *quotes])
+    for point in points if explained else []:
+        require(point)  # whether a program's denylist names it is unknown
     for each in explained:
         if each.unseen:
             raise UndecidedError(f"{each.program.label}: {each.unseen[0]}")
     require(facts.processes.complete)
     if not explained:
         return ()
-    differing = [f"{each.program.label}: {processes.configuration(each.program)}" for each in explained if each.differs]
+    differing = [
+        f"{each.program.label}: {processes.configuration(each.program)}" for each in explained if each.differs is True
+    ]
     return passed(f"{len(explained)} programs; {len(differing)} with another configuration", differing)
 
 

@@ -52,7 +52,7 @@ def read(path: str) -> Dict[str, Any]:
         return {"broken": "it isn't a JSON object"}
     config = {name: value[name] for name in SECTIONS if value.get(name) is not None}
     wrong = [name for name, section in config.items() if not isinstance(section, dict)]
-    return {"broken": "its section {} isn't an object".format(wrong[0])} if wrong else {"config": config}
+    return {"broken": f"its section {wrong[0]} isn't an object"} if wrong else {"config": config}
 
 
 def _is_refused(text: str, error: ValueError) -> bool:

@@ -47,7 +47,7 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
 
 
 def relevant(environment: Mapping[str, str]) -> Dict[str, str]:
-    """libcufile's variables and those of its consumers; any other may hold a secret."""
+    """Libcufile's variables and those of its consumers; any other may hold a secret."""
     consumers = variable_names()
     return {
         name: value if name.startswith("CUFILE_") or _WORD.fullmatch(value) else _OTHER

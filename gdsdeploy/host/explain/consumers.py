@@ -58,7 +58,10 @@ def needs_of(name: str, facts: HostFacts) -> ConsumerNeeds:
     consumer = consumers()[name]
     host = facts.name if isinstance(facts.name, str) else "this host"
     return ConsumerNeeds(
-        consumer, host, tuple(_installed(consumer, facts)), tuple(_JUDGES[need.kind](facts, need) for need in consumer.needs)
+        consumer,
+        host,
+        tuple(_installed(consumer, facts)),
+        tuple(_JUDGES[need.kind](facts, need) for need in consumer.needs),
     )
 
 

@@ -64,8 +64,7 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
     yield from _wrapped(program.label, "  ")
     yield from _wrapped("libcufile: " + ", ".join(versions(program)), "    ")
     yield from _wrapped("configuration: " + configuration(program), "    ")
-    for line in _causes(explained.causes, "", printed):
-        yield "  " + line
+    yield from ("  " + row for row in _causes(explained.causes, "", printed))
     for reason in explained.unseen:
         yield from _wrapped("not known: " + reason, "    ")
 

@@ -18,8 +18,8 @@ from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
 from .network import NetworkFacts, memory, network_facts
-from .p2p import P2pFacts, p2p_facts
 from .overlay import VARIABLE
+from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
 from .registration import Registration, registrations
@@ -76,7 +76,7 @@ def facts_from(evidence: Any) -> HostFacts:
     document = Document(evidence)
     driver, pci = driver_facts(document), pci_facts(document)
     environment = environment_facts(document)
-    cufile = cufile_facts(document, environment.variable(VARIABLE))
+    cufile = cufile_facts(document, environment.variables.get(VARIABLE))
     return HostFacts(
         name=document.host("name"),
         collected_at=document.collected_at(),

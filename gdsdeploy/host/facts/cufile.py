@@ -75,7 +75,7 @@ class CufileFacts:
         return values.get(key, default) if isinstance(values, dict) else default
 
 
-def cufile_facts(document: Document, named: Maybe[Optional[Variable]] = None) -> CufileFacts:
+def cufile_facts(document: Document, named: Optional[Variable] = None) -> CufileFacts:
     """named: the variable by which programs get a second configuration."""
     text = document.text(CUFILE)
     paths = [path for path in document.paths("files") if path.endswith(".json")]
@@ -87,7 +87,7 @@ def cufile_facts(document: Document, named: Maybe[Optional[Variable]] = None) ->
         opened=opened,
         effective=when_known(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
         library=_library(document),
-        overlay=if_present(named, lambda variable: _overlay(document, variable)),
+        overlay=_overlay(document, named) if named else None,
     )
 
 

@@ -55,20 +55,20 @@ class ProcessFacts:
 
 def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
     record = document.record("processes", PROCESSES)
-    if not isinstance(record, dict):
-        reason = record if isinstance(record, Unknown) else Unknown("processes were not looked at")
-        return ProcessFacts(reason, reason)
-    rows = record.get("programs")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        malformed = Unknown("the record of the processes is malformed")
-        return ProcessFacts(malformed, malformed)
+    rows = record.get("programs") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        looked = PROCESSES in document.paths("processes")
+        unknown = Unknown(
+            "the record of running programs is malformed" if looked else "no running program was looked at"
+        )
+        return ProcessFacts(unknown, unknown)
     return ProcessFacts(tuple(_program(document, cufile, row) for row in rows), _complete(record))
 
 
 def _complete(record: Mapping[str, Any]) -> Maybe[bool]:
     unread, more = record.get("unread"), record.get("more")
     if not isinstance(unread, int) or not isinstance(more, bool):
-        return Unknown("the record of the processes is malformed")
+        return Unknown("the record of running programs is malformed")
     if unread:
         return Unknown(f"{unread} processes could not be read: permission denied")
     return Unknown("not every process was looked at: there are too many") if more else True

@@ -24,6 +24,7 @@ NAMES = sorted(TABLES)
 #: Fields that tell the rows of a table apart.
 KEYS = {
     "audit_findings": ("id",),
+    "consumers": ("name",),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),
