@@ -41,8 +41,17 @@ def test_only_known_sections_are_recorded(tmp_path: Path, text: str, config: Any
 
 @pytest.mark.parametrize(
     "text",
-    ["", " // nothing\n", "{", '{"properties": {"a": 1,}}', '{"denylist": {"drivers": ["nvme",]}}', "\ufeff{}"]
-    + ["root:$6$hash:19000:0:99999:7:::\n", '{"properties": 5}', "[1]"],
+    [
+        "",
+        " // nothing\n",
+        "{",
+        '{"properties": {"a": 1,}}',
+        '{"denylist": {"drivers": ["nvme",]}}',
+        "\ufeff{}",
+        "root:$6$hash:19000:0:99999:7:::\n",
+        '{"properties": 5}',
+        "[1]",
+    ],
 )
 def test_a_file_that_libcufile_refuses_is_broken_and_its_content_unrecorded(tmp_path: Path, text: str) -> None:
     record = recorded(tmp_path, text)
