@@ -78,8 +78,8 @@ def command(
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
     """
     if error is not None:
-        given = (host, evidence, consumer)
-        options.require(given == (None, None, None), "--error CODE doesn't go with HOST, --evidence or --for")
+        others = (host, evidence, consumer)
+        options.require(others == (None, None, None), "--error CODE doesn't go with HOST, --evidence or --for")
         _error(error, as_json)
         return
     if consumer is not None:
@@ -114,17 +114,17 @@ def _explanation(
 
 
 def _consumer(name: str, host: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool) -> None:
-    known = consumers.names()
-    if name not in known:
-        words = f"there is no consumer {name!r}{did_you_mean(name, known)}"
-        raise GdsError(words, hint=f"The consumers are: {', '.join(known)}")
+    names = consumers.names()
+    if name not in names:
+        words = f"there is no consumer {name!r}{did_you_mean(name, names)}"
+        raise GdsError(words, hint=f"The consumers are: {', '.join(names)}")
     facts = _facts(host, fleet, evidence, timeout)
     with reply_schema.unexpected_errors(host or "this host"):
-        judged = consumers.needs_of(name, facts)
+        needs = consumers.needs_of(name, facts)
     if as_json:
-        console.json(consumers.as_document(judged))
+        console.json(consumers.as_document(needs))
     else:
-        console.data(consumers.render(judged))
+        console.data(consumers.render(needs))
 
 
 def _facts(host: str | None, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:

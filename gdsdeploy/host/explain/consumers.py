@@ -26,11 +26,11 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class JudgedNeed:
-    """``holds`` is None for advice, which no evidence decides; ``seen`` is what decides it."""
+    """``holds`` is None for advice, which no evidence decides; ``evidence`` is what decides it."""
 
     need: Need
     holds: Maybe[Optional[bool]]
-    seen: Tuple[str, ...] = ()
+    evidence: Tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -75,16 +75,16 @@ def _installed(consumer: Consumer, facts: HostFacts) -> Iterator[str]:
 def _variable(facts: HostFacts, need: Need) -> JudgedNeed:
     """The variable of this host's programs, and of those that run now."""
     variable = facts.environment.variable(need.variable)
-    seen: List[str] = []
+    lines: List[str] = []
     if isinstance(variable, Variable) and variable.value.upper() in need.refused:
-        seen.append(f"{variable.place}: {variable.line}")
+        lines.append(f"{variable.place}: {variable.line}")
     running = facts.processes.programs
     for program in () if isinstance(running, Unknown) else running:
         value = "" if isinstance(program.variables, Unknown) else program.variables.get(need.variable, "")
         if value.upper() in need.refused:
-            seen.append(f"{program.label}: {need.variable}={value}")
-    if seen:
-        return JudgedNeed(need, False, tuple(seen))
+            lines.append(f"{program.label}: {need.variable}={value}")
+    if lines:
+        return JudgedNeed(need, False, tuple(lines))
     if isinstance(variable, Unknown):
         return JudgedNeed(need, variable)
     return JudgedNeed(need, True, (f"{variable.place}: {variable.line}",) if variable else ("it isn't set",))
@@ -93,28 +93,28 @@ def _variable(facts: HostFacts, need: Need) -> JudgedNeed:
 def _config(facts: HostFacts, need: Need) -> JudgedNeed:
     """By default, and for every program that runs now."""
     verdict = weigh(config.direct(facts, None))
-    seen = [quote for cause in verdict.causes for quote in (cause.what, *cause.evidence)]
+    lines = [quote for cause in verdict.causes for quote in (cause.what, *cause.evidence)]
     explained = processes.programs(facts)
     for each in () if isinstance(explained, Unknown) else explained:
-        seen += [f"{each.program.label}: {cause.what}" for cause in each.causes]
-    return JudgedNeed(need, False if seen else verdict.holds, tuple(seen))
+        lines += [f"{each.program.label}: {cause.what}" for cause in each.causes]
+    return JudgedNeed(need, False if lines else verdict.holds, tuple(lines))
 
 
 def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     loaded, packages = config.library(facts), facts.userland.python_packages
     wheels = {} if isinstance(packages, Unknown) else {path: _wheel(path) for path in packages}
     versions = {path: version for path, version in wheels.items() if version}
-    seen = [f"{path}: libcufile {version}" for path, version in versions.items()]
-    seen += [f"the loader takes libcufile {loaded}"] if isinstance(loaded, str) else []
+    lines = [f"{path}: libcufile {version}" for path, version in versions.items()]
+    lines += [f"the loader takes libcufile {loaded}"] if isinstance(loaded, str) else []
     if isinstance(loaded, str) and not all((version + ".").startswith(loaded + ".") for version in versions.values()):
-        return JudgedNeed(need, False, tuple(seen))
+        return JudgedNeed(need, False, tuple(lines))
     if isinstance(packages, Unknown):
-        return JudgedNeed(need, packages, tuple(seen))
+        return JudgedNeed(need, packages, tuple(lines))
     if len(set(versions.values())) > 1:
-        return JudgedNeed(need, False, tuple(seen))
+        return JudgedNeed(need, False, tuple(lines))
     if isinstance(loaded, Unknown):
-        return JudgedNeed(need, loaded, tuple(seen))
-    return JudgedNeed(need, True, tuple(seen)) if seen else JudgedNeed(need, False, ("there is no libcufile",))
+        return JudgedNeed(need, loaded, tuple(lines))
+    return JudgedNeed(need, True, tuple(lines)) if lines else JudgedNeed(need, False, ("there is no libcufile",))
 
 
 def _wheel(path: str) -> str:
@@ -127,9 +127,9 @@ def _mechanism(facts: HostFacts, need: Need) -> JudgedNeed:
     usable = next((mechanism for mechanism in chosen if mechanism.usable is True), None)
     if usable is not None:
         return JudgedNeed(need, True, (f"{usable.title} is usable",))
-    seen = tuple(f"{mechanism.title}: {why}" for mechanism in chosen for why in mechanism.why)
+    lines = tuple(f"{mechanism.title}: {why}" for mechanism in chosen for why in mechanism.why)
     unknown = [mechanism.usable for mechanism in chosen if isinstance(mechanism.usable, Unknown)]
-    return JudgedNeed(need, unknown[0] if unknown else False, seen)
+    return JudgedNeed(need, unknown[0] if unknown else False, lines)
 
 
 def _udev(facts: HostFacts, need: Need) -> JudgedNeed:
@@ -153,36 +153,36 @@ _JUDGES: Dict[str, Callable[[HostFacts, Need], JudgedNeed]] = {
 }
 
 
-def as_document(judged: ConsumerNeeds) -> Dict[str, Any]:
+def as_document(answer: ConsumerNeeds) -> Dict[str, Any]:
     """The needs as JSON values; see docs/consumers.md."""
-    consumer = judged.consumer
+    consumer = answer.consumer
     return {
         "version": VERSION,
-        "host": judged.host,
+        "host": answer.host,
         "consumer": consumer.name,
         "title": consumer.title,
         "does": consumer.does,
-        "installed": list(judged.installed),
-        "needs": [_row(need) for need in judged.needs],
+        "installed": list(answer.installed),
+        "needs": [_row(need) for need in answer.needs],
     }
 
 
-def _row(judged: JudgedNeed) -> Dict[str, Any]:
-    fields = asdict(judged.need)
-    reason = judged.holds.reason if isinstance(judged.holds, Unknown) else ""
-    kept = {name: fields[name] for name in ("id", "kind", "what", "fix", "source")}
-    return {**kept, "state": judged.state, "reason": reason, "seen": list(judged.seen)}
+def _row(answer: JudgedNeed) -> Dict[str, Any]:
+    fields = asdict(answer.need)
+    reason = answer.holds.reason if isinstance(answer.holds, Unknown) else ""
+    shared = {name: fields[name] for name in ("id", "kind", "what", "fix", "source")}
+    return {**shared, "state": answer.state, "reason": reason, "evidence": list(answer.evidence)}
 
 
-def render(judged: ConsumerNeeds) -> str:
+def render(answer: ConsumerNeeds) -> str:
     """Lines of at most WIDTH characters, except for longer words."""
-    consumer = judged.consumer
-    lines = _wrapped(f"{consumer.title} on {judged.host}: {consumer.does}", "")
-    lines += _wrapped("installed: " + (", ".join(judged.installed) or "no Python package of it was seen"), "  ")
-    for each in judged.needs:
+    consumer = answer.consumer
+    lines = _wrapped(f"{consumer.title} on {answer.host}: {consumer.does}", "")
+    lines += _wrapped("installed: " + (", ".join(answer.installed) or "no Python package of it was seen"), "  ")
+    for each in answer.needs:
         lines += ["", *_wrapped(f"{each.need.what} [{each.need.id}]", f"{each.state.upper():<8} ")]
         reason = (each.holds.reason,) if isinstance(each.holds, Unknown) else ()
-        for text in (*reason, *each.seen):
+        for text in (*reason, *each.evidence):
             lines += _wrapped(text, "         seen ")
         if each.holds is not True:
             lines += _wrapped(each.need.fix, "         do   ")

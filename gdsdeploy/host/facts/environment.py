@@ -54,7 +54,7 @@ class EnvironmentFacts:
     root: Maybe[bool]
     #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
     variables: Mapping[str, Variable] = field(default_factory=dict)
-    #: whether every place was looked at
+    #: whether every place was has_them at
     complete: Maybe[bool] = True
     #: the same for the consumers' variables, which older evidence doesn't have
     consumers_complete: Maybe[bool] = True
@@ -74,8 +74,8 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     )
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
-    looked = NCCL_FILE in document.paths("excerpts")
-    consumers_complete = complete if looked else Unknown("the variables of cuFile's consumers were not collected")
+    has_them = NCCL_FILE in document.paths("excerpts")
+    consumers_complete = complete if has_them else Unknown("the variables of cuFile's consumers were not collected")
     return EnvironmentFacts(
         _container(document), devices, infiniband, udev, root, by_name, complete, consumers_complete
     )

@@ -56,8 +56,8 @@ def collected() -> tuple[dict[str, Any], HostFacts]:
 def one(facts: HostFacts, pid: int) -> Program:
     running = facts.processes.programs
     assert not isinstance(running, Unknown)
-    (found,) = (program for program in running if program.pid == pid)
-    return found
+    (match,) = (program for program in running if program.pid == pid)
+    return match
 
 
 def findings(document: dict[str, Any], pid: int, version: str = VERSION) -> dict[str, Finding]:
@@ -131,15 +131,15 @@ def test_a_program_with_other_files(wheel: Path, tmp_path: Path) -> None:
     root = tmp_path / "etc.json"
     root.write_text(FORCED)
     place = Path("/etc/cufile.json")
-    made = not place.exists()
+    is_new = not place.exists()
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINED, "sh", str(root), sys.executable]
-    if made:
+    if is_new:
         place.touch()
     try:
         with job([*argv, JOB, str(wheel)]) as pid:
             document, facts = collected()
     finally:
-        if made:
+        if is_new:
             place.unlink()
     program = one(facts, pid)
     assert (program.container, program.base_path) == (True, f"/proc/{pid}/root/etc/cufile.json")

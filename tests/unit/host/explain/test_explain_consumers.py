@@ -29,8 +29,8 @@ def ready() -> Document:
 
 
 def states(document: Document, name: str) -> dict[str, str]:
-    judged = explained.needs_of(name, facts_from(document))
-    report = explained.as_document(judged)
+    answer = explained.needs_of(name, facts_from(document))
+    report = explained.as_document(answer)
     assert json.loads(json.dumps(report)) == report
     return {need["id"]: need["state"] for need in report["needs"]}
 
@@ -70,10 +70,10 @@ def test_each_need_holds_fails_and_is_unknown(name: str, need: Need) -> None:
 
 def test_without_evidence_the_needs_are_still_shown() -> None:
     for name in NAMES:
-        judged = explained.needs_of(name, facts_from({}))
-        text = explained.render(judged)
-        assert {need.state for need in judged.needs} <= {"unknown", "advice"}
-        assert all(f"[{need.need.id}]" in text for need in judged.needs)
+        answer = explained.needs_of(name, facts_from({}))
+        text = explained.render(answer)
+        assert {need.state for need in answer.needs} <= {"unknown", "advice"}
+        assert all(f"[{need.need.id}]" in text for need in answer.needs)
         assert all(len(line) <= explained.WIDTH for line in text.splitlines())
 
 
@@ -97,11 +97,11 @@ def test_a_variable_of_a_running_program_or_of_a_file_counts() -> None:
         {"pid": 7, "program": "etl", "libraries": [], "variables": {"KVIKIO_COMPAT_MODE": "yes"}}
     ]
     (need,) = (each for each in needs(document, "kvikio") if each["id"] == "kvikio.compat-mode")
-    assert (need["state"], need["seen"]) == ("fails", ["process 7 (etl): KVIKIO_COMPAT_MODE=yes"])
+    assert (need["state"], need["evidence"]) == ("fails", ["process 7 (etl): KVIKIO_COMPAT_MODE=yes"])
     document = ready()
     document["excerpts"]["/etc/nccl.conf"] = {"pattern": "", "lines": ["NCCL_NET_GDR_LEVEL=LOC"]}
     (need,) = (each for each in needs(document, "nccl") if each["id"] == "nccl.gdr-level")
-    assert (need["state"], need["seen"]) == ("fails", ["/etc/nccl.conf: NCCL_NET_GDR_LEVEL=LOC"])
+    assert (need["state"], need["evidence"]) == ("fails", ["/etc/nccl.conf: NCCL_NET_GDR_LEVEL=LOC"])
     document["excerpts"]["/etc/nccl.conf"]["lines"] = ["NCCL_NET_GDR_LEVEL=PHB"]
     assert states(document, "nccl")["nccl.gdr-level"] == "holds"
 
@@ -127,8 +127,8 @@ def test_the_library_of_wheels() -> None:
         "/opt/conda/lib/python3.12/site-packages/torch-2.9.0.dist-info",
         "/opt/conda/lib/python3.12/site-packages/nvidia_cufile-1.20.0.107.dist-info",
     ]
-    judged = explained.needs_of("pytorch", facts_from(document))
-    assert judged.installed == ("/opt/conda/lib/python3.12/site-packages/torch-2.9.0.dist-info",)
+    answer = explained.needs_of("pytorch", facts_from(document))
+    assert answer.installed == ("/opt/conda/lib/python3.12/site-packages/torch-2.9.0.dist-info",)
     assert states(document, "pytorch")["pytorch.libcufile"] == "holds", "the host has 1.20.0 too"
     document["listings"]["python packages"].append("/usr/lib/python3/dist-packages/nvidia_cufile-1.19.1.55.dist-info")
     assert states(document, "pytorch")["pytorch.libcufile"] == "fails"

@@ -107,8 +107,8 @@ BOTH = ["nvidia_cufile-1.15.1.6.dist-info", "nvidia_cufile_cu12-1.13.1.3.dist-in
     ],
 )
 def test_the_version_of_a_loaded_library(library: str, wheels: Any, version: str | None) -> None:
-    found = only(libraries=[library], wheels={library: wheels}).libraries[library]
-    assert isinstance(found, Unknown) if version is None else found == version
+    result = only(libraries=[library], wheels={library: wheels}).libraries[library]
+    assert isinstance(result, Unknown) if version is None else result == version
 
 
 def test_a_program_in_a_container_has_its_own_files() -> None:
