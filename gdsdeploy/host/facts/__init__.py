@@ -22,8 +22,8 @@ from .overlay import VARIABLE
 from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
-from .registration import Registration, registrations
 from .processes import ProcessFacts, process_facts
+from .registration import Registration, registrations
 from .storage import StorageFacts, storage_facts
 from .system import KernelFacts, OsFacts, kernel_facts, os_facts
 from .topology import Topology, topology_facts
