@@ -9,14 +9,22 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import GdsError
-from gdsdeploy.host.explain import Explanation, as_document
+from gdsdeploy.errors import GdsError, did_you_mean
+from gdsdeploy.host.explain import Explanation, as_document, consumers
 from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import HostFacts
 from gdsdeploy.host.facts.evidence_file import is_bundle
 from gdsdeploy.host.libcufile import errors as cufile_errors
-from gdsdeploy.ssh import evidence_file
+from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
-from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_machine
+from gdsdeploy.validate.explain import (
+    DEFAULT_FLEET,
+    facts_of_host,
+    facts_of_this_machine,
+    of_file,
+    of_host,
+    of_this_machine,
+)
 
 
 @click.command()
@@ -32,6 +40,9 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_
     help="Explain saved evidence; no host is asked.",
 )
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
+@click.option(
+    "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
+)
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
 def command(
@@ -40,6 +51,7 @@ def command(
     fleet: Path,
     evidence: Path | None,
     error: str | None,
+    consumer: str | None,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -63,10 +75,17 @@ def command(
       gdsdeploy explain --evidence gpu1.json
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
+      gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
     """
     if error is not None:
-        options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
+        others = (host, evidence, consumer)
+        options.require(others == (None, None, None), "--error CODE doesn't go with HOST, --evidence or --for")
         _error(error, as_json)
+        return
+    if consumer is not None:
+        no_mount = mount is None and not (host or "").startswith("/")
+        options.require(no_mount, "--for NAME is about a host, so it takes no MOUNT")
+        _consumer(consumer, host, fleet, evidence, timeout, as_json)
         return
     if host is not None and host.startswith("/"):
         options.require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
@@ -92,6 +111,31 @@ def _explanation(
             return of_host(fleet, host, mount or "", timeout)
     with console.step("Examining this machine"):
         return of_this_machine(mount or "")
+
+
+def _consumer(name: str, host: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool) -> None:
+    names = consumers.names()
+    if name not in names:
+        words = f"there is no consumer {name!r}{did_you_mean(name, names)}"
+        raise GdsError(words, hint=f"The consumers are: {', '.join(names)}")
+    facts = _facts(host, fleet, evidence, timeout)
+    with reply_schema.unexpected_errors(host or "this host"):
+        needs = consumers.needs_of(name, facts)
+    if as_json:
+        console.json(consumers.as_document(needs))
+    else:
+        console.data(consumers.render(needs))
+
+
+def _facts(host: str | None, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:
+    if evidence is not None:
+        options.require(host is None or _is_bundle(evidence), "--evidence FILE replaces HOST")
+        return evidence_file.of_host(evidence, host or "")
+    if host is not None:
+        with console.step(f"Asking {host}"):
+            return facts_of_host(fleet, host, timeout=timeout)
+    with console.step("Examining this machine"):
+        return facts_of_this_machine()
 
 
 def _is_bundle(file: Path) -> bool:

@@ -45,6 +45,8 @@ CGROUP = "/proc/1/cgroup"
 #: Where a host gives variables to programs: all of them, or those of a login or a service.
 VARIABLE_FILES = ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf")
 VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d")
+#: Where NCCL reads variables besides its environment.
+NCCL_FILE = "/etc/nccl.conf"
 #: Variables in every container of a manager.
 VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_NAME", "SINGULARITY_NAME")
 #: Beginning of the variables in every container of Enroot.
@@ -74,6 +76,10 @@ PROOF = "cufile-proof"
 PROOF_COMPAT = "cufile-proof-compat"
 #: Registrations of GPU memory with RDMA adapters.
 REGISTRATION = "rdma-registration"
+#: The record of running programs that have loaded libcufile.
+PROCESSES = "libcufile"
+#: The list of Python packages of interest.
+PYTHON_PACKAGES = "python packages"
 MODPROBE = "modprobe:"
 DMSETUP = "dmsetup-table"
 #: The default layout of new files on a Lustre mount, whose mount point follows.

@@ -122,6 +122,8 @@ class Evidence(Shape):
     acs: dict[Text, Size | _Record] = {}
     space: dict[Text, dict[Text, Size] | _Record] = {}
     environment: dict[Text, Text] = {}
+    configs: dict[Text, _Record] = {}
+    processes: dict[Text, _Record] = {}
     gaps: list[_Gap] = []
 
 

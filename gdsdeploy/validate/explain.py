@@ -20,13 +20,18 @@ from gdsdeploy.ssh.ask import TIMEOUT, ask
 DEFAULT_FLEET = Path("fleet.yml")
 
 
-def of_this_machine(mount: str) -> Explanation:
+def facts_of_this_machine(mount: str = "") -> HostFacts:
     """Collect the evidence here; what only root may read is said to be unseen."""
     request = replace(evidence.NOTHING, mounts=(mount,) if mount else ())
-    return explain_facts(facts_from(evidence.collect(request)), mount)
+    return facts_from(evidence.collect(request))
 
 
-def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
+def of_this_machine(mount: str) -> Explanation:
+    """Explain this machine."""
+    return explain_facts(facts_of_this_machine(mount), mount)
+
+
+def facts_of_host(fleet_file: Path, name: str, mount: str = "", timeout: float = TIMEOUT) -> HostFacts:
     """Ask one host of the fleet.  timeout: seconds.  Raises FleetInvalid, and what the host's answer is."""
     if not fleet_file.exists() and fleet_file == DEFAULT_FLEET:
         words = f"{name} is a host of a fleet, and there is no {DEFAULT_FLEET} in this folder"
@@ -38,6 +43,12 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
     ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout)
     if isinstance(facts, GdsError):
         raise facts
+    return facts
+
+
+def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
+    """Ask one host of the fleet and explain it; raises as :func:`facts_of_host`."""
+    facts = facts_of_host(fleet_file, name, mount, timeout)
     with reply_schema.unexpected_errors(name):
         return replace(explain_facts(facts, mount), host=name)
 

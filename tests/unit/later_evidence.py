@@ -9,7 +9,17 @@ import re
 from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
-from gdsdeploy.host.paths import CONTAINER_FILES, HOLDERS, LEGACY_SERVICE, OWN_NAME, OWN_PARENTS, SERVICE_FOLDERS
+from gdsdeploy.host.paths import (
+    CONTAINER_FILES,
+    HOLDERS,
+    LEGACY_SERVICE,
+    NCCL_FILE,
+    OWN_NAME,
+    OWN_PARENTS,
+    PROCESSES,
+    PYTHON_PACKAGES,
+    SERVICE_FOLDERS,
+)
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000
@@ -34,6 +44,10 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
         )
     document.setdefault("environment", {})
     document.setdefault("load", {})
+    document.setdefault("configs", {})
+    document.setdefault("processes", {PROCESSES: {"programs": [], "unread": 0, "more": False}})
+    excerpts.setdefault(NCCL_FILE, dict(ABSENT))
+    listings.setdefault(PYTHON_PACKAGES, [])
     for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):
         listings.setdefault(path, [])
     listings.setdefault("/sys/devices/system/node/node*", ["node0"])

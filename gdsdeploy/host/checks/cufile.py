@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import List
+
+from ..explain import processes
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
+from ..facts.processes import Program
+from ..facts.storage import Mount
 from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, not_applicable, passed, subject
 
@@ -21,10 +26,15 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
     version = require(facts.cufile.library)
     if version is None:
         return failed("no libcufile is installed", "Provision the host again")
-    if (expectation.libcufile_version + ".").startswith(version + "."):
+    if _is_locked(version, expectation):
         return passed("libcufile " + version)
     hint = "Provision again; to see which one the loader takes: ldconfig -p | grep libcufile"
     return failed("libcufile " + version, hint)
+
+
+def _is_locked(version: str, expectation: Expectation) -> bool:
+    """Whether a version from a file's name, of three or four numbers, is the locked one."""
+    return (expectation.libcufile_version + ".").startswith(version + ".")
 
 
 @check(
@@ -98,3 +108,69 @@ def _nothing_logged(facts: HostFacts) -> Answer:
     return not_applicable(
         f"none to compare: this host has no GPU, so cuFileDriverOpen {end} before libcufile logged any"
     )
+
+
+@check(
+    "cufile.processes",
+    "no running program's own configuration keeps it off the direct path",
+    expects="running programs with libcufile have no configuration or variable that forces compat mode",
+    prevents="a healthy host whose jobs go through CPU memory, each with a cufile.json or a variable of its own",
+    unknown_hint="Run this as root: it reads /proc/PID/maps and environ, and the file that the environment names",
+)
+def running(facts: HostFacts, expectation: Expectation) -> Answers:
+    if expectation.mode == "compat":
+        return not_applicable("not asked: the mode is compat")
+    points = [facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage]
+    explained = require(processes.programs(facts, [point for point in points if isinstance(point, Mount)]))
+    refused = [each for each in explained if each.causes]
+    if refused:
+        lines = [f"{each.program.label}: {cause.what}" for each in refused for cause in each.causes]
+        quotes = [line for each in refused for cause in each.causes for line in cause.evidence]
+        hint = "See each program's configuration: gdsdeploy explain HOST. Correct the file, and start the program again"
+        return failed("; ".join(lines), hint, [*lines, *quotes])
+    for point in points if explained else []:
+        require(point)  # whether a program's denylist names it is unknown
+    for each in explained:
+        if each.unseen:
+            raise UndecidedError(f"{each.program.label}: {each.unseen[0]}")
+    require(facts.processes.complete)
+    if not explained:
+        return not_applicable("no running program uses libcufile")
+    differing = [
+        f"{each.program.label}: {processes.configuration(each.program)}" for each in explained if each.differs is True
+    ]
+    return passed(f"{len(explained)} programs; {len(differing)} with another configuration", differing)
+
+
+@check(
+    "cufile.bundled",
+    "running programs have loaded the locked libcufile",
+    expects="libcufile {libcufile_version} in every program that uses it",
+    prevents="a libcufile of a Python package or an image, which reads the configuration by other rules",
+    unknown_hint="Run this as root: it reads /proc/PID/maps",
+)
+def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
+    programs = require(facts.processes.programs)
+    others = [line for program in programs for line in _others(program, expectation)]
+    if others:
+        hint = (
+            "Install the locked release in that environment or image, or start the program with the host's:"
+            " LD_LIBRARY_PATH or LD_PRELOAD names it. A program that started before an upgrade needs a restart"
+        )
+        return failed("; ".join(others), hint, others)
+    for program in programs:
+        for version in program.libraries.values():
+            require(version)
+    require(facts.processes.complete)
+    if not programs:
+        return not_applicable("no running program uses libcufile")
+    return passed(f"{len(programs)} programs, each with the locked one")
+
+
+def _others(program: Program, expectation: Expectation) -> List[str]:
+    """Libraries of a program that are another release."""
+    return [
+        f"{program.label}: libcufile {version} ({path})"
+        for path, version in program.libraries.items()
+        if not isinstance(version, Unknown) and not _is_locked(version, expectation)
+    ]

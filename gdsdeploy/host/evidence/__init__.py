@@ -24,7 +24,13 @@ The document (version 1)::
     load      mount point → the reading there under load, if requested: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
-    environment  variable → value: libcufile's variables in this program's environment
+    environment  variable → value, in this program's environment: libcufile's variables and those of its consumers
+    configs   path of a configuration that CUFILE_ENV_PATH_JSON names → {config: its known sections} |
+              {broken: why libcufile refuses it} | {"error"}; of a program in a container, below /proc/PID/root
+    processes libcufile → {programs, unread: processes whose mappings can't be read, more: whether a limit ended the
+              search}; programs are those that have it loaded: {pid, program, unit, container: whether its files are
+              others, libraries, wheels: library → NVIDIA's packages beside it, variables, base and config: keys of
+              configs, "error"}
     space     path → {total, free: bytes for unprivileged users, inodes_free} | {"error"}
     gaps      [{"collector", "reason"}]: collectors that didn't finish
 """
@@ -47,8 +53,9 @@ COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
 #: Modules with a function ``collect``, in their order: programs that can hang come last.
 COLLECTORS = (
-    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "pci", "fit", "modules",
-    "audits", "userland", "programs", "proof", "registration",
+    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "processes", "pci",
+    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "processes", "pci",
+    "fit", "modules", "audits", "userland", "programs", "proof", "registration",
 )  # fmt: skip
 
 

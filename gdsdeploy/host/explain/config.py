@@ -55,12 +55,6 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     forced = facts.environment.variable("CUFILE_FORCE_COMPAT_MODE")
     variable_cause = _by_variable("cufile.variable-forces-compat", forced, "forces compat mode", "remove it from {}")
     yield Condition(when_known(forced, lambda variable: variable is None or variable.value != "true"), variable_cause)
-    overlay = facts.environment.variable("CUFILE_ENV_PATH_JSON")
-    if isinstance(overlay, Variable):
-        what = "overlays /etc/cufile.json with another configuration, which was not examined"
-        fix = "examine that file, or remove the variable from {}"
-        variable_cause = _by_variable("cufile.variable-overlays", overlay, what, fix)
-        yield Condition(Unknown(f"{overlay.name} {what}"), variable_cause, suspect=True)
     for key in ("vanilla_posix_io_mode", "posix_io_mode"):
         if facts.cufile.setting("properties", key, False) is True:
             what = f"cufile.json sets properties.{key}; its effect on the direct path is unknown"

@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Sequence, Tuple
 
-from ..facts import HostFacts, Unknown, as_dict
+from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.storage import Mount
-from . import blocks
+from ..facts.unknown import when_known
+from . import blocks, processes
 from .cause import Path
 from .filesystem import LOCAL, NETWORK, UNJUDGED
 from .kinds import Kind, kinds
 from .path import path_of
+from .processes import ExplainedProgram
 
 VERSION = 1
 #: Filesystems of the kernel and of container runtimes, which hold no data for a GPU.
@@ -42,6 +44,8 @@ class Explanation:
     kinds: Tuple[Kind, ...]
     #: why some facts are unknown
     unseen: Tuple[str, ...]
+    #: running programs with another configuration than the default one, by which the mounts are judged
+    programs: Maybe[Tuple[ExplainedProgram, ...]] = ()
 
 
 class NoSuchMountError(Exception):
@@ -51,6 +55,7 @@ class NoSuchMountError(Exception):
 def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -> Explanation:
     """Explain the mount that holds ``path``, else all that may hold data; raises NoSuchMountError."""
     mounts = tuple(_one(facts, path) if path else _all(facts))
+    running = processes.programs(facts, [explained.mount for explained in mounts])
     return Explanation(
         host=facts.name if isinstance(facts.name, str) else "this host",
         collected_at=facts.collected_at,
@@ -58,6 +63,7 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         mounts=mounts,
         kinds=() if path else kinds(facts),
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
+        programs=when_known(running, lambda every: tuple(filter(processes.is_listed, every))),
     )
 
 
@@ -83,6 +89,8 @@ def _unseen(facts: HostFacts, explained: Sequence[ExplainedMount]) -> Iterator[s
         yield "the evidence was collected without root; only root can read kernel symbols, messages and modules"
     if isinstance(facts.storage.mounts, Unknown):
         yield facts.storage.mounts.reason
+    if isinstance(facts.processes.complete, Unknown):
+        yield facts.processes.complete.reason
     yield from facts.gaps
     for entry in explained:
         yield from entry.path.unseen
@@ -97,8 +105,15 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "stack": [list(run) for run in explanation.runs],
         "mounts": [_mount(explained) for explained in explanation.mounts],
         "kinds": [_kind(kind) for kind in explanation.kinds],
+        "processes": None
+        if isinstance(explanation.programs, Unknown)
+        else [_program(explained) for explained in explanation.programs],
         "unseen": list(explanation.unseen),
     }
+
+
+def _program(explained: ExplainedProgram) -> Dict[str, Any]:
+    return {**processes.as_row(explained), "causes": as_dict(explained.causes)}
 
 
 def _mount(explained: ExplainedMount) -> Dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from typing import Iterable, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Unknown
+from ..facts.overlay import Overlay
 from ..facts.storage import Mount
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 
@@ -56,7 +57,14 @@ def mount(mounted: Mount) -> Tuple[str, ...]:
 
 
 def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
-    """A setting of cufile.json by file and line, as it is written there."""
+    """A setting of cufile.json by file and line, as it is written there; else of the file that is laid over it."""
+    over = facts.cufile.overlay
+    if isinstance(over, Overlay) and over.value(section, key) is not None:
+        shown = json.dumps(over.value(section, key))
+        return (f"{over.path}: {section}: {key}: {shown}"[:WIDTH], *with_source(over.place, [over.line]))
+    if facts.cufile.path != CUFILE:
+        shown = json.dumps(facts.cufile.setting(section, key, None))
+        return (f"{facts.cufile.path}: {section}: {key}: {shown}"[:WIDTH],)
     text = facts.document.text(CUFILE)
     if not isinstance(text, str):
         return ()

@@ -46,8 +46,8 @@ def rule(about: str, rank: int) -> Callable[[F], F]:
 @lru_cache(maxsize=len(ABOUT))
 def ranked(about: str) -> Tuple[Callable[..., Any], ...]:
     """Every rule about a subject, in the order of their ranks."""
-    # These two use the rules, register none, and aren't always needed.
-    import_modules(__name__.rpartition(".")[0], skip=("mechanisms", "text"))
+    # These use the rules, register none, and aren't always needed.
+    import_modules(__name__.rpartition(".")[0], skip=("consumers", "mechanisms", "text"))
     return tuple(function for _, function in sorted(_RULES[about].items()))
 
 

@@ -11,6 +11,7 @@ from . import blocks
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
 from .explanation import ExplainedMount, Explanation
 from .kinds import DMABUF, PEERMEM, Kind
+from .processes import ExplainedProgram, configuration, versions
 
 WIDTH = 88
 MEANS = {
@@ -35,6 +36,9 @@ def render(explanation: Explanation) -> str:
     if explanation.kinds:
         lines += ["", "Kinds of storage (for a mount that itself has no fault)"]
         lines += [line for kind in explanation.kinds for line in _kind(kind, explanation)]
+    if not isinstance(explanation.programs, Unknown) and explanation.programs:
+        lines += ["", "Running programs with another configuration of libcufile"]
+        lines += [line for explained in explanation.programs for line in _program(explained, printed)]
     if explanation.unseen:
         lines += ["", "What could not be seen"]
         lines += [line for reason in explanation.unseen for line in _wrapped(reason, "  - ")]
@@ -53,6 +57,16 @@ def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str
     lines += _causes(path.suspects, "Not proven because of this:", printed)
     lines += _causes(path.notes, "Good to know:", printed)
     return lines + [line for sentence in _proofs(path) for line in _wrapped(sentence, "  ")]
+
+
+def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iterator[str]:
+    program = explained.program
+    yield from _wrapped(program.label, "  ")
+    yield from _wrapped("libcufile: " + ", ".join(versions(program)), "    ")
+    yield from _wrapped("configuration: " + configuration(program), "    ")
+    yield from ("  " + row for row in _causes(explained.causes, "", printed))
+    for reason in explained.unseen:
+        yield from _wrapped("not known: " + reason, "    ")
 
 
 def _meaning(path: str) -> str:

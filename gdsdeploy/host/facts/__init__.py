@@ -19,9 +19,11 @@ from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
 from .hardware import HardwareFacts, hardware_facts
 from .network import NetworkFacts, memory, network_facts
+from .overlay import VARIABLE
 from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
+from .processes import ProcessFacts, process_facts
 from .registration import Registration, registrations
 from .storage import StorageFacts, storage_facts
 from .system import KernelFacts, OsFacts, kernel_facts, os_facts
@@ -61,6 +63,7 @@ class HostFacts:
     hardware: HardwareFacts
     topology: Maybe[Topology]
     environment: EnvironmentFacts
+    processes: ProcessFacts
     network: NetworkFacts
     #: trials of GPU memory with adapters; empty where none was made
     registrations: Maybe[Tuple[Registration, ...]]
@@ -74,6 +77,8 @@ def facts_from(evidence: Any) -> HostFacts:
     """Read every fact; never raises, however malformed the document is."""
     document = Document(evidence)
     driver, pci = driver_facts(document), pci_facts(document)
+    environment = environment_facts(document)
+    cufile = cufile_facts(document, environment.variables.get(VARIABLE))
     return HostFacts(
         name=document.host("name"),
         collected_at=document.collected_at(),
@@ -90,13 +95,14 @@ def facts_from(evidence: Any) -> HostFacts:
         userland=userland_facts(document),
         packages=package_facts(document),
         drift=drift_facts(document),
-        cufile=cufile_facts(document),
+        cufile=cufile,
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),
         pci=pci,
         hardware=hardware_facts(document, pci, driver),
         topology=topology_facts(document, pci, driver),
-        environment=environment_facts(document),
+        environment=environment,
+        processes=process_facts(document, cufile),
         network=network_facts(document),
         registrations=registrations(document),
         memory=memory(document),

@@ -12,6 +12,8 @@ from typing import Any, List, Mapping, Optional, Tuple
 from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
 from .effective import effective_values
+from .environment import Variable
+from .overlay import Overlay, merged, overlay
 from .unknown import Maybe, Unknown, if_present, when_known
 
 ACCEPTED, REJECTED = "accepted", "rejected"
@@ -38,7 +40,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class CufileFacts:
-    """``path`` of every fact about the file is the expected one, normally /etc/cufile.json."""
+    """Every fact about the file is about ``path``, normally /etc/cufile.json."""
 
     #: path of a configuration → sha256 of it; None: there is none
     digests: Mapping[str, Maybe[Optional[str]]]
@@ -51,16 +53,30 @@ class CufileFacts:
     effective: Maybe[Optional[Mapping[str, str]]]
     #: file name version of the library that the loader takes, e.g. ``1.9.1``
     library: Maybe[Optional[str]]
+    #: what programs lay over the file; None: nothing
+    overlay: Maybe[Optional[Overlay]] = None
+    path: str = CUFILE
 
-    def setting(self, section: str, key: str, default: Any) -> Maybe[Any]:
-        """A value of the configuration, ``default`` where it or the file is not there."""
+    @property
+    def merged(self) -> Maybe[Mapping[str, Any]]:
+        """The configuration that programs get: the file, and what is laid over it."""
         if isinstance(self.config, Unknown):
             return self.config
-        values = (self.config or {}).get(section)
+        if isinstance(self.overlay, Unknown):
+            return self.overlay
+        return merged(self.config, self.overlay.config) if self.overlay else self.config or {}
+
+    def setting(self, section: str, key: str, default: Any) -> Maybe[Any]:
+        """A value of the configuration that programs get, ``default`` where it is not there."""
+        config = self.merged
+        if isinstance(config, Unknown):
+            return config
+        values = config.get(section)
         return values.get(key, default) if isinstance(values, dict) else default
 
 
-def cufile_facts(document: Document) -> CufileFacts:
+def cufile_facts(document: Document, named: Optional[Variable] = None) -> CufileFacts:
+    """named: the variable by which programs get a second configuration."""
     text = document.text(CUFILE)
     paths = [path for path in document.paths("files") if path.endswith(".json")]
     opened = _opened(document)
@@ -71,7 +87,14 @@ def cufile_facts(document: Document) -> CufileFacts:
         opened=opened,
         effective=when_known(document.attempted(CUFILE_OPEN), lambda run: effective_values(run.log) or None),
         library=_library(document),
+        overlay=_overlay(document, named) if named else None,
     )
+
+
+def _overlay(document: Document, named: Variable) -> Maybe[Overlay]:
+    if not named.value.startswith("/"):
+        return Unknown(f"{named.name} in {named.place} names {named.value}, which depends on the program")
+    return overlay(document, named.value, named.value, named.place, named.line)
 
 
 def _digest(text: str) -> Maybe[str]:

@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
+from ..model.consumer import variable_names
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,
     ENROOT,
     MOUNTINFO,
+    NCCL_FILE,
     OWN_NAME,
     OWN_PARENTS,
     VARIABLE_FILES,
@@ -27,7 +29,8 @@ _NAMING = CONTAINER_FILES[:2]
 _VARIABLES = dict(zip((*VARIABLE_NAMES, ENROOT), ("Kubernetes", "Apptainer", "Singularity", "Enroot")))
 #: Word in the control group of the first process → the manager.
 _GROUPS = {"kubepods": "Kubernetes", "crio": "CRI-O", "libpod": "Podman", "docker": "Docker", "/lxc": "LXC"}
-_ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
+_ASSIGNMENT = r"\b({})(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)"
+_ASSIGNED = re.compile(_ASSIGNMENT.format("|".join(("CUFILE_[A-Z0-9_]+", *variable_names()))))
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,12 @@ class EnvironmentFacts:
     udev: Maybe[Tuple[str, ...]]
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
-    #: libcufile's variables by name; of a name that is set in several places, the last
+    #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
     variables: Mapping[str, Variable] = field(default_factory=dict)
     #: whether every place was looked at
     complete: Maybe[bool] = True
+    #: the same for the consumers' variables, which older evidence doesn't have
+    consumers_complete: Maybe[bool] = True
     #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
     own_folders: Maybe[Tuple[str, ...]] = field(
         default_factory=lambda: Unknown("gdsdeploy's folders were not looked for")
@@ -64,7 +69,8 @@ class EnvironmentFacts:
         """The variable, or None where no place sets it."""
         if name in self.variables:
             return self.variables[name]
-        return self.complete if isinstance(self.complete, Unknown) else None
+        complete = self.complete if name.startswith("CUFILE_") else self.consumers_complete
+        return complete if isinstance(complete, Unknown) else None
 
 
 def environment_facts(document: Document) -> EnvironmentFacts:
@@ -74,8 +80,19 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     )
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
-    container, own = _container(document), _own_folders(document)
-    return EnvironmentFacts(container, devices, infiniband, udev, root, by_name, complete, own)
+    collected = NCCL_FILE in document.paths("excerpts")
+    consumers_complete = complete if collected else Unknown("the variables of cuFile's consumers were not collected")
+    return EnvironmentFacts(
+        _container(document),
+        devices,
+        infiniband,
+        udev,
+        root,
+        by_name,
+        complete,
+        consumers_complete,
+        _own_folders(document),
+    )
 
 
 def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
@@ -135,6 +152,8 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
             complete = names
         elif names is not None:
             paths += [folder + "/" + name for name in names if name.endswith((".sh", ".conf"))]
+    if NCCL_FILE in document.paths("excerpts"):
+        paths.append(NCCL_FILE)
     for path in paths:
         lines = document.lines(path)
         if isinstance(lines, Unknown):
@@ -148,5 +167,5 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
     if isinstance(own, Unknown):
         return variables, own
     place = "the environment of this program"
-    own_names = sorted(name for name in own if name.startswith("CUFILE_"))
+    own_names = sorted(name for name in own if name.startswith("CUFILE_") or name in variable_names())
     return [*variables, *(Variable(name, own[name], place, f"{name}={own[name]}") for name in own_names)], complete

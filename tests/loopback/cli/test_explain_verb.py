@@ -117,7 +117,10 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("/mnt", "/data"), "/mnt is a path, so no second argument is expected"),
         (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
         (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
-        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST or --evidence"),
+        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence or --for"),
+        (("--for", "nccl", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence or --for"),
+        (("gpu1", "/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
+        (("/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
         (("--evidence", "none.json"), "does not exist"),
     ],
 )
@@ -136,6 +139,30 @@ def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, mo
     code, _, err = run("gpu2")
     assert code == FleetInvalid.exit_code
     assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
+
+
+def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = make_fleet(gpu1={"profile": "right"})
+    code, out, err = run("gpu1", "--fleet", fleet.path, "--for", "nccl", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    assert (report["host"], report["consumer"]) == (os.uname().nodename, "nccl")
+    assert {need["id"]: need["state"] for need in report["needs"]}["nccl.gdr-level"] == "holds"
+    code, out, _ = run("--for", "kvikio", "--evidence", SAVED)
+    assert code == 0
+    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected" in out
+    monkeypatch.setenv("KVIKIO_COMPAT_MODE", "on")
+    code, out, _ = run("--for", "kvikio")
+    assert code == 0
+    assert "FAILS    KVIKIO_COMPAT_MODE isn't ON" in out
+    assert "the environment of this program: KVIKIO_COMPAT_MODE=on" in out
+
+
+def test_an_unknown_consumer(run: Run) -> None:
+    code, out, err = run("--for", "kvikoi")
+    assert (code, out) == (1, "")
+    assert "there is no consumer 'kvikoi'; did you mean 'kvikio'?" in err
+    assert "hint: The consumers are: kvikio, cudf, dali, " in err
 
 
 # --- the program on the host

@@ -25,6 +25,7 @@ NAMES = sorted(TABLES)
 KEYS = {
     "audit_findings": ("id",),
     "compat": ("id",),
+    "consumers": ("name",),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),

@@ -48,6 +48,20 @@ GOOD["commands"]["journal"] = {
 }  # fmt: skip
 GOOD["load"] = {entry["mount"]: LOADED for entry in EXPECTATION.storage}
 OPENED = json.loads((HOSTS.parent / "cufile-open" / "libcuda-550-no-gpu.json").read_text())
+#: A job that uses cuFile as the host has it.
+JOB_LIBRARY = f"/usr/lib/x86_64-linux-gnu/libcufile.so.{'.'.join(_EXPECTED.libcufile_version.split('.')[:3])}"
+GOOD["processes"] = {
+    "libcufile": {
+        "programs": [
+            {
+                "pid": 4711, "program": "train", "unit": "/system.slice/train.service", "container": False,
+                "libraries": [JOB_LIBRARY], "wheels": {JOB_LIBRARY: []}, "base": "/etc/cufile.json", "variables": {},
+            }
+        ],
+        "unread": 0,
+        "more": False,
+    }
+}  # fmt: skip
 Document = dict[str, Any]
 Change = Callable[[Document], None]
 

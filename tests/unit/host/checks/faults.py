@@ -5,11 +5,19 @@ Each subject has a table of its own, faults_<subject>.py; other checks than the 
 
 from __future__ import annotations
 
-from tests.unit.host.checks import faults_basic, faults_hardware, faults_kernel_messages, faults_modules, faults_stack
+from tests.unit.host.checks import (
+    faults_basic,
+    faults_cufile,
+    faults_hardware,
+    faults_kernel_messages,
+    faults_modules,
+    faults_stack,
+)
 from tests.unit.host.checks.changes import Change
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     **faults_basic.FAULTS,
+    **faults_cufile.FAULTS,
     **faults_hardware.FAULTS,
     **faults_modules.FAULTS,
     **faults_stack.FAULTS,

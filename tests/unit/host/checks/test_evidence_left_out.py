@@ -22,7 +22,10 @@ from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts
 from tests.unit.host.checks.faults import FAULTS
 
 EXAMPLES = int(os.environ.get("LEFT_OUT_EXAMPLES", "60"))
-SECTIONS = ("host", "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "space")
+SECTIONS = (
+    "host", "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "space", "configs",
+    "processes",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +44,7 @@ def places(document: Document) -> list[tuple[str, ...]]:
         paths += [
             (section, key, inner)
             for key, value in document[section].items()
-            if section in ("excerpts", "commands", "modules", "trees") and isinstance(value, dict)
+            if section in ("excerpts", "commands", "modules", "trees", "processes") and isinstance(value, dict)
             for inner in value
         ]
     return paths

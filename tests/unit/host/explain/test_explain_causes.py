@@ -54,6 +54,18 @@ def on_amd(document: Document) -> None:
     document["excerpts"]["/proc/cpuinfo"]["lines"] = ["vendor_id\t: AuthenticAMD", "cpu family\t: 25"]
 
 
+def second(record: Document, path: str = "/home/u/cufile.json") -> Change:
+    """A file of /etc/profile.d lays another configuration over /etc/cufile.json."""
+
+    def change(document: Document) -> None:
+        document["listings"]["/etc/profile.d"] = ["u.sh"]
+        lines = [f"export CUFILE_ENV_PATH_JSON={path}"]
+        document["excerpts"]["/etc/profile.d/u.sh"] = {"pattern": "", "lines": lines}
+        document["configs"][path] = record
+
+    return change
+
+
 def module_file(name: str, **values: object) -> Change:
     """A module file of the provisioned host, put where modprobe finds it, with one thing changed."""
 
@@ -400,6 +412,40 @@ FAULTS = {
         NOT_PROVEN,
         lambda document: document["environment"].__setitem__("CUFILE_ENV_PATH_JSON", "/home/u/cufile.json"),
         evidence="/home/u/cufile.json",
+    ),
+    "a second configuration that forces compat": Fault(
+        "cufile.force-compat",
+        COMPAT,
+        second({"config": {"properties": {"force_compat_mode": True}}}),
+        evidence="/home/u/cufile.json: properties: force_compat_mode: true\n/etc/profile.d/u.sh: export CUFILE_ENV",
+    ),
+    "a second configuration that denies": Fault(
+        "cufile.denied",
+        COMPAT,
+        both(config(denylist={"drivers": ["nfs"]}), second({"config": {"denylist": {"drivers": ["nvme"]}}})),
+        "names nvme",
+    ),
+    "a second configuration that is broken": Fault(
+        "cufile.overlay-refused",
+        BROKEN,
+        second({"broken": "it isn't JSON: line 3"}),
+        "it isn't JSON: line 3",
+        evidence="/etc/profile.d/u.sh: export",
+    ),
+    "a second configuration with a number for a switch": Fault(
+        "cufile.overlay-refused", BROKEN, second({"config": {"properties": {"allow_compat_mode": 0}}}), "neither true"
+    ),
+    "a second configuration that isn't there": Fault(
+        "cufile.overlay-missing", "nvidia-fs", second({"error": "ENOENT"}), evidence="/etc/profile.d/u.sh: export"
+    ),
+    "a second configuration that can't be read": Fault(
+        "cufile.variable-overlays", NOT_PROVEN, second({"error": "EACCES"}), evidence="EACCES"
+    ),
+    "a second configuration of each user": Fault(
+        "cufile.variable-overlays",
+        NOT_PROVEN,
+        second({}, "$HOME/cufile.json"),
+        evidence="$HOME/cufile.json, which depends on the program",
     ),
     "plain I/O": Fault("cufile.posix-io", NOT_PROVEN, config(properties={"posix_io_mode": True})),
     "denied driver": Fault("cufile.denied", COMPAT, config(denylist={"drivers": ["nvme"]}), "denylist.drivers"),

@@ -80,7 +80,7 @@ def test_as_data() -> None:
     facts = facts_from(PROVISIONED)
     report = as_document(explain(facts, stack(facts)))
     assert json.loads(json.dumps(report)) == report
-    assert set(report) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "unseen"}
+    assert set(report) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "processes", "unseen"}
     assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
     mount = next(entry for entry in report["mounts"] if entry["mount"] == "/mnt/nvme")
     assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])

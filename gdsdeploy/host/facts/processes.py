@@ -1,0 +1,138 @@
+"""Running programs that have loaded libcufile, and the configuration that each has."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..paths import CUFILE, PROCESSES
+from .cufile import CufileFacts
+from .document import Document
+from .overlay import VARIABLE, Overlay, overlay
+from .unknown import Maybe, Unknown, if_present
+from .userland import WHEEL
+
+_VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
+#: The wheel for CUDA 12 has its library here, each later one elsewhere.
+_CUDA12 = "/nvidia/cufile/lib/"
+DELETED = " (deleted)"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A process, as it was when the evidence was collected."""
+
+    pid: int
+    #: as in /proc/PID/comm: at most 15 characters
+    name: str
+    #: its control group, which names its unit, container or job
+    unit: str
+    #: whether its files are others than this host's, as in a container
+    container: Maybe[bool]
+    #: file of each libcufile → its version
+    libraries: Mapping[str, Maybe[str]]
+    #: libcufile's variables and its consumers', as the program was started
+    variables: Maybe[Mapping[str, str]]
+    #: the path and the content of its /etc/cufile.json; None: there is none
+    base_path: str
+    base: Maybe[Optional[Mapping[str, Any]]]
+    overlay: Maybe[Optional[Overlay]]
+
+    @property
+    def label(self) -> str:
+        unit = f" of {self.unit}" if self.unit not in ("", "/") else ""
+        return f"process {self.pid} ({self.name or 'no name'}){unit}"
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    programs: Maybe[Tuple[Program, ...]]
+    #: whether every process of the host was looked at
+    complete: Maybe[bool] = field(default=True)
+
+
+def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
+    record = document.record("processes", PROCESSES)
+    rows = record.get("programs") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        recorded = PROCESSES in document.paths("processes")
+        unknown = Unknown(
+            "the record of running programs is malformed" if recorded else "no running program was looked at"
+        )
+        return ProcessFacts(unknown, unknown)
+    return ProcessFacts(tuple(_program(document, cufile, row) for row in rows), _complete(record))
+
+
+def _complete(record: Mapping[str, Any]) -> Maybe[bool]:
+    unread, more = record.get("unread"), record.get("more")
+    if not isinstance(unread, int) or not isinstance(more, bool):
+        return Unknown("the record of running programs is malformed")
+    if unread:
+        return Unknown(f"{unread} processes could not be read: permission denied")
+    return Unknown("not every process was looked at: there are too many") if more else True
+
+
+def _program(document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> Program:
+    pid, base = row.get("pid"), _text(row.get("base"))
+    libraries, wheels = row.get("libraries"), row.get("wheels")
+    paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
+    container = row.get("container")
+    unread = Unknown("{} of process {}".format(_text(row.get("error")) or "no record", pid))
+    variables = _variables(row.get("variables"))
+    return Program(
+        pid=pid if isinstance(pid, int) else 0,
+        name=_text(row.get("program")),
+        unit=_text(row.get("unit")),
+        container=container if isinstance(container, bool) else unread,
+        libraries={path: _version(path, wheels.get(path) if isinstance(wheels, dict) else None) for path in paths},
+        variables=unread if variables is None else variables,
+        base_path=base or CUFILE,
+        base=cufile.config if base == CUFILE else _base(document, base) if base else unread,
+        overlay=unread if variables is None else _overlay(document, row, variables),
+    )
+
+
+def _variables(value: Any) -> Optional[Dict[str, str]]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        return None
+    return {str(name): text for name, text in value.items()}
+
+
+def _base(document: Document, key: str) -> Maybe[Optional[Mapping[str, Any]]]:
+    """The /etc/cufile.json of a container."""
+
+    def read(record: Dict[str, Any]) -> Maybe[Mapping[str, Any]]:
+        config = record.get("config")
+        return config if isinstance(config, dict) else Unknown("{}: {}".format(key, record.get("broken", "malformed")))
+
+    return if_present(document.record("configs", key), read)
+
+
+def _overlay(document: Document, row: Mapping[str, Any], variables: Mapping[str, str]) -> Maybe[Optional[Overlay]]:
+    named, key = variables.get(VARIABLE, ""), _text(row.get("config"))
+    if not named:
+        return None
+    if not key:
+        return Unknown(f"{VARIABLE}={named} names a file in a folder of another container")
+    place = "the environment of process {}".format(row.get("pid"))
+    return overlay(document, key, named, place, f"{VARIABLE}={named}")
+
+
+def _version(path: str, wheels: Any) -> Maybe[str]:
+    """From the file's name, else from that of the wheel that installed it."""
+    match = _VERSION.search(path[: -len(DELETED)] if path.endswith(DELETED) else path)
+    if match:
+        return match.group(1)
+    if path.endswith(DELETED):
+        return Unknown(f"{path}: it was replaced while the program ran, and its name has no version")
+    for name in wheels if isinstance(wheels, list) else ():
+        wheel = WHEEL.fullmatch(str(name))
+        if wheel and (wheel.group(1) == "_cu12") == (_CUDA12 in path):
+            return wheel.group(2)
+    return Unknown(f"{path}: neither its name nor a package beside it has a version ({posixpath.basename(path)})")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,68 @@
+"""The checks of running programs, beyond what the table of faults shows."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from tests.unit.host.checks.changes import EXPECTATION, GOOD, Change, findings
+from tests.unit.host.checks.faults import FAULTS
+from tests.unit.host.checks.faults_cufile import OWN, from_wheel, job, with_config
+
+
+def after(*changes: Change, **expectation: Any) -> dict[str, Finding]:
+    document = copy.deepcopy(GOOD)
+    for change in changes:
+        change(document)
+    results = findings(document, replace(EXPECTATION, **expectation))
+    return {name: results[name] for name in ("cufile.processes", "cufile.bundled") if name in results}
+
+
+def verdicts(*changes: Change) -> tuple[str, ...]:
+    return tuple(finding.verdict for finding in after(*changes).values())
+
+
+def summary(**values: Any) -> Change:
+    return lambda document: document["processes"]["libcufile"].update(values)
+
+
+def test_what_a_finding_says() -> None:
+    result = after(FAULTS["a job forces compat mode by its file"][0])["cufile.processes"]
+    label = "process 4711 (train) of /system.slice/train.service"
+    assert result.found == f"{label}: cufile.json forces compat mode"
+    assert f"{OWN}: properties: force_compat_mode: true" in result.evidence
+    assert f"the environment of process 4711: CUFILE_ENV_PATH_JSON={OWN}" in result.evidence
+    other = after(FAULTS["a job runs with a wheel's libcufile"][0])["cufile.bundled"]
+    assert f"{label}: libcufile 1.13.1.3 (" in other.found
+
+
+def test_no_program_uses_libcufile() -> None:
+    assert after(summary(programs=[])) == {}
+    assert verdicts(summary(programs=[], unread=1)) == (UNKNOWN, UNKNOWN)
+
+
+def test_processes_that_were_not_read_are_no_pass_and_hide_no_failure() -> None:
+    assert verdicts(summary(unread=2)) == (UNKNOWN, UNKNOWN)
+    assert verdicts(summary(more=True)) == (UNKNOWN, UNKNOWN)
+    results = after(summary(unread=2), FAULTS["a job's file is broken"][0])
+    assert results["cufile.processes"].verdict == FAIL
+
+
+def test_a_file_that_was_not_read_is_no_pass() -> None:
+    assert verdicts(with_config({"error": "EACCES"})) == (UNKNOWN, PASS)
+
+
+def test_a_library_without_a_version_is_no_pass() -> None:
+    assert verdicts(from_wheel()) == (PASS, UNKNOWN)
+
+
+def test_another_configuration_alone_is_no_failure() -> None:
+    result = after(with_config({"config": {"properties": {"io_batchsize": 9}}}))["cufile.processes"]
+    assert (result.verdict, result.found) == (PASS, "1 programs; 1 with another configuration")
+    assert result.evidence == [f"process 4711 (train) of /system.slice/train.service: /etc/cufile.json with {OWN}"]
+
+
+def test_a_fleet_in_compat_mode_does_not_ask() -> None:
+    assert "cufile.processes" not in after(job(variables={"CUFILE_FORCE_COMPAT_MODE": "true"}), mode="compat")
