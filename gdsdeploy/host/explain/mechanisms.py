@@ -86,6 +86,7 @@ def _gpu(facts: HostFacts) -> Condition:
 
 def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield _gpu(facts)
+    yield from gpus.direct(facts, None)
     yield from needs(NVIDIA_FS, facts)
     yield from gpus.iommu(facts, None, needs_it_off=False)
     names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
@@ -97,14 +98,8 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
 
 def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     yield _gpu(facts)
+    yield from gpus.direct(facts, None)
     yield from needs(P2PDMA, facts)
-    what = "this kernel was built without CONFIG_ZONE_DEVICE, which gives device memory its pages"
-    option = facts.kernel.option("ZONE_DEVICE")
-    evidence = (f"the kernel's configuration: CONFIG_ZONE_DEVICE={option}",)
-    fix = "boot a kernel that was built with it, or use nvidia-fs"
-    cause = Cause("kernel.no-zone-device", what, fix, evidence, reference.P2P_SUPPORT)
-    yield Condition(when_known(option, lambda value: value == "y"), cause)
-    yield from gpus.iommu(facts, None, needs_it_off=True)
 
 
 def peerdirect(facts: HostFacts) -> Iterator[Condition]:
