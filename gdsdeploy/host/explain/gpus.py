@@ -120,7 +120,7 @@ def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Itera
         if on_grace is True:
             yield _iommu_on_grace(facts, function)
         else:
-            yield _iommu_of(facts, function, needs_it_off, known=facts.os.machine in X86)
+            yield _iommu_of(facts, function, needs_it_off, on_x86=facts.os.machine in X86)
 
 
 def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
@@ -129,12 +129,12 @@ def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
     fix = "remove iommu.passthrough=1 from the kernel's command line"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
     translates = when_known(
-        function.iommu, lambda there: there and when_known(function.iommu_domain, lambda domain: domain != "identity")
+        function.iommu, lambda on: on and when_known(function.iommu_domain, lambda domain: domain != "identity")
     )
     return Condition(Unknown(what) if translates is False else translates, cause, suspect=True)
 
 
-def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool, known: bool) -> Condition:
+def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool, on_x86: bool) -> Condition:
     if isinstance(function.iommu, Unknown) or not function.iommu:
         return Condition(function.iommu if isinstance(function.iommu, Unknown) else True)
     domain = function.iommu_domain if isinstance(function.iommu_domain, str) else "of a type that was not recorded"
@@ -146,8 +146,8 @@ def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool, known: b
     if facts.os.machine == ARM:
         fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
-    refused = known and needs_it_off and domain != "identity"
-    return Condition(False if refused else Unknown(what), cause, suspect=True)
+    refuses = on_x86 and needs_it_off and domain != "identity"
+    return Condition(False if refuses else Unknown(what), cause, suspect=True)
 
 
 def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:

@@ -70,7 +70,7 @@ def _storage_path(facts: HostFacts, stack: str) -> Path:
     """The path of a mount that is itself without fault."""
     attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, stack)])]
     storage = P2PDMA_STORAGE.get(stack, "")
-    if p2pdma_keys.asked(facts, storage) is True:
+    if p2pdma_keys.requests(facts, storage) is True:
         attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys.conditions(facts, storage)]))
     return _best(facts, needs(USABLE, facts), attempts)
 

@@ -35,7 +35,6 @@ BEFORE_HOPPER = re.compile(r"\b(A100|A40|A30|L4|L40S?)\b")
 #: Static BAR1 maps the whole memory, and none of these GPUs has less than this.
 STATIC_BYTES = 16 << 30
 REBUILD = "rebuild the initramfs and reboot"
-MULTIPATH_FIX = "put options nvme_core multipath=N into /etc/modprobe.d, " + REBUILD
 #: Drivers that register a static BAR1 again at every first open of a GPU, and keep the memory of each time.
 LEAKING = ((570,), (595,))
 #: libcufile's rows about storage that this mode serves, and their words for it.
@@ -164,9 +163,9 @@ def _word(facts: HostFacts, key: str) -> Maybe[Optional[int]]:
 
 def _before_hopper(facts: HostFacts) -> Maybe[bool]:
     """Whether some GPU is one before Hopper."""
-    found = [when_known(model, lambda text: bool(BEFORE_HOPPER.search(text))) for model in facts.driver.models.values()]
-    unknown = [one for one in (facts.driver.gpus, *found) if isinstance(one, Unknown)]
-    return True if True in found else unknown[0] if unknown else False
+    older = [when_known(model, lambda text: bool(BEFORE_HOPPER.search(text))) for model in facts.driver.models.values()]
+    unknown = [one for one in (facts.driver.gpus, *older) if isinstance(one, Unknown)]
+    return True if True in older else unknown[0] if unknown else False
 
 
 def _memory_mode(facts: HostFacts) -> Iterator[Condition]:
@@ -190,13 +189,20 @@ def confirmed(row: Optional[Row]) -> Condition:
     return Condition(any(token in row.paths for token in TOKENS), cause)
 
 
+def multipath_fix(facts: HostFacts) -> str:
+    """A driver that is built into the kernel reads its parameters from the command line alone."""
+    if facts.kernel.option("BLK_DEV_NVME") == "y":
+        return "add nvme_core.multipath=N to the kernel's command line and reboot"
+    return "put options nvme_core multipath=N into /etc/modprobe.d, " + REBUILD
+
+
 def multipath_off(facts: HostFacts) -> Iterator[Condition]:
     """Outside of Grace, NVIDIA's guide has NVMe multipath off.  A disk without further paths may do without that."""
     if gpus.grace(facts) is True:
         return
     what = "NVMe multipath is on, but NVIDIA's guide has it off in this mode"
     evidence = quote.file(facts, NVME_MULTIPATH)
-    cause = Cause("nvme.multipath", what, MULTIPATH_FIX, evidence, reference.P2PDMA_DRIVER)
+    cause = Cause("nvme.multipath", what, multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
     holds = when_known(facts.kernel.nvme_multipath, lambda on: Unknown(what) if on else True)
     yield Condition(holds, cause, suspect=True)
 

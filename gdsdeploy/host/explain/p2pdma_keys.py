@@ -18,7 +18,7 @@ from .config import library
 CONFIRMED = ("nvme", "nvmeof", "raid", "raid1", "raid10", "virtiofs")
 
 
-def asked(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
+def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
     """Whether the configuration asks for P2PDMA on ``storage`` (see :func:`.blocks.storage_of`), with one key or both.
 
     An unconfirmed route needs both, because ``properties.use_pci_p2pdma`` alone is meant for other storage.

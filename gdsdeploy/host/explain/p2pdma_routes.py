@@ -72,7 +72,7 @@ def _layer(facts: HostFacts, device: Device) -> Iterator[Condition]:
     if device.kind == storage.MULTIPATH:
         what = f"{device.name} is an NVMe multipath device, through which this mode works on Grace only"
         evidence = quote.file(facts, NVME_MULTIPATH)
-        cause = Cause("nvme.multipath", what, p2pdma.MULTIPATH_FIX, evidence, reference.P2PDMA_DRIVER)
+        cause = Cause("nvme.multipath", what, p2pdma.multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
         yield Condition(gpus.grace(facts), cause)
     elif device.kind == storage.NVMEOF:
         what = f"{device.name} is NVMe over {device.transport}"

@@ -63,7 +63,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
-    configured = p2pdma_keys.asked(facts, blocks.storage_of(facts, mount))
+    configured = p2pdma_keys.requests(facts, blocks.storage_of(facts, mount))
     if configured is not False:
         attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
     causes: List[Cause] = []

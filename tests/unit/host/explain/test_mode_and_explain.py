@@ -67,8 +67,8 @@ def test_an_obstacle_of_the_host_is_one_for_both(name: str) -> None:
     reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
     assert [cause.what for cause in path.causes if of_host(cause) and cause.what not in reasons] == []
     if path.path == COMPAT:
-        asked = P2PDMA if FAULTS[name].base in (hosts.p2p, hosts.grace) else NVIDIA_FS
-        refused = [condition.cause for condition in needs(asked, facts) if condition.holds is False]
+        mode = P2PDMA if FAULTS[name].base in (hosts.p2p, hosts.grace) else NVIDIA_FS
+        refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
         assert [cause for cause in refused if cause not in path.causes] == []
 
 
