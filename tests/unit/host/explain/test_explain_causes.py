@@ -626,6 +626,7 @@ FAULTS = {
     ),
     "BAR1 too small for static BAR1": Fault("gpu.small-bar1", COMPAT, bars(bar(1 << 24, 1 << 28)), "256 MiB", base=p2p),
     "IOMMU with P2PDMA": Fault("platform.iommu", COMPAT, iommu(NVME, "DMA"), base=p2p),
+    "IOMMU of the GPU with P2PDMA": Fault("platform.iommu", COMPAT, iommu(GPU, "DMA"), base=p2p),
     "multipath": Fault(
         "nvme.multipath",
         COMPAT,

@@ -14,7 +14,7 @@ from tests.unit.host.explain.capable_host import GPU, Document, both, with_gpu
 from tests.unit.host.explain.test_explain_causes import FAULTS, explained
 
 #: Causes of one mount or of cufile.json, which ``mode`` leaves to provision.
-OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge", "nvme.")
+OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
 #: What the two say about the same thing: the hooks of one driver, or of any.
 HOOKS = ("no-hooks", "other-hooks", "not-registered")
 NAMES = sorted(FAULTS)
@@ -34,7 +34,7 @@ def of_storage(facts: HostFacts) -> dict[str, Mechanism]:
 
 
 def of_host(cause: Cause) -> bool:
-    about_disk = cause.id == "platform.iommu" and GPU not in cause.what
+    about_disk = (cause.id == "platform.iommu" and GPU not in cause.what) or "NVMe multipath device" in cause.what
     return not (cause.id.startswith(OF_MOUNTS) or cause.id.endswith(HOOKS) or about_disk)
 
 
@@ -65,7 +65,10 @@ def test_an_obstacle_of_the_host_is_one_for_both(name: str) -> None:
     facts, path = facts_from(document), explained(document)
     offered = of_storage(facts)
     reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
-    assert [cause.what for cause in path.causes if of_host(cause) and cause.what not in reasons] == []
+    causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
+    assert [cause.what for cause in causes if cause.what not in reasons] == []
+    if path.path == COMPAT and causes and FAULTS[name].base in (hosts.p2p, hosts.grace):
+        assert offered[P2PDMA].usable is False
     if path.path == COMPAT:
         mode = P2PDMA if FAULTS[name].base in (hosts.p2p, hosts.grace) else NVIDIA_FS
         refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
