@@ -13,15 +13,11 @@ from . import quote, reference
 from .cause import Cause, Condition, numbers
 from .config import library
 
-#: Storage to which NVIDIA's documents and gds-diag know a P2PDMA route, by its name in cufile.json.  Of other storage
-#: with a key, gds-diag says that libcufile has none.
-CONFIRMED = ("nvme", "nvmeof", "raid", "raid1", "raid10", "virtiofs")
-
 
 def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
     """Whether the configuration asks for P2PDMA on ``storage`` (see :func:`.blocks.storage_of`), with one key or both.
 
-    An unconfirmed route needs both, because ``properties.use_pci_p2pdma`` alone is meant for other storage.
+    Never for storage that NVIDIA lists no such route to, whatever its key.
     """
     enabled = _enabled(facts)
     if isinstance(storage, Unknown):
@@ -29,13 +25,13 @@ def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
     row = key_of(storage)
     if row is None or not row.route:
         return False
-    release, decisive = library(facts), row.storage in CONFIRMED
+    release = library(facts)
     if isinstance(release, str) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
-        return enabled if decisive else False
+        return enabled
     halves = (enabled, _own_key(facts, row))
-    if any(half is decisive for half in halves):
-        return decisive
-    return next((half for half in halves if isinstance(half, Unknown)), not decisive)
+    if True in halves:
+        return True
+    return next((half for half in halves if isinstance(half, Unknown)), False)
 
 
 def key_of(storage: Optional[str]) -> Optional[p2pdma.StorageKey]:

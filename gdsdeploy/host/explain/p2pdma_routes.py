@@ -9,7 +9,6 @@ from ..facts.pci import Function, find
 from ..facts.storage import Device, Mount
 from ..facts.system import NVME_MULTIPATH
 from ..facts.unknown import when_known, why_not
-from ..paths import CUFILE
 from . import gpus, p2pdma, p2pdma_keys, quote, reference
 from .blocks import stack, storage_of
 from .cause import P2PDMA, Cause, Condition, numbers
@@ -36,13 +35,10 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if mount is None:
         return
     name = storage_of(facts, mount)
-    if not isinstance(name, str):
+    if name not in LABELS:
         yield Condition(name if isinstance(name, Unknown) else False)
         return
     yield from p2pdma_keys.conditions(facts, name)
-    if name not in p2pdma_keys.CONFIRMED:
-        yield _unconfirmed(name)
-        return
     yield from gpus.iommu(facts, mount, needs_it_off=True)
     for device in stack(mount):
         yield from _layer(facts, device)
@@ -56,15 +52,6 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         yield Condition(grace)
     else:
         yield from _between(facts, mount)
-
-
-def _unconfirmed(name: str) -> Condition:
-    what = f"libcufile has a P2PDMA key for {name}, but no document of NVIDIA's says that it has the path"
-    key = p2pdma_keys.key_of(name)
-    fix = f"remove {key.name if key else name} from cufile.json, so that nvidia-fs is used"
-    evidence = (f"{CUFILE}: {key.name if key else name} is true",)
-    cause = Cause("storage.no-p2pdma-route", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(Unknown(what), cause, suspect=True)
 
 
 def _layer(facts: HostFacts, device: Device) -> Iterator[Condition]:

@@ -16,7 +16,6 @@ from tests.unit.host.explain.capable_host import (
     config,
     file,
     hooks_gone,
-    mountinfo,
     over,
     p2pdma,
     with_gpu,
@@ -114,15 +113,6 @@ def nvmeof(document: Document) -> None:
     link[number] = "../../devices/virtual/nvme-fabrics/ctl/nvme1/nvme1n1"
     document["files"]["/sys/class/nvme/nvme1/transport"] = "rdma\n"
     config(properties={"use_pci_p2pdma": True}, block={"nvmeof": {"use_pci_p2pdma": True}})(document)
-
-
-def nfs(*, key: bool) -> Change:
-    own = {"fs": {"nfs": {"use_pci_p2pdma": True}}} if key else {}
-    return both(
-        mountinfo(" ext4 ", " nfs4 "),
-        mountinfo("data=ordered", "proto=rdma"),
-        config(properties={"use_pci_p2pdma": True}, **own),
-    )
 
 
 def arm(document: Document, implementer: str = "0x41", part: str = "0xd4f") -> None:

@@ -238,9 +238,6 @@ P2PDMA_FAULTS = {
         "from kernel 7.2 on",
         p2p,
     ),
-    "NFS with a key of its own": Fault(
-        "storage.no-p2pdma-route", NOT_PROVEN, hosts.nfs(key=True), "a P2PDMA key for nfs", p2p, "fs.nfs.use_pci_p2pdma"
-    ),
     "virtiofs without its row": Fault("cufile.unconfirmed", COMPAT, hosts.asking_virtiofs, base=p2p),
     "virtiofs by nvidia-fs": Fault("filesystem.p2pdma-only", COMPAT, both(hosts.virtiofs, config())),
     # --- Grace, and other machines that are not x86

@@ -9,12 +9,13 @@ import pytest
 from gdsdeploy.host.explain import COMPAT, explain, p2pdma, p2pdma_keys
 from gdsdeploy.host.explain.gpus import grace
 from gdsdeploy.host.explain.mechanisms import choose
+from gdsdeploy.host.explain.p2pdma_routes import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.gpu import registry
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.lock.compat import shipped
 from tests.unit.host.explain import p2pdma_hosts as hosts
-from tests.unit.host.explain.capable_host import Change, Document, both, config, file
+from tests.unit.host.explain.capable_host import Change, Document, both, config, file, mountinfo
 from tests.unit.host.explain.test_explain_causes import explained
 
 NOT_PROVEN = "not proven"
@@ -82,25 +83,17 @@ def test_damaged_keys_are_not_set(value: Any) -> None:
     assert ids(document) == ["cufile.p2pdma-half-set"]
 
 
-@pytest.mark.parametrize("name", ["lustre", "beegfs", "gpfs"])
+@pytest.mark.parametrize("name", ["lustre", "beegfs", "gpfs", "scatefs", "nfs", "panfs"])
 def test_filesystems_without_the_path_are_judged_by_nvidia_fs_alone(name: str) -> None:
     document = hosts.p2p()
-    hosts.mountinfo(" ext4 ", f" {name} ")(document)
+    mountinfo(" ext4 ", f" {name} ")(document)
     config(properties={"use_pci_p2pdma": True}, fs={name: {"use_pci_p2pdma": True}})(document)
     assert p2pdma_keys.requests(facts_from(document), name) is False
     assert explained(document).path != "p2pdma"
 
 
-def test_nfs_without_a_key_of_its_own_is_not_asked_for() -> None:
-    document = hosts.p2p()
-    hosts.nfs(key=False)(document)
-    assert "storage.no-p2pdma-route" not in outcome(document)[1]
-
-
-def test_every_key_belongs_to_storage_that_is_judged() -> None:
-    rows = {row.storage: row for row in storage_keys()}
-    assert set(p2pdma_keys.CONFIRMED) <= rows.keys()
-    assert all(rows[name].route for name in p2pdma_keys.CONFIRMED)
+def test_every_route_is_judged() -> None:
+    assert {row.storage for row in storage_keys() if row.route} == set(LABELS)
 
 
 def adapter(name: str = "rxe0", where: str = "0000:00:07.0") -> Change:
