@@ -95,7 +95,7 @@ TABLE: Final = (
     Use(
         "gds_driver",
         "driver_options",
-        _options_of("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
+        _options_of("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma", "p2pdma"),
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),

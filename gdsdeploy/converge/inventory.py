@@ -13,6 +13,7 @@ import yaml
 
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
+from gdsdeploy.converge import p2pdma
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.gate.gate import Settings
@@ -206,7 +207,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
-        "gds_driver_options": {key: str(value) for key, value in profile.driver.options.items()},
+        "gds_driver_options": p2pdma.driver_options(profile),
+        "gds_driver_p2pdma": p2pdma.applies(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_rdma": profile.rdma,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from gdsdeploy.converge import p2pdma
 from gdsdeploy.converge.inventory import load_order
 from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid
@@ -21,9 +22,6 @@ Mode = Literal["nvidia-fs", "p2pdma", "compat"]
 Rdma = Literal["none", "peermem", "dmabuf"]
 #: Who does a step.
 Doer = Literal["you", "lock", "provision"]
-#: As the guide has it for this mode; the driver's registry words, and NVMe without multipath.
-REGISTRY: Final = ("NVreg_RegistryDwords", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;")
-MULTIPATH: Final = "options nvme_core multipath=N"
 
 
 @dataclass(frozen=True)
@@ -85,16 +83,18 @@ def _packages(name: str, before: Profile, after: Profile, target: Target) -> Ite
 
 
 def _options(name: str, before: Profile, after: Profile) -> Iterator[Step]:
-    key, value = REGISTRY
-    where = f"profiles.{name}.driver.options in the fleet file"
-    words = str(before.driver.options.get(key, ""))
-    if after.mode == "p2pdma" != before.mode:
-        if "RMForceStaticBar1=1" not in words:
-            yield Step(where, words, f'{key}: "{value}"', "you")
-        yield Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you")
-        yield Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you")
-    if before.mode == "p2pdma" != after.mode and words:
-        yield Step(where, f'{key}: "{words}"', "", "you")
+    old, new = (p2pdma.driver_options(profile).get(p2pdma.REGISTRY, "") for profile in (before, after))
+    if old != new:
+        yield Step(f"{p2pdma.REGISTRY} of nvidia in modprobe.d", old, new, "provision")
+    old, new = (p2pdma.MULTIPATH if p2pdma.applies(profile) else "" for profile in (before, after))
+    if old != new:
+        yield Step("nvme_core in modprobe.d", old, new, "provision")
+    if p2pdma.applies(after) and not p2pdma.applies(before):
+        yield Step("kernel command line", "", "intel_iommu=off or amd_iommu=off", "you")
+    own = before.driver.options.get(p2pdma.REGISTRY)
+    if before.mode == "p2pdma" != after.mode and own:
+        where = f"profiles.{name}.driver.options in the fleet file"
+        yield Step(where, f'{p2pdma.REGISTRY}: "{own}"', "", "you")
 
 
 def _modules(before: Profile, after: Profile, target: Target) -> Iterator[Step]:

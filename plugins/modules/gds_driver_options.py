@@ -27,6 +27,10 @@ options:
     type: list
     elements: str
     default: []
+  p2pdma:
+    description: Turn NVMe multipath off, which PCI P2PDMA needs on x86.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

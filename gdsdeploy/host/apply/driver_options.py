@@ -21,6 +21,7 @@ class Desired:
 
     ``options``: parameter → value of the module ``option_module``, as its file is called on this system.
     ``modules``: loaded at boot, in this order.  ``rdma``: none, peermem or dmabuf.
+    ``p2pdma``: NVMe without multipath, as mode p2pdma needs it on x86.
     ``kernel_release``: the locked kernel, whose initramfs carries the options.
     """
 
@@ -29,6 +30,7 @@ class Desired:
     option_module: str = "nvidia"
     modules: List[str] = field(default_factory=list)
     rdma: str = "none"
+    p2pdma: bool = False
 
 
 class DriverOptions(FileResource[Desired]):
@@ -75,6 +77,8 @@ def modprobe_conf(desired: Desired) -> str:
         "install nouveau /bin/false",
     ]
     lines += [f"options {desired.option_module} {name}={value}" for name, value in sorted(desired.options.items())]
+    if desired.p2pdma:
+        lines += ["# P2PDMA doesn't pass NVMe multipath.", "options nvme_core multipath=N"]
     if "nvidia-fs" in desired.modules:
         lines.append("softdep nvidia-fs pre: nvidia")
     if desired.rdma != "none":

@@ -36,8 +36,9 @@ SYMBOLS = (
     r"|ib_umem_dmabuf_get\b|reg_user_mr_dmabuf\b"
 )
 
-#: The processor's vendor and family: the kernel lets peers through the host bridges of some only.
-CPU = r"^(vendor_id|cpu family)[ \t]*:"
+#: The processor's vendor and family: the kernel lets peers through the host bridges of some only.  On Arm, its
+#: implementer and part, which show a Grace.
+CPU = r"^(vendor_id|cpu family|CPU implementer|CPU part)[ \t]*:"
 
 #: Messages about this stack; the kernel's first one, which tells whether the log reaches back to the boot; and lines
 #: that stand for others that were left out.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List
+from typing import Iterator, List, Optional
 
-from ..facts import storage
+from ..facts import HostFacts, Maybe, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
 from . import reference
@@ -24,6 +24,11 @@ DRIVERS = {
     storage.DRBD: ("DRBD sends each write to another host", "put the data on the NVMe disk, and replicate it yourself"),
 }
 PAGE = 4096
+#: Level of md → the name of such storage in cufile.json.
+RAID = {"raid0": "raid", "raid1": "raid1", "raid10": "raid10"}
+#: Filesystem → its name in cufile.json, where that differs.
+NAMES = {"nfs4": "nfs"}
+LOCAL = ("ext4", "xfs")
 
 
 def stack(mount: Mount) -> List[Device]:
@@ -33,6 +38,33 @@ def stack(mount: Mount) -> List[Device]:
         return [device, *(lowest for lower in device.below for lowest in below(lower))]
 
     return below(mount.device) if isinstance(mount.device, Device) else []
+
+
+def storage_of(facts: HostFacts, mount: Mount) -> Maybe[Optional[str]]:
+    """What cufile.json calls the storage of a mount: ``nvme``, ``nvmeof``, ``raid``, …, or a filesystem's name.
+
+    None for local storage without such a name.
+    """
+    if mount.filesystem not in LOCAL:
+        return NAMES.get(mount.filesystem, mount.filesystem)
+    device = mount.device
+    if not isinstance(device, Device):
+        return device
+    if device.kind == storage.MD:
+        return when_known(device.md_level, RAID.get)
+    if device.kind == storage.MULTIPATH:
+        return _paths(facts, device)
+    if device.kind in (storage.NVME, storage.NVMEOF):
+        return when_known(device.transport, lambda name: "nvme" if name == "pcie" else "nvmeof")
+    return None
+
+
+def _paths(facts: HostFacts, device: Device) -> Maybe[Optional[str]]:
+    """The storage of an NVMe multipath device, whose paths aren't recorded: known where all controllers are alike."""
+    local = {when_known(transport, lambda name: name == "pcie") for transport in facts.storage.controllers.values()}
+    if local == {True}:
+        return "nvme"
+    return "nvmeof" if local == {False} else Unknown(f"{device.name} is NVMe multipath: its paths were not examined")
 
 
 def any_direct(mount: Mount) -> Iterator[Condition]:

@@ -94,13 +94,6 @@ def library(facts: HostFacts) -> Maybe[Optional[str]]:
     return facts.cufile.library
 
 
-def asks_for_p2pdma(facts: HostFacts) -> Maybe[bool]:
-    variable = facts.environment.variables.get("CUFILE_USE_PCIP2PDMA")
-    if variable is not None and variable.value == "true":
-        return True
-    return when_known(facts.cufile.setting("properties", "use_pci_p2pdma", False), lambda value: value is True)
-
-
 def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:
     """Whether compat mode may replace a direct path, and the cause if not."""
     allowed = facts.cufile.setting("properties", "allow_compat_mode", True)

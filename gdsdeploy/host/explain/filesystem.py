@@ -24,7 +24,9 @@ NETWORK = {
 }
 LOCAL = ("ext4", "xfs")
 #: Filesystems with their own direct path, which nothing on the host decides.
-UNJUDGED = ("wekafs", "panfs", "virtiofs")
+UNJUDGED = ("wekafs", "panfs")
+#: Filesystems that only P2PDMA serves.
+P2PDMA_ONLY = ("virtiofs",)
 
 
 class Filesystem(NamedTuple):
@@ -68,7 +70,7 @@ def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         yield Condition(protocol == "rdma", cause)
     elif name in UNJUDGED:
         yield Condition(Unknown(f"{name} has its own direct path, which was not examined"))
-    elif name not in NETWORK and name not in LOCAL:
+    elif name not in NETWORK and name not in LOCAL and name not in P2PDMA_ONLY:
         # A subtype, as in fuse.sshfs, is of the same kind.
         kind = _filesystems().get(name.split(".")[0], Filesystem(name, ""))
         what = f"cuFile has no direct path for {name}" + (f": {kind.does}" if kind.does else "")

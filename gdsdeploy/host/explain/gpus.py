@@ -9,7 +9,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.pci import REDIRECTS, Function, find
 from ..facts.storage import Mount
 from ..facts.topology import bar1
-from ..facts.unknown import why_not
+from ..facts.unknown import when_known, why_not
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, PCI
 from . import quote, reference
@@ -22,6 +22,10 @@ MIB = 1 << 20
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
 #: libcufile's reasons for the same.
 UNSUPPORTED = re.compile(r"Model Not Supported|does not have supported")
+#: GPUs that a coherent link, NVLink-C2C, connects to a Grace; and the core of Grace: Arm's Neoverse V2.
+COHERENT = re.compile(r"\b(GH200|GB200|GB300)\b")
+GRACE_CORE = (0x41, 0xD4F)
+ARM, X86 = "aarch64", ("x86_64",)
 #: KiB of bounce buffers that libcufile maps through BAR1 by default.
 CACHE_KIB = 131072
 
@@ -92,14 +96,45 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
             yield Condition(Unknown(what), cause, suspect=True)
 
 
+def grace(facts: HostFacts) -> Maybe[bool]:
+    """Whether the processor is NVIDIA's Grace: by the GPU's model, else by its core beside an NVIDIA GPU.
+
+    Other machines with this core, AWS Graviton4, have no NVIDIA GPU.
+    """
+    if facts.os.machine != ARM:
+        return when_known(facts.os.machine, lambda _: False)
+    if any(isinstance(model, str) and COHERENT.search(model) for model in facts.driver.models.values()):
+        return True
+    if facts.os.core == GRACE_CORE:
+        return when_known(facts.pci.gpus, bool)
+    return when_known(facts.os.core, lambda _: False)
+
+
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
-    """On x86 a translating IOMMU may block traffic between peers; Grace needs it."""
-    if not isinstance(facts.os.machine, str) or not facts.os.machine.startswith("aarch64"):
-        for function in _endpoints(facts, mount):
-            yield _iommu_of(facts, function, needs_it_off)
+    """On x86 a translating IOMMU may block traffic between peers; Grace needs one that translates.
+
+    NVIDIA documents no rule for other Arm machines: there it only may block.
+    """
+    on_grace = grace(facts)
+    for function in _endpoints(facts, mount):
+        if on_grace is True:
+            yield _iommu_on_grace(facts, function)
+        else:
+            yield _iommu_of(facts, function, needs_it_off, on_x86=facts.os.machine in X86)
 
 
-def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
+def _iommu_on_grace(facts: HostFacts, function: Function) -> Condition:
+    what = f"no IOMMU translates addresses for {function.address}, but NVIDIA's guide needs that on Grace"
+    evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [str(function.iommu_domain)])
+    fix = "remove iommu.passthrough=1 from the kernel's command line"
+    cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
+    translates = when_known(
+        function.iommu, lambda on: on and when_known(function.iommu_domain, lambda domain: domain != "identity")
+    )
+    return Condition(Unknown(what) if translates is False else translates, cause, suspect=True)
+
+
+def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool, on_x86: bool) -> Condition:
     if isinstance(function.iommu, Unknown) or not function.iommu:
         return Condition(function.iommu if isinstance(function.iommu, Unknown) else True)
     domain = function.iommu_domain if isinstance(function.iommu_domain, str) else "of a type that was not recorded"
@@ -108,9 +143,11 @@ def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condi
     what = f"an IOMMU is between {function.address} and its peers ({domain})"
     evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [domain])
     fix = "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off; iommu=pt is second best"
+    if facts.os.machine == ARM:
+        fix = "let the IOMMU pass addresses through: iommu.passthrough=1 on the kernel's command line"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
-    refused = needs_it_off and domain != "identity"
-    return Condition(False if refused else Unknown(what), cause, suspect=True)
+    refuses = on_x86 and needs_it_off and domain != "identity"
+    return Condition(False if refuses else Unknown(what), cause, suspect=True)
 
 
 def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:

@@ -8,7 +8,7 @@ from typing import Iterator, List, Sequence, Tuple
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.unknown import when_known
 from ..gdscheck import Report
-from . import config, modules, nvidia_fs, path, quote, reference
+from . import config, modules, nvidia_fs, p2pdma_keys, path, quote, reference
 from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, weigh
 from .filesystem import NETWORK
 from .rules import DIRECT, USABLE, needs
@@ -26,6 +26,8 @@ STACKS = {
     "IBM Spectrum Scale": "mmfslinux",
     "ScaTeFS": "scatefs",
 }
+#: Storage driver → the name in cufile.json of storage that P2PDMA serves.
+P2PDMA_STORAGE = {"nvme": "nvme", "nvme_rdma": "nvmeof"}
 #: Storage driver → the transports of its NVMe controllers; all others serve mounted network filesystems.
 TRANSPORTS = {"nvme": ("pcie",), "nvme_rdma": ("rdma", "tcp", "fc", "loop")}
 
@@ -67,8 +69,9 @@ def _has(facts: HostFacts, stack: str) -> Maybe[bool]:
 def _storage_path(facts: HostFacts, stack: str) -> Path:
     """The path of a mount that is itself without fault."""
     attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, stack)])]
-    if stack == "nvme" and config.asks_for_p2pdma(facts) is True:
-        attempts.insert(0, (P2PDMA, list(needs(P2PDMA, facts))))
+    storage = P2PDMA_STORAGE.get(stack, "")
+    if p2pdma_keys.requests(facts, storage) is True:
+        attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys.conditions(facts, storage)]))
     return _best(facts, needs(USABLE, facts), attempts)
 
 

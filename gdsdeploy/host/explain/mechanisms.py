@@ -12,7 +12,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.p2p import EXPORTERS
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
-from . import gpus, kinds, nvidia_fs, quote, reference
+from . import gpus, kinds, modules, nvidia_fs, quote, reference
 from .cause import COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, numbers, weigh
 from .kinds import PEERMEM, adapters, dmabuf_driver
 from .rules import needs
@@ -84,8 +84,19 @@ def _gpu(facts: HostFacts) -> Condition:
     return Condition(when_known(facts.pci.gpus, bool), cause)
 
 
-def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
+def _either(facts: HostFacts) -> Iterator[Condition]:
+    """What either path for storage requires: explain's rules about the host, but not about cufile.json.
+
+    Provision renders that file for the mode of the fleet file.
+    """
     yield _gpu(facts)
+    yield from modules.driver_runs(facts, None)
+    yield from nvidia_fs.usable(facts)
+    yield from gpus.direct(facts, None)
+
+
+def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
+    yield from _either(facts)
     yield from needs(NVIDIA_FS, facts)
     yield from gpus.iommu(facts, None, needs_it_off=False)
     names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
@@ -96,15 +107,8 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
 
 
 def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
-    yield _gpu(facts)
+    yield from _either(facts)
     yield from needs(P2PDMA, facts)
-    what = "this kernel was built without CONFIG_ZONE_DEVICE, which gives device memory its pages"
-    option = facts.kernel.option("ZONE_DEVICE")
-    evidence = (f"the kernel's configuration: CONFIG_ZONE_DEVICE={option}",)
-    fix = "boot a kernel that was built with it, or use nvidia-fs"
-    cause = Cause("kernel.no-zone-device", what, fix, evidence, reference.P2P_SUPPORT)
-    yield Condition(when_known(option, lambda value: value == "y"), cause)
-    yield from gpus.iommu(facts, None, needs_it_off=True)
 
 
 def peerdirect(facts: HostFacts) -> Iterator[Condition]:

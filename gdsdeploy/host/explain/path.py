@@ -12,7 +12,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import config, filesystem
+from . import blocks, config, filesystem, p2pdma_keys
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
 from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
@@ -63,7 +63,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
-    configured = config.asks_for_p2pdma(facts)
+    configured = p2pdma_keys.requests(facts, blocks.storage_of(facts, mount))
     if configured is not False:
         attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
     causes: List[Cause] = []

@@ -21,6 +21,11 @@ class GdscheckFacts:
     #: the same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them
     logged: Maybe[Optional[gdscheck.Report]]
 
+    def row(self, label: str) -> Optional[gdscheck.Row]:
+        """The library's own row about a kind of storage, from its log, else from gdscheck; None: there is none."""
+        report = self.logged if isinstance(self.logged, gdscheck.Report) else self.report
+        return report.storage.get(label) if isinstance(report, gdscheck.Report) else None
+
 
 def gdscheck_facts(document: Document) -> GdscheckFacts:
     return GdscheckFacts(

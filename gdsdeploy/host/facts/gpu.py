@@ -31,6 +31,8 @@ class DriverFacts:
     trees: Mapping[str, Maybe[str]]
     #: names in /usr/src that begin with nvidia
     sources: Maybe[Tuple[str, ...]]
+    #: the driver's registry, from ``RegistryDwords`` of ``params``: key in lower case → value; None: no driver runs
+    registry: Maybe[Optional[Mapping[str, int]]] = None
 
     def tree_digest(self, path: str) -> Maybe[Optional[str]]:
         """The digest of the source tree at ``path``, None if it is not on this host."""
@@ -79,16 +81,18 @@ def driver_facts(document: Document) -> DriverFacts:
     text = document.text(NVIDIA + "/version")
     version = if_present(text, _version)
     gpus = with_default(document.names(NVIDIA + "/gpus"), ())
+    params = if_present(document.text(NVIDIA + "/params"), _params)
     return DriverFacts(
         version=version,
         # libcufile decides by the same words.
         flavour=if_present(version, lambda _: OPEN if "Open Kernel Module" in str(text) else PROPRIETARY),
         module=module_facts(document, "nvidia"),
-        params=if_present(document.text(NVIDIA + "/params"), _params),
+        params=params,
         gpus=gpus,
         models={name: _model(document, name) for name in gpus} if isinstance(gpus, tuple) else {},
         trees={path: document.tree(path) for path in document.paths("trees")},
         sources=with_default(document.names(SOURCES + "/nvidia*"), ()),
+        registry=if_present(params, _registry),
     )
 
 
@@ -107,6 +111,29 @@ def _model(document: Document, name: str) -> Maybe[str]:
 def _params(text: str) -> Mapping[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
+
+
+def _registry(params: Mapping[str, str]) -> Maybe[Mapping[str, int]]:
+    words = params.get("RegistryDwords")
+    return Unknown(f"{NVIDIA}/params has no RegistryDwords") if words is None else registry(words)
+
+
+def registry(text: str) -> Mapping[str, int]:
+    """``NVreg_RegistryDwords`` as the driver reads it: ``KEY=VALUE;…``, keys in any case, the last of each counts.
+
+    The driver removes spaces, ignores what isn't one pair, and reads a value like C's strtoul with base 0.
+    """
+    pairs = [part.split("=") for part in text.replace(" ", "").split(";")]
+    return {pair[0].lower(): _strtoul(pair[1]) for pair in pairs if len(pair) == 2 and all(pair)}
+
+
+def _strtoul(text: str) -> int:
+    """The number at the start of ``text``, 0 without one: hexadecimal after 0x, octal after 0, else decimal."""
+    match = re.match(r"0[xX]([0-9a-fA-F]{1,16})|(0[0-7]{0,20})|([1-9][0-9]{0,18})", text)
+    if not match:
+        return 0
+    hexadecimal, octal, decimal = match.groups()
+    return int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
 
 
 def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:

@@ -94,10 +94,12 @@ def _cpu(document: Document) -> Maybe[Optional[Tuple[str, int]]]:
     lines = document.lines("/proc/cpuinfo")
     if not isinstance(lines, tuple):
         return why_not(lines, "there is no /proc/cpuinfo")
-    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines[:2])]
+    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+    # Arm's lines are others, and this fact is about x86 only.
+    pairs = [pair for pair in pairs if not pair[0].startswith("CPU ")][:2]
     if [key for key, _ in pairs] == ["vendor_id", "cpu family"] and pairs[1][1].isdigit():
         return pairs[0][1], int(pairs[1][1])
-    return None if not lines else Unknown("/proc/cpuinfo is not understood: {}".format("; ".join(lines[:2])))
+    return None if not pairs else Unknown("/proc/cpuinfo is not understood: {}".format("; ".join(lines[:2])))
 
 
 def is_gpu(function: Function) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterator, Mapping, Tuple
+from typing import Dict, FrozenSet, Iterator, Mapping, Optional, Tuple
 
 from ..paths import EFI, SECURE_BOOT
 from .document import Document
 from .kernel_log import KernelLog, any_messages, kernel_log
-from .unknown import Maybe, Unknown, when_known, why_not
+from .unknown import Maybe, Unknown, if_present, when_known, why_not
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class OsFacts:
     name: Maybe[str]
     pretty_name: Maybe[str]
     machine: Maybe[str]
+    #: implementer and part of an Arm processor; None: the kernel names none, as on x86
+    core: Maybe[Optional[Tuple[int, int]]] = None
 
 
 @dataclass(frozen=True)
@@ -45,28 +47,46 @@ class KernelFacts:
     lockdown: Maybe[str]
     #: bits of /proc/sys/kernel/tainted
     tainted: Maybe[int]
+    #: the parameter ``multipath`` of nvme_core; None: not loaded, or built without it
+    nvme_multipath: Maybe[Optional[bool]] = None
 
     def option(self, name: str) -> Maybe[str]:
         """A configuration option; one that the configuration does not mention is off."""
         return self.config if isinstance(self.config, Unknown) else self.config.get(name, "n")
 
 
+NVME_MULTIPATH = "/sys/module/nvme_core/parameters/multipath"
 _BY_MAJOR = ("rhel", "rocky", "almalinux")
 
 
 def os_facts(document: Document) -> OsFacts:
     text = document.text("/etc/os-release")
-    machine = document.host("uname", "machine")
+    machine, core = document.host("uname", "machine"), _core(document)
     if not isinstance(text, str):
         reason = why_not(text, "there is no /etc/os-release")
-        return OsFacts(reason, reason, machine)
+        return OsFacts(reason, reason, machine, core)
     values = _os_release(text)
     name: Maybe[str] = Unknown("/etc/os-release has no ID and VERSION_ID")
     if values.get("ID") and values.get("VERSION_ID"):
         version = values["VERSION_ID"]
         # A profile names the major number of these: 9.4 and 9.6 are one release.
         name = values["ID"] + "-" + (version.split(".")[0] if values["ID"] in _BY_MAJOR else version)
-    return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine)
+    return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine, core)
+
+
+def _core(document: Document) -> Maybe[Optional[Tuple[int, int]]]:
+    lines = document.lines("/proc/cpuinfo")
+    if not isinstance(lines, tuple):
+        return why_not(lines, "there is no /proc/cpuinfo")
+    if not document.looked_for("/proc/cpuinfo", "CPU part"):
+        return Unknown("the processor's part was not collected")
+    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
+    shown = [dict(pairs).get(key) for key in ("CPU implementer", "CPU part")]
+    if not any(shown):
+        return None
+    if not all(re.match(r"0x[0-9a-f]{1,8}$", value or "") for value in shown):
+        return Unknown(f"/proc/cpuinfo is not understood: implementer {shown[0]}, part {shown[1]}")
+    return int(str(shown[0]), 16), int(str(shown[1]), 16)
 
 
 def _os_release(text: str) -> Dict[str, str]:
@@ -100,6 +120,7 @@ def kernel_facts(document: Document) -> KernelFacts:
         secure_boot=_secure_boot(document),
         lockdown=_lockdown(document),
         tainted=_tainted(document),
+        nvme_multipath=if_present(document.line(NVME_MULTIPATH), _yes_or_no),
     )
 
 
@@ -152,6 +173,10 @@ def _lockdown(document: Document) -> Maybe[str]:
         return text
     mode = re.search(r"\[(\w+)\]", text or "[none]")
     return mode.group(1) if mode else Unknown(f"/sys/kernel/security/lockdown says {text!r}")
+
+
+def _yes_or_no(text: str) -> Maybe[bool]:
+    return text == "Y" if text in ("Y", "N") else Unknown(f"{NVME_MULTIPATH} says {text!r}")
 
 
 def _tainted(document: Document) -> Maybe[int]:

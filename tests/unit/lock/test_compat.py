@@ -89,7 +89,16 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [{"mode": "p2pdma", "driver": "565.57.01"}, {}],
     ),
     "p2pdma-libcufile": ([{"mode": "p2pdma"}], [{"mode": "p2pdma", "libcufile": "1.13.0.11"}]),
-    "p2pdma-x86": ([{"mode": "p2pdma", "arch": "aarch64"}], [{"mode": "p2pdma"}]),
+    "p2pdma-grace": (
+        [{"mode": "p2pdma", "arch": "aarch64", "gpu": gpu} for gpu in ("ampere", "hopper")],
+        [{"mode": "p2pdma", "arch": "aarch64", "gpu": gpu} for gpu in ("grace-hopper", "blackwell")]
+        + [{"mode": "p2pdma", "arch": "aarch64"}, {"mode": "p2pdma", "gpu": "ampere"}]
+        + [{"arch": "aarch64", "gpu": "ada"}],
+    ),
+    "p2pdma-driver-595": (
+        [{"mode": "p2pdma", "driver": driver} for driver in ("570.211.01", "580.178.04", "590.48.01")],
+        [{"mode": "p2pdma", "driver": "595.71.05"}, {"driver": "580.178.04"}],
+    ),
     "p2pdma-kernel": (
         [{"mode": "p2pdma", "kernel": "6.1.176"}],
         [{"mode": "p2pdma", "kernel": "6.2"}, {"mode": "p2pdma", "kernel": "5.14.0", "family": "rhel"}],
@@ -122,7 +131,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "p2pdma-rhel-9.5": (
         [{"mode": "p2pdma", "family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5"}],
         [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-427.13.1.el9_4", "5.14.0-570.el9")]
-        + [{"family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5"}],
+        + [{"family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5"}]
+        + [{"mode": "p2pdma", "family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5", "arch": "aarch64"}],
     ),
     "p2pdma-rhel-kernel": (
         [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-362.8.1.el9_3", "4.18.0-553.el8")],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.converge import p2pdma
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.inventory import load_order
 from gdsdeploy.errors import FleetInvalid
@@ -43,17 +44,47 @@ def test_to_p2pdma() -> None:
     assert changes["package in the lock"] == ("nvidia-fs-dkms nvidia-fs-dkms-1", "", "lock")
     assert changes["module loaded at boot"] == ("nvidia-fs", "", "provision")
     assert changes["properties.use_pci_p2pdma in cufile.json"] == ("false", "true", "provision")
-    assert "RMForceStaticBar1=1" in changes["profiles.gds.driver.options in the fleet file"][1]
-    assert changes["modprobe.d on the hosts, then their initramfs"][1:] == ("options nvme_core multipath=N", "you")
+    words = "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
+    assert changes["NVreg_RegistryDwords of nvidia in modprobe.d"] == ("", words, "provision")
+    assert changes["nvme_core in modprobe.d"] == ("", "multipath=N", "provision")
+    assert changes["kernel command line"][2] == "you"
     assert (migration_plan.reboot, migration_plan.obstacles) == (True, ())
     assert migration_plan.steps[-1].where == "reboot"
 
 
-def test_options_that_are_there_are_no_step() -> None:
-    driver = {"options": {"NVreg_RegistryDwords": "RMForceStaticBar1=1;"}}
-    assert not any("driver.options" in step.where for step in planned("p2pdma", "none", driver=driver).steps)
+def test_options_of_the_fleet_file_stay_and_are_completed() -> None:
+    driver = {"options": {"NVreg_RegistryDwords": "rmforcestaticbar1=1; X=2"}}
+    changes = steps(planned("p2pdma", "none", driver=driver, gpu="ampere"))
+    assert changes["NVreg_RegistryDwords of nvidia in modprobe.d"] == (
+        "rmforcestaticbar1=1; X=2",
+        "rmforcestaticbar1=1; X=2;RmForceDisableIomapWC=1;ForceP2P=0;",
+        "provision",
+    )
     back = steps(planned("nvidia-fs", "none", driver=driver, mode="p2pdma"))
     assert back["profiles.gds.driver.options in the fleet file"][1] == "", "and they go with the mode"
+    assert back["nvme_core in modprobe.d"] == ("multipath=N", "", "provision")
+    complete = {"options": {"NVreg_RegistryDwords": "RMForceStaticBar1=1;RmForceDisableIomapWC=1"}}
+    assert not any("RegistryDwords" in step.where for step in planned("p2pdma", "none", driver=complete).steps)
+
+
+def test_grace_needs_no_options() -> None:
+    changes = steps(planned("p2pdma", "none", arch="aarch64", gpu="grace-hopper"))
+    assert changes["profiles.gds.mode in the fleet file"][1] == "p2pdma"
+    assert not [where for where in changes if "modprobe.d" in where or where == "kernel command line"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        ("hopper", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"),
+        ("ada", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;ForceP2P=0;"),
+        (None, "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"),
+    ],
+)
+def test_the_registry_of_a_profile_in_p2pdma_mode(gpu: str | None, words: str) -> None:
+    profile = fleet(mode="p2pdma", gpu=gpu).profiles["gds"]
+    assert p2pdma.driver_options(profile) == {"NVreg_RegistryDwords": words}
+    assert p2pdma.driver_options(fleet(gpu=gpu).profiles["gds"]) == {}
 
 
 def test_what_stands_against_a_mode_is_said() -> None:

@@ -44,6 +44,7 @@ blacklist nvidia-peermem
 def test_texts() -> None:
     assert modprobe_conf(DESIRED) == PEERMEM
     assert modprobe_conf(Desired("x", modules=["nvidia"], rdma="dmabuf")) == DMABUF
+    assert modprobe_conf(Desired("x", p2pdma=True)).splitlines()[-1] == "options nvme_core multipath=N"
     assert modules_load_conf(DESIRED) == (
         "# Rendered by gdsdeploy; changes here are overwritten."
         " Order matters: nvidia before what links against it.\nnvidia\nnvidia-fs\n"

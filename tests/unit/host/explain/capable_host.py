@@ -131,7 +131,9 @@ def both(*changes: Change) -> Change:
 
 def p2pdma(document: Document) -> None:
     """What this mode needs of kernel, driver and configuration, with a libcufile that has it."""
-    config(properties={"use_pci_p2pdma": True})(document)
+    config(properties={"use_pci_p2pdma": True}, block={"nvme": {"use_pci_p2pdma": True}})(document)
+    file("/sys/module/nvme_core/parameters/multipath", "N\n")(document)
+    driver("Open Kernel Module for x86_64  595.71.05  Release Build")(document)
     document["excerpts"][f"/boot/config-{RELEASE}"]["lines"].append("CONFIG_PCI_P2PDMA=y")
     document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T pci_p2pdma_add_resource")
     params = document["files"]["/proc/driver/nvidia/params"]

@@ -12,6 +12,7 @@ import pytest
 from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, NVIDIA_FS, Cause, explain
 from gdsdeploy.host.explain import Path as Taken
 from gdsdeploy.host.facts import Unknown, facts_from
+from tests.unit.host.explain import p2pdma_hosts as hosts
 from tests.unit.host.explain.capable_host import (
     GPU,
     H100,
@@ -32,26 +33,15 @@ from tests.unit.host.explain.capable_host import (
     in_folder,
     mountinfo,
     over,
-    p2pdma,
     with_gpu,
 )
+from tests.unit.host.explain.p2pdma_hosts import p2p
 
 DOCS = Path(__file__).parents[4] / "docs" / "explain.md"
 UNLOADED = absent("files", "/sys/module/nvidia_fs/version")
 NO_DRIVER = absent("files", "/proc/driver/nvidia/version")
 NVME = "0000:00:02.0"
 NOT_PROVEN = "not proven"
-
-
-def asking_p2pdma(document: Document) -> None:
-    """P2PDMA mode is asked for, everything for it is there, and nvidia-fs cannot take its place."""
-    p2pdma(document)
-    hooks_gone(document)
-    document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T pci_p2pdma_add_resource")
-
-
-def on_amd(document: Document) -> None:
-    document["excerpts"]["/proc/cpuinfo"]["lines"] = ["vendor_id\t: AuthenticAMD", "cpu family\t: 25"]
 
 
 def second(record: Document, path: str = "/home/u/cufile.json") -> Change:
@@ -174,12 +164,116 @@ def gpu() -> Document:
     return with_gpu(capable())
 
 
-def p2p() -> Document:
-    document = gpu()
-    asking_p2pdma(document)
-    on_amd(document)
-    return document
-
+ROW, FULL = hosts.row, "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
+#: More of P2PDMA: kernel, driver, keys, storage other than a local disk, Grace.
+P2PDMA_FAULTS = {
+    "kernel before 6.2": Fault(
+        "kernel.old-p2pdma", COMPAT, hosts.kernel("5.15.0-91-generic"), "5.15.0", p2p, "uname -r: 5.15"
+    ),
+    "kernel that NVIDIA excludes": Fault(
+        "kernel.old-p2pdma",
+        COMPAT,
+        both(hosts.kernel("5.14.0-503.11.1.el9_5.x86_64"), hosts.symbol("p2pdma_pgmap_ops")),
+        "RHEL 9.5",
+        p2p,
+    ),
+    "kernel with a backport": Fault(
+        "", "p2pdma", both(hosts.kernel("5.14.0-427.13.1.el9_4.x86_64"), hosts.symbol("p2pdma_pgmap_ops")), base=p2p
+    ),
+    "kernel without ZONE_DEVICE": Fault(
+        "kernel.no-zone-device",
+        COMPAT,
+        lambda document: document["excerpts"][f"/boot/config-{RELEASE}"]["lines"].remove("CONFIG_ZONE_DEVICE=y"),
+        base=p2p,
+    ),
+    "another value of static BAR1": Fault(
+        "driver.no-static-bar1",
+        COMPAT,
+        hosts.registry("RMForceStaticBar1=10;RmForceDisableIomapWC=1"),
+        base=p2p,
+        evidence="RMForceStaticBar1=10",
+    ),
+    "static BAR1 by the driver's choice": Fault(
+        "driver.no-static-bar1", NOT_PROVEN, hosts.registry("RMForceStaticBar1=2;RmForceDisableIomapWC=1;"), base=p2p
+    ),
+    "write-combined BAR1": Fault(
+        "driver.iomap-wc", COMPAT, hosts.registry("RMForceStaticBar1=1;"), base=p2p, evidence="RMForceStaticBar1=1;"
+    ),
+    "registry as the driver reads it": Fault(
+        "", "p2pdma", hosts.registry("rmforcestaticbar1 = 0x1; X=1=2;RMFORCEDISABLEIOMAPWC=01"), base=p2p
+    ),
+    "GPU before Hopper": Fault(
+        "driver.force-p2p", COMPAT, hosts.model("NVIDIA A100-SXM4-80GB"), "ForceP2P isn't 0", p2p, "RegistryDwords"
+    ),
+    "GPU before Hopper with ForceP2P": Fault(
+        "", "p2pdma", both(hosts.model("NVIDIA L40S"), hosts.registry(FULL + "ForceP2P=0;")), base=p2p
+    ),
+    "driver that leaks with static BAR1": Fault(
+        "driver.static-bar1-leak",
+        "p2pdma",
+        driver("Open Kernel Module for x86_64  580.159.04  Release Build"),
+        "580.159.04",
+        p2p,
+        "580.159.04",
+    ),
+    "multipath that no disk uses": Fault(
+        "nvme.multipath", NOT_PROVEN, file(hosts.MULTIPATH, "Y\n"), base=p2p, evidence="multipath: Y"
+    ),
+    "the key of the mode alone": Fault(
+        "cufile.p2pdma-half-set",
+        COMPAT,
+        config(properties={"use_pci_p2pdma": True}),
+        "block.nvme.use_pci_p2pdma isn't true",
+        p2p,
+        "block.nvme.use_pci_p2pdma is not true",
+    ),
+    "the key of the disk alone": Fault(
+        "cufile.p2pdma-half-set",
+        COMPAT,
+        config(block={"nvme": {"use_pci_p2pdma": True}}),
+        "properties.use_pci_p2pdma isn't true",
+        p2p,
+    ),
+    "the key of a disk for RAID": Fault(
+        "cufile.p2pdma-half-set",
+        COMPAT,
+        both(hosts.kernel("7.1.0"), hosts.md("raid0", nvme=True)),
+        "block.raid.use_pci_p2pdma isn't true",
+        p2p,
+    ),
+    "RAID 0": Fault("storage.raid-kernel", COMPAT, hosts.md("raid0"), "from kernel 7.1 on", p2p, "md/level: raid0"),
+    "RAID 0 on a new kernel": Fault("", "p2pdma", both(hosts.kernel("7.1.0"), hosts.md("raid0")), base=p2p),
+    "RAID 1": Fault(
+        "storage.raid-kernel",
+        COMPAT,
+        both(hosts.kernel("7.1.0"), hosts.md("raid1", raid1=True)),
+        "from kernel 7.2 on",
+        p2p,
+    ),
+    "virtiofs without its row": Fault("cufile.unconfirmed", COMPAT, hosts.asking_virtiofs, base=p2p),
+    "virtiofs by nvidia-fs": Fault("filesystem.p2pdma-only", COMPAT, both(hosts.virtiofs, config())),
+    # --- Grace, and other machines that are not x86
+    "Grace": Fault("", "p2pdma", lambda document: None, base=hosts.grace),
+    "Grace by its core": Fault("", "p2pdma", hosts.model("NVIDIA H100"), base=hosts.grace),
+    "Grace with RAID 0": Fault("", "p2pdma", hosts.md("raid0"), base=hosts.grace),
+    "Grace without the link": Fault("cufile.unconfirmed", COMPAT, ROW("NVMe", "compat"), base=hosts.grace),
+    "Grace without rows": Fault("cufile.unconfirmed", NOT_PROVEN, hosts.no_rows, base=hosts.grace),
+    "Grace with addresses passed through": Fault(
+        "platform.iommu", NOT_PROVEN, lambda document: hosts.translated(document, "identity"), base=hosts.grace
+    ),
+    "Grace with another memory mode": Fault(
+        "gpu.memory-mode",
+        NOT_PROVEN,
+        lambda document: document["files"].update(
+            {hosts.PARAMS: document["files"][hosts.PARAMS].replace('Mode: ""', 'Mode: "odd"', 1)}
+        ),
+        base=hosts.grace,
+        evidence="odd",
+    ),
+    "Arm that isn't Grace": Fault(
+        "platform.not-grace", NOT_PROVEN, lambda document: hosts.arm(document, "0x41", "0xd0c"), base=p2p
+    ),
+}
 
 #: What a fault's mount is broken by when compat mode is not allowed, or refused for other reasons.
 FAULTS = {
@@ -609,11 +703,12 @@ FAULTS = {
     ),
     "BAR1 too small for static BAR1": Fault("gpu.small-bar1", COMPAT, bars(bar(1 << 24, 1 << 28)), "256 MiB", base=p2p),
     "IOMMU with P2PDMA": Fault("platform.iommu", COMPAT, iommu(NVME, "DMA"), base=p2p),
+    "IOMMU of the GPU with P2PDMA": Fault("platform.iommu", COMPAT, iommu(GPU, "DMA"), base=p2p),
     "multipath": Fault(
-        "storage.not-local",
+        "nvme.multipath",
         COMPAT,
         in_folder("virtual/nvme-subsystem/nvme-subsys0/nvme0n1"),
-        "nvme-multipath",
+        "NVMe multipath device",
         base=p2p,
         evidence="nvme_core/parameters/multipath",
     ),
@@ -626,6 +721,7 @@ FAULTS = {
         base=p2p,
         evidence="8086",
     ),
+    **P2PDMA_FAULTS,
 }
 
 

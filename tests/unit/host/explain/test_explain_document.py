@@ -26,7 +26,8 @@ from tests.unit.host.explain.capable_host import (
     with_gpu,
     with_libcufile,
 )
-from tests.unit.host.explain.test_explain_causes import NVME, on_amd
+from tests.unit.host.explain.p2pdma_hosts import on_amd
+from tests.unit.host.explain.test_explain_causes import NVME
 
 
 def kinds(document: Document) -> dict[str, Kind]:

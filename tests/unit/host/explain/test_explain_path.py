@@ -207,6 +207,7 @@ def test_p2pdma_that_is_asked_for_in_vain_leaves_nvidia_fs() -> None:
         "kernel.no-p2pdma-symbol",
         "cufile.no-p2pdma",
         "driver.no-static-bar1",
+        "driver.iomap-wc",
         "nvme.no-hooks",
     ]
 

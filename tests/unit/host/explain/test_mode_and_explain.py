@@ -1,0 +1,88 @@
+"""``gdsdeploy mode`` and ``gdsdeploy explain`` never contradict each other: a table of hosts with one fault each."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsdeploy.host.explain import COMPAT, DIRECT
+from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause
+from gdsdeploy.host.explain.mechanisms import Mechanism, choose, mechanisms
+from gdsdeploy.host.explain.rules import needs
+from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
+from tests.unit.host.explain import p2pdma_hosts as hosts
+from tests.unit.host.explain.capable_host import GPU, Document, both, with_gpu
+from tests.unit.host.explain.test_explain_causes import FAULTS, explained
+
+#: Causes of one mount or of cufile.json, which ``mode`` leaves to provision.
+OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
+#: What the two say about the same thing: the hooks of one driver, or of any.
+HOOKS = ("no-hooks", "other-hooks", "not-registered")
+NAMES = sorted(FAULTS)
+
+
+def faulty(name: str) -> Document:
+    fault = FAULTS[name]
+    document = fault.base()
+    if GPU not in document["listings"]["/sys/bus/pci/devices"]:
+        with_gpu(document)
+    fault.change(document)
+    return document
+
+
+def of_storage(facts: HostFacts) -> dict[str, Mechanism]:
+    return {one.name: one for one in mechanisms(facts) if one.name in (NVIDIA_FS, P2PDMA)}
+
+
+def of_host(cause: Cause) -> bool:
+    about_disk = (cause.id == "platform.iommu" and GPU not in cause.what) or "NVMe multipath device" in cause.what
+    return not (cause.id.startswith(OF_MOUNTS) or cause.id.endswith(HOOKS) or about_disk)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_that_explain_expects_is_usable(name: str) -> None:
+    document = faulty(name)
+    facts, path = facts_from(document), explained(document)
+    if path.path in DIRECT:
+        offered = of_storage(facts)[str(path.path)]
+        assert offered.usable is True, offered
+        assert choose(facts).mode in DIRECT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_mode_refuses_is_not_the_path_of_a_mount(name: str) -> None:
+    document = faulty(name)
+    facts, path = facts_from(document), explained(document)
+    for mechanism in of_storage(facts).values():
+        if mechanism.usable is False:
+            assert path.path != mechanism.name
+    if choose(facts).mode == COMPAT:
+        assert path.path not in DIRECT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_obstacle_of_the_host_is_one_for_both(name: str) -> None:
+    document = faulty(name)
+    facts, path = facts_from(document), explained(document)
+    offered = of_storage(facts)
+    reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
+    causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
+    assert [cause.what for cause in causes if cause.what not in reasons] == []
+    if path.path == COMPAT and causes and FAULTS[name].base in (hosts.p2p, hosts.grace):
+        assert offered[P2PDMA].usable is False
+    if path.path == COMPAT:
+        mode = P2PDMA if FAULTS[name].base in (hosts.p2p, hosts.grace) else NVIDIA_FS
+        refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
+        assert [cause for cause in refused if cause not in path.causes] == []
+
+
+def test_p2pdma_is_chosen_and_taken_where_all_of_it_is_there() -> None:
+    for host in (hosts.p2p, hosts.grace):
+        document = host()
+        assert choose(facts_from(document)).mode == explained(document).path == P2PDMA
+
+
+def test_grace_without_rows_is_unknown_to_both() -> None:
+    document = hosts.grace()
+    both(hosts.no_rows, lambda changed: changed["excerpts"].pop("/proc/cpuinfo"))(document)
+    assert isinstance(choose(facts_from(document)).mode, Unknown)
+    assert isinstance(explained(document).path, Unknown)
