@@ -10,7 +10,7 @@ from ..facts import HostFacts, Unknown, as_dict
 from ..facts.storage import Mount
 from . import blocks
 from .cause import Path
-from .filesystem import LOCAL, NETWORK, UNJUDGED
+from .filesystem import NATIVE
 from .kinds import Kind, kinds
 from .path import path_of
 
@@ -74,7 +74,7 @@ def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
     mounts = facts.storage.mounts
     by_point = {} if isinstance(mounts, Unknown) else mounts
     for mount in sorted(by_point.values(), key=lambda mount: mount.mount_point):
-        if mount.filesystem in (*LOCAL, *NETWORK, *UNJUDGED) or not UNINTERESTING.match(mount.filesystem):
+        if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
 

@@ -25,6 +25,9 @@ HOOKS = {
     "beegfs": ("beegfs_v1_register_nvfs_dma_ops",),
     "mmfslinux": ("ibm_scale_v1_register_nvfs_dma_ops",),
     "scatefs": ("scatefs_register_nvfs_dma_ops",),
+    "sfxvdriver": ("sfxv_v1_register_nvfs_dma_ops",),
+    "nvmeib_common": ("nvmesh_v1_register_nvfs_dma_ops",),
+    "scsi_mod": ("scsi_v1_register_dma_scsi_ops",),
 }
 REFERENCES = {
     "rpcrdma": reference.NFS,
