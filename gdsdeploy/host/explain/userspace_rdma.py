@@ -87,7 +87,9 @@ def row_of(facts: HostFacts, label: str) -> Optional[Row]:
     logged = facts.gdscheck.logged
     report = logged if isinstance(logged, Report) else facts.gdscheck.report
     has_gpu = not isinstance(facts.pci.gpus, Unknown) and bool(facts.pci.gpus)
-    return report.storage.get(label) if has_gpu and isinstance(report, Report) else None
+    row = report.storage.get(label) if has_gpu and isinstance(report, Report) else None
+    # Rows of a report that isn't whole claim nothing.
+    return row if row is not None and row.supported is not None else None
 
 
 def _is_direct(row: Row) -> bool:
