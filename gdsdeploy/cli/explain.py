@@ -16,6 +16,7 @@ from gdsdeploy.host.facts.evidence_file import is_bundle
 from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.ssh import evidence_file
 from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.validate import support
 from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_machine
 
 
@@ -32,6 +33,13 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_
     help="Explain saved evidence; no host is asked.",
 )
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
+@click.option(
+    "--support", is_flag=True, help="Show which paths a filesystem (or all) can take instead, without a host."
+)
+@click.option("--mode", metavar="MODE", help="With --support: nvidia-fs, p2pdma, peermem, dmabuf or compat.")
+@click.option("--libcufile", metavar="V", help="With --support: this release of libcufile, e.g. 1.15.")
+@click.option("--kernel", metavar="K", help="With --support: this kernel, e.g. 6.8.")
+@click.option("--gpu", metavar="CLASS", help="With --support: this class of GPUs, e.g. hopper.")
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
 def command(
@@ -42,6 +50,7 @@ def command(
     error: str | None,
     timeout: float,
     as_json: bool,
+    **query: str | None,
 ) -> None:
     """Explain why I/O on a mount doesn't take the direct path.
 
@@ -63,7 +72,15 @@ def command(
       gdsdeploy explain --evidence gpu1.json
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
+      gdsdeploy explain --support                    # every filesystem and mode: docs/support.md
+      gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
+    if query.pop("support"):
+        options.require(mount is None and evidence is None and error is None, "--support takes a FILESYSTEM only")
+        _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
+        return
+    given = [f"--{name}" for name, value in query.items() if value is not None]
+    options.require(not given, "{} needs --support".format(" and ".join(given)))
     if error is not None:
         options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
         _error(error, as_json)
@@ -97,6 +114,17 @@ def _explanation(
 def _is_bundle(file: Path) -> bool:
     with evidence_file.evidence_errors():
         return is_bundle(str(file))
+
+
+def _support(filesystem: str, query: dict[str, str], as_json: bool) -> None:
+    try:
+        rows = support.matrix(filesystem, **query)
+    except support.UnknownNameError as unknown:
+        raise GdsError(unknown.message, hint=unknown.hint) from None
+    if as_json:
+        console.json(support.as_document(rows))
+    else:
+        console.data(support.render(rows))
 
 
 def _error(code: str, as_json: bool) -> None:
