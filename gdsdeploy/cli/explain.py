@@ -79,8 +79,8 @@ def command(
         options.require(mount is None and evidence is None and error is None, "--support takes a FILESYSTEM only")
         _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
         return
-    given = [f"--{name}" for name, value in query.items() if value is not None]
-    options.require(not given, "{} needs --support".format(" and ".join(given)))
+    options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
+    options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
         options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
         _error(error, as_json)

@@ -156,6 +156,7 @@ def _device(kind: str) -> Device:
         transport="rdma" if fabric else "pcie",
         pci_address="" if fabric else _DISK,
         dm_uuid="",
+        dm_targets=(),
         md_level="",
         integrity=False,
         udev_usage="filesystem",
@@ -163,6 +164,7 @@ def _device(kind: str) -> Device:
         ext4_options=("data=ordered",),
         ext4_features=(),
         requests=1024,
+        read_ahead=128,
     )
     if kind != MD:
         return disk
@@ -183,7 +185,10 @@ def _config(mode: str) -> Mapping[str, Any]:
 
 
 def _report(libcufile: str, model: str) -> Report:
-    """Of libcufile only what it says of the GPU: its rows about storage are what the rules have to find out."""
+    """The row of libcufile about the GPU alone.
+
+    Its rows about storage are missing, because the rules have to decide that themselves.
+    """
     gpus = (Gpu(0, model, gds=True, bar_mib=1 << 17),)
     return Report(libcufile, "", "", {}, {}, {}, {}, gpus, {}, (), (), True, 0, "direct")
 

@@ -96,10 +96,10 @@ def _rows(query: Query, modes: tuple[str, ...], *, all_rows: bool) -> Iterator[S
 
 
 def _check(what: str, name: str, names: Iterable[str]) -> None:
-    known = tuple(names)
-    if name and name not in known:
-        problem = f"there is no {what} {name!r}{did_you_mean(name, known)}"
-        raise UnknownNameError(problem, hint="It's one of: {}".format(", ".join(known)))
+    choices = tuple(names)
+    if name and name not in choices:
+        problem = f"there is no {what} {name!r}{did_you_mean(name, choices)}"
+        raise UnknownNameError(problem, hint="It's one of: {}".format(", ".join(choices)))
 
 
 def _row(query: Query) -> Support:

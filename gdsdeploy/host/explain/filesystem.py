@@ -10,7 +10,7 @@ from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
 from ..gdscheck import Report
-from . import blocks, config, quote, reference
+from . import blocks, config, quote, reference, registration
 from .cause import NVIDIA_FS, Cause, Condition, numbers
 from .rules import DIRECT, NOTES, USABLE, rule
 
@@ -27,13 +27,13 @@ NETWORK = {
 }
 LOCAL = ("ext4", "xfs")
 #: Read directly by libcufile's own RDMA (userspace_rdma.py), and through P2PDMA only (p2pdma.py).
-USERSPACE, VIRTUAL = ("wekafs",), "virtiofs"
+USERSPACE, P2PDMA_ONLY = ("wekafs",), ("virtiofs",)
 #: No document says what its direct path needs.
 PANFS = "panfs"
 #: Filesystems that cuFile may read directly; all others are in compat mode, if libcufile takes their files at all.
-NATIVE = (*LOCAL, *NETWORK, *USERSPACE, VIRTUAL, PANFS)
+NATIVE = (*LOCAL, *NETWORK, *USERSPACE, *P2PDMA_ONLY, PANFS)
 #: First release of libcufile with a path to these filesystems.
-SINCE = {VIRTUAL: (1, 16), PANFS: (1, 19), "scatefs": (1, 14)}
+SINCE = {"virtiofs": (1, 16), PANFS: (1, 19), "scatefs": (1, 14)}
 
 
 class Filesystem(NamedTuple):
@@ -116,22 +116,24 @@ def _panfs(facts: HostFacts) -> Condition:
 
 
 @rule(USABLE, 40)
-def taken(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """Releases that don't know a filesystem refuse to register its files, also in compat mode."""
     if mount is None or mount.filesystem in NATIVE:
         return
     name, since, release = mount.filesystem, without_direct_path(mount.filesystem).since, config.library(facts)
     if since and release is not None:
-        what = f"libcufile {release} takes no files on {name}: {since} is the first release with compat mode for it"
+        what = (
+            f"libcufile {release} takes no files on {name}, so {registration.failure(facts)}: {since} is the first to"
+        )
         fix = f"install libcufile {since} or newer, or keep the data on ext4 or XFS"
-        cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.COMPATIBILITY)
+        cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.HANDLE_REGISTER)
         yield Condition(when_known(release, lambda version: numbers(version) >= numbers(since)), cause)
 
 
 @rule(NVIDIA_FS, 30)
 def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """nvidia-fs has no part in virtiofs."""
-    if mount is not None and mount.filesystem == VIRTUAL:
+    if mount is not None and mount.filesystem in P2PDMA_ONLY:
         what = "cuFile reads virtiofs directly through P2PDMA only, and P2PDMA isn't in use here"
         fix = "set properties.use_pci_p2pdma and fs.virtiofs.use_pci_p2pdma to true; the server must support it too"
         yield Condition(False, Cause("filesystem.p2pdma-only", what, fix, quote.mount(mount), reference.PARAMETERS))

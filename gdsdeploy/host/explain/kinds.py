@@ -54,9 +54,11 @@ class Kind:
 
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
     """Every kind that this host's libcufile prints; those that depend on the release where it isn't known, too."""
-    found = tuple(Kind(label, _has(facts, label), _path(facts, label), _row(facts, label)) for label in _labels(facts))
+    storage_kinds = tuple(
+        Kind(label, _has(facts, label), _path(facts, label), _row(facts, label)) for label in _labels(facts)
+    )
     adapters = when_known(facts.peermem.rdma_devices, bool)
-    return (*found, Kind(RDMA, adapters, _rdma_path(facts), _row(facts, RDMA)))
+    return (*storage_kinds, Kind(RDMA, adapters, _rdma_path(facts), _row(facts, RDMA)))
 
 
 def _labels(facts: HostFacts) -> Iterator[str]:

@@ -109,16 +109,16 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
 
 def _memory(facts: HostFacts) -> Iterator[Condition]:
     """Access to the GPU's memory by the mechanism that cufile.json chooses."""
-    chosen = facts.cufile.setting("properties", PEER_TYPE, "nvidia_peermem")
-    if isinstance(chosen, Unknown):
-        yield Condition(chosen)
+    peer_type = facts.cufile.setting("properties", PEER_TYPE, "nvidia_peermem")
+    if isinstance(peer_type, Unknown):
+        yield Condition(peer_type)
         return
     by_type = {"nvidia_peermem": mechanisms.peer_memory, "dmabuf": mechanisms.dma_buf}
-    chosen = chosen if chosen in by_type else "nvidia_peermem"
-    other = next(name for name in by_type if name != chosen)
-    conditions = list(by_type[chosen](facts))
+    peer_type = peer_type if peer_type in by_type else "nvidia_peermem"
+    other = next(name for name in by_type if name != peer_type)
+    conditions = list(by_type[peer_type](facts))
     if weigh(conditions).holds is False and weigh(by_type[other](facts)).holds is True:
-        what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
+        what = f"libcufile uses {peer_type}, which this host can't use, though it can use {other}"
         fix = f"set properties.{PEER_TYPE} to {other}"
         evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
         yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
@@ -127,7 +127,7 @@ def _memory(facts: HostFacts) -> Iterator[Condition]:
 
 def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
     """An adapter that cufile.json names by an address, and that has a link."""
-    listed = _listed(facts, client, mount)
+    addresses = _addresses_of(facts, client, mount)
     names = "properties.rdma_dev_addr_list" + (f" or fs.{client.section}.{LIST}" if client else "")
     what = f"cufile.json names no RDMA adapter: neither {names} nor a mount table has an address"
     if client is None:
@@ -135,28 +135,28 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
     fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
     cause = Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
-    yield Condition(when_known(listed, bool), cause)
-    if isinstance(listed, Unknown) or not listed:
+    yield Condition(when_known(addresses, bool), cause)
+    if isinstance(addresses, Unknown) or not addresses:
         return
     interfaces = facts.network.rdma
     if isinstance(interfaces, Unknown):
         yield Condition(interfaces)
         return
-    named = [entry for entry in interfaces if any(own.address in listed for own in entry.addresses)]
-    shown = ", ".join(listed)
+    adapters = [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+    shown = ", ".join(addresses)
     what = f"no RDMA adapter of this host has an address that cufile.json lists: {shown}"
     cause = Cause("rdma.foreign-addresses", what, fix, quote.with_source(CUFILE, [shown]), reference.PARAMETERS)
-    yield Condition(bool(named), cause)
-    if named:
-        devices = ", ".join(dict.fromkeys(entry.device for entry in named))
+    yield Condition(bool(adapters), cause)
+    if adapters:
+        devices = ", ".join(dict.fromkeys(entry.device for entry in adapters))
         what = f"no port is active on the adapters that cufile.json lists: {devices}"
         fix = "connect the cable or repair the switch port, then look at the ports: rdma link"
-        evidence = tuple(f"/sys/class/infiniband/{entry.device}/ports: no port is ACTIVE" for entry in named)
+        evidence = tuple(f"/sys/class/infiniband/{entry.device}/ports: no port is ACTIVE" for entry in adapters)
         cause = Cause("rdma.no-link", what, fix, evidence[: quote.LINES], reference.USERSPACE_RDMA)
-        yield Condition(any(entry.active for entry in named), cause)
+        yield Condition(any(entry.active for entry in adapters), cause)
 
 
-def _listed(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Maybe[Tuple[str, ...]]:
+def _addresses_of(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Maybe[Tuple[str, ...]]:
     """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list."""
     config = facts.cufile.config
     if isinstance(config, Unknown):

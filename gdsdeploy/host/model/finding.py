@@ -13,7 +13,7 @@ UNKNOWN = "unknown"
 WAIVED = "waived"
 VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
 #: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
-PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
+PATHS = ("nvidia-fs", "p2pdma", "peermem", "dmabuf", "compat", "broken", "none")
 
 
 @dataclass(frozen=True)
