@@ -179,7 +179,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-@rule(NOTES, 50)
+@rule(NOTES, 70)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Writes take compat mode unless the filesystem's own key allows them."""
     client = CLIENTS.get(mount.filesystem)
