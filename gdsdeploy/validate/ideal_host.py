@@ -6,7 +6,7 @@ The support matrix (``support.py``) runs explain's rules on it.  It is facts, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,11 +18,12 @@ from gdsdeploy.host.facts.cufile import ACCEPTED
 from gdsdeploy.host.facts.gpu import OPEN, PROPRIETARY
 from gdsdeploy.host.facts.modules import ModuleFacts
 from gdsdeploy.host.facts.network import Address, RdmaInterface
-from gdsdeploy.host.facts.pci import DISPLAY, NVIDIA_VENDOR, NVME, Function
+from gdsdeploy.host.facts.pci import DISPLAY, NETWORK, NVIDIA_VENDOR, NVME, Function
 from gdsdeploy.host.facts.storage import MD, Device, Mount, StorageFacts
 from gdsdeploy.host.facts.storage import NVME as LOCAL
 from gdsdeploy.host.facts.storage import NVMEOF as FABRIC
-from gdsdeploy.host.gdscheck import Gpu, Report
+from gdsdeploy.host.gdscheck import Gpu, Report, Row
+from gdsdeploy.host.paths import NVIDIA
 
 #: Class of GPUs → the model that stands for it.
 GPUS = {
@@ -41,7 +42,8 @@ Part = Callable[[HostFacts], HostFacts]
 MOUNT = "/mnt/data"
 ADDRESS = "192.0.2.1"
 _BRIDGES = ("0000:00:01.0", "0000:01:00.0")
-_GPU, _DISK = "0000:03:00.0", "0000:04:00.0"
+_GPU, _DISK, _NIC = "0000:03:00.0", "0000:04:00.0", "0000:05:00.0"
+_PORTS = {_GPU: "0000:02:01.0", _DISK: "0000:02:02.0", _NIC: "0000:02:03.0"}
 _REGISTRY = "RMForceStaticBar1=1;ForceP2P=0;RmForceDisableIomapWC=1;"
 #: Devices below XFS, by the names that a query may use for them.
 DEVICES = {"nvmeof": FABRIC, "raid0": MD}
@@ -62,7 +64,7 @@ class Query:
 
 def ideal(query: Query) -> HostFacts:
     """Every part that the path of ``query.mode`` may need, but no other mechanism that could take its place."""
-    base, grace = _nothing(), query.gpu == GRACE
+    base, grace = _base(_REGISTRY), query.gpu == GRACE
     mount, uses_nvidia_fs = _mount(query.filesystem), query.mode == NVIDIA_FS
     model = GPUS[query.gpu]
     return replace(
@@ -81,7 +83,6 @@ def ideal(query: Query) -> HostFacts:
             version="580.95.05",
             flavour=OPEN,
             module=_module("nvidia", loaded=True),
-            params={"RegistryDwords": _REGISTRY},
             gpus=(_GPU,),
             models={_GPU: model},
         ),
@@ -106,23 +107,29 @@ def ideal(query: Query) -> HostFacts:
             adapters_dmabuf=("mlx5_ib",),
         ),
         cufile=replace(base.cufile, config=_config(query.mode), acceptance=ACCEPTED, library=query.libcufile),
-        gdscheck=replace(base.gdscheck, logged=_report(query.libcufile, model)),
+        gdscheck=replace(base.gdscheck, logged=_report(query, model)),
         storage=StorageFacts({MOUNT: mount}, {"nvme0": "rdma" if query.filesystem == "nvmeof" else "pcie"}),
         pci=replace(
             base.pci,
-            functions=(_function(_GPU, DISPLAY << 16, grace), _function(_DISK, NVME, grace)),
+            functions=(
+                _function(_GPU, DISPLAY << 16, grace),
+                _function(_DISK, NVME, grace),
+                replace(_function(_NIC, NETWORK << 16, grace), names=("mlx5_0",)),
+            ),
             gpus=(_function(_GPU, DISPLAY << 16, grace),),
-            acs=dict.fromkeys((*_BRIDGES, "0000:02:01.0", "0000:02:02.0"), 0),
+            acs=dict.fromkeys((*_BRIDGES, *_PORTS.values()), 0),
             cpu=None if grace else ("AuthenticAMD", 0x19),
         ),
         environment=replace(base.environment, container=None, variables={}, complete=True),
-        network=replace(base.network, rdma=(RdmaInterface("mlx5_0", "ens1", True, "", (Address(ADDRESS, 24),)),)),
+        network=replace(base.network, rdma=(RdmaInterface("mlx5_0", "ens1", True, _NIC, (Address(ADDRESS, 24),)),)),
     )
 
 
-@lru_cache(maxsize=1)
-def _nothing() -> HostFacts:
-    return facts_from({})
+@lru_cache(maxsize=2)
+def _base(registry: str) -> HostFacts:
+    """What only files show: the driver's registry, and that NVMe multipath is off."""
+    params = f'RegistryDwords: "{registry}"\n'
+    return facts_from({"files": {NVIDIA + "/params": params, "/sys/module/nvme_core/parameters/multipath": "N\n"}})
 
 
 def _module(name: str, *, loaded: bool, version: str = "") -> ModuleFacts:
@@ -130,7 +137,7 @@ def _module(name: str, *, loaded: bool, version: str = "") -> ModuleFacts:
 
 
 def _function(address: str, kind: int, grace: bool) -> Function:
-    port = "0000:02:01.0" if address == _GPU else "0000:02:02.0"
+    port = _PORTS[address]
     vendor = NVIDIA_VENDOR if address == _GPU else 0x144D
     function = Function(
         address, vendor, 0x2330, kind, "", 0, grace, {0: 1 << 24, 1: 1 << 37, 3: 1 << 25}, (*_BRIDGES, port)
@@ -184,13 +191,16 @@ def _config(mode: str) -> Mapping[str, Any]:
     return {"properties": properties, "block": dict.fromkeys(_BLOCKS, own), "fs": {**fs, _VIRTUAL: own}}
 
 
-def _report(libcufile: str, model: str) -> Report:
-    """The row of libcufile about the GPU alone.
+def _report(query: Query, model: str) -> Report:
+    """The rows of libcufile about the GPU and, in mode p2pdma, about storage, which it alone can confirm there.
 
-    Its rows about storage are missing, because the rules have to decide that themselves.
+    In other modes the rules have to decide without such a row.
     """
+    way = "c2c" if query.gpu == GRACE else "p2pdma"
+    row = Row(f"{way}, compat", True, (way, "compat"))
+    rows = dict.fromkeys(("NVMe", "NVMeOF", "VIRTIOFS"), row) if query.mode == P2PDMA else {}
     gpus = (Gpu(0, model, gds=True, bar_mib=1 << 17),)
-    return Report(libcufile, "", "", {}, {}, {}, {}, gpus, {}, (), (), True, 0, "direct")
+    return Report(query.libcufile, "", "", {}, rows, {}, {}, gpus, {}, (), (), True, 0, "direct")
 
 
 def mount_of(facts: HostFacts) -> Mount:
@@ -243,14 +253,21 @@ def _other_iommu(facts: HostFacts) -> HostFacts:
     return replace(facts, pci=replace(facts.pci, gpus=gpus, functions=functions))
 
 
-_NO_LINK = (RdmaInterface("mlx5_0", "ens1", False, "", (Address(ADDRESS, 24),)),)
+def _no_registry(facts: HostFacts) -> HostFacts:
+    full, empty = _base(_REGISTRY).driver, _base("").driver
+    names = (field.name for field in fields(empty))
+    changes = {name: getattr(empty, name) for name in names if getattr(empty, name) != getattr(full, name)}
+    return replace(facts, driver=replace(facts.driver, **changes))
+
+
+_NO_LINK = (RdmaInterface("mlx5_0", "ens1", False, _NIC, (Address(ADDRESS, 24),)),)
 #: Name of a part → how to take it away, or to replace it by one that won't do.
 PARTS: Mapping[str, Part] = {
     "nvidia-fs": _without("nvidia_fs", module=_module("nvidia_fs", loaded=False)),
     "hooks in the storage driver": _without("kernel", symbols={"pci_p2pdma_add_resource": ""}),
     "open kernel modules": _without("driver", flavour=PROPRIETARY),
     "CONFIG_PCI_P2PDMA": _without("kernel", config={"PCI_P2PDMA": "n", "ZONE_DEVICE": "y"}),
-    "registry keys": _without("driver", params={"RegistryDwords": ""}),
+    "registry keys": _no_registry,
     "IOMMU off or passing through": _other_iommu,
     "RDMA adapter": _without("peermem", rdma_devices=()),
     "its address in cufile.json": _no_address,
