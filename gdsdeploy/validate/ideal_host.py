@@ -80,7 +80,7 @@ def ideal(query: Query) -> HostFacts:
         ),
         driver=replace(
             base.driver,
-            version="580.95.05",
+            version="595.71.05",
             flavour=OPEN,
             module=_module("nvidia", loaded=True),
             gpus=(_GPU,),

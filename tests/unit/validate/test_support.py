@@ -64,7 +64,7 @@ def test_what_a_path_does_not_need() -> None:
     ("filesystem", "mode", "query", "path", "why"),
     [
         ("xfs", "p2pdma", {"libcufile": "1.12"}, "compat", "older than 1.13"),
-        ("virtiofs", "p2pdma", {"libcufile": "1.15"}, "compat", "1.16 is the first release"),
+        ("virtiofs", "p2pdma", {"libcufile": "1.15"}, "compat", "1.16 is the first"),
         ("wekafs", "dmabuf", {"kernel": "5.10.0-23-amd64"}, "compat", "older than 5.12"),
         ("xfs", "nvidia-fs", {"gpu": "geforce"}, "compat", "class of GPU"),
         ("xfs", "p2pdma", {"gpu": "turing"}, "not known", "doesn't list Tesla T4"),
