@@ -13,7 +13,7 @@ from typing import Any
 from gdsdeploy.host.explain.cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM
 from gdsdeploy.host.explain.nvidia_fs import HOOKS
 from gdsdeploy.host.explain.userspace_rdma import CLIENTS
-from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
+from gdsdeploy.host.facts import HostFacts, facts_from, require
 from gdsdeploy.host.facts.cufile import ACCEPTED
 from gdsdeploy.host.facts.gpu import OPEN, PROPRIETARY
 from gdsdeploy.host.facts.modules import ModuleFacts
@@ -205,8 +205,7 @@ def _report(query: Query, model: str) -> Report:
 
 def mount_of(facts: HostFacts) -> Mount:
     """The one mount of the host."""
-    assert not isinstance(facts.storage.mounts, Unknown)
-    return facts.storage.mounts[MOUNT]
+    return require(facts.storage.mounts)[MOUNT]
 
 
 def _without(section: str, **fields: object) -> Part:
@@ -244,11 +243,9 @@ def _no_udev(facts: HostFacts) -> HostFacts:
 def _other_iommu(facts: HostFacts) -> HostFacts:
     """One that translates addresses; on Grace one that doesn't."""
     grace = facts.os.machine == GRACE_MACHINE
-    assert not isinstance(facts.pci.gpus, Unknown)
-    assert not isinstance(facts.pci.functions, Unknown)
     gpus, functions = (
         tuple(replace(function, iommu=True, iommu_domain="identity" if grace else "DMA") for function in row)
-        for row in (facts.pci.gpus, facts.pci.functions)
+        for row in (require(facts.pci.gpus), require(facts.pci.functions))
     )
     return replace(facts, pci=replace(facts.pci, gpus=gpus, functions=functions))
 
