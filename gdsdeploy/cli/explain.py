@@ -17,6 +17,7 @@ from gdsdeploy.host.facts.evidence_file import is_bundle
 from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.validate import support
 from gdsdeploy.validate.explain import (
     DEFAULT_FLEET,
     facts_of_host,
@@ -43,6 +44,13 @@ from gdsdeploy.validate.explain import (
 @click.option(
     "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
 )
+@click.option(
+    "--support", is_flag=True, help="Show which paths a filesystem (or all) can take instead, without a host."
+)
+@click.option("--mode", metavar="MODE", help="With --support: nvidia-fs, p2pdma, peermem, dmabuf or compat.")
+@click.option("--libcufile", metavar="V", help="With --support: this release of libcufile, e.g. 1.15.")
+@click.option("--kernel", metavar="K", help="With --support: this kernel, e.g. 6.8.")
+@click.option("--gpu", metavar="CLASS", help="With --support: this class of GPUs, e.g. hopper.")
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
 def command(
@@ -54,6 +62,7 @@ def command(
     consumer: str | None,
     timeout: float,
     as_json: bool,
+    **query: str | None,
 ) -> None:
     """Explain why I/O on a mount doesn't take the direct path.
 
@@ -76,7 +85,16 @@ def command(
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
+      gdsdeploy explain --support                    # every filesystem and mode: docs/support.md
+      gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
+    if query.pop("support"):
+        others = (mount, evidence, error, consumer)
+        options.require(others == (None, None, None, None), "--support takes a FILESYSTEM only")
+        _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
+        return
+    options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
+    options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
         others = (host, evidence, consumer)
         options.require(others == (None, None, None), "--error CODE doesn't go with HOST, --evidence or --for")
@@ -141,6 +159,17 @@ def _facts(host: str | None, fleet: Path, evidence: Path | None, timeout: float)
 def _is_bundle(file: Path) -> bool:
     with evidence_file.evidence_errors():
         return is_bundle(str(file))
+
+
+def _support(filesystem: str, query: dict[str, str], as_json: bool) -> None:
+    try:
+        rows = support.matrix(filesystem, **query)
+    except support.UnknownNameError as unknown:
+        raise GdsError(unknown.message, hint=unknown.hint) from None
+    if as_json:
+        console.json(support.as_document(rows))
+    else:
+        console.data(support.render(rows))
 
 
 def _error(code: str, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..explain import mechanisms
-from ..explain.cause import Condition, weigh
+from ..explain.cause import DMABUF, Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..model.expectation import Expectation
 from .driver import messages
@@ -108,7 +108,7 @@ def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
         return not_applicable("not needed: the fleet asks for no RDMA")
     if not require(facts.pci.gpus):
         return not_applicable("not proven: this host has no GPU")
-    name = mechanisms.DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
+    name = DMABUF if expectation.rdma == "dmabuf" else mechanisms.PEERDIRECT
     expected = next(candidate for candidate in mechanisms.mechanisms(facts) if candidate.name == name)
     lines = [*expected.evidence, *expected.why]
     if require(expected.usable):

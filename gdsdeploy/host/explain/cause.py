@@ -11,7 +11,9 @@ from ..facts import Maybe, Unknown
 from ..facts.proof import Proof
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
-DIRECT = (NVIDIA_FS, P2PDMA)
+#: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.
+PEERMEM, DMABUF = "peermem", "dmabuf"
+DIRECT = (NVIDIA_FS, P2PDMA, PEERMEM, DMABUF)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Path:
-    """``path``: ``nvidia-fs``, ``p2pdma``, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
+    """``path``: one of DIRECT, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
 
     path: Maybe[str]
     #: why there is no direct path, the root cause first

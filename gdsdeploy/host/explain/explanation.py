@@ -11,7 +11,7 @@ from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from . import blocks, processes
 from .cause import Path
-from .filesystem import LOCAL, NETWORK, P2PDMA_ONLY, UNJUDGED
+from .filesystem import NATIVE
 from .kinds import Kind, kinds
 from .path import path_of
 from .processes import ExplainedProgram
@@ -80,7 +80,7 @@ def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
     mounts = facts.storage.mounts
     by_point = {} if isinstance(mounts, Unknown) else mounts
     for mount in sorted(by_point.values(), key=lambda mount: mount.mount_point):
-        if mount.filesystem in (*LOCAL, *NETWORK, *UNJUDGED, *P2PDMA_ONLY) or not UNINTERESTING.match(mount.filesystem):
+        if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
 

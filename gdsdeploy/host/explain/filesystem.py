@@ -9,24 +9,31 @@ from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from . import blocks, quote, reference
-from .cause import Cause, Condition
-from .rules import DIRECT, NOTES, rule
+from ..gdscheck import Report
+from . import blocks, config, quote, reference, registration
+from .cause import NVIDIA_FS, Cause, Condition, numbers
+from .rules import DIRECT, NOTES, USABLE, rule
 
-#: Network filesystem → the stack that must have hooks for nvidia-fs.
+#: Network filesystem → the stack that may have hooks for nvidia-fs.
 NETWORK = {
     "nfs": "rpcrdma",
     "nfs4": "rpcrdma",
     "lustre": "lnet",
+    "fuse.fsx_lustre": "lnet",
     "beegfs": "beegfs",
     "gpfs": "mmfslinux",
+    "mmfs": "mmfslinux",
     "scatefs": "scatefs",
 }
 LOCAL = ("ext4", "xfs")
-#: Filesystems with their own direct path, which nothing on the host decides.
-UNJUDGED = ("wekafs", "panfs")
-#: Filesystems that only P2PDMA serves.
-P2PDMA_ONLY = ("virtiofs",)
+#: Read directly by libcufile's own RDMA (userspace_rdma.py), and through P2PDMA only (p2pdma.py).
+USERSPACE, P2PDMA_ONLY = ("wekafs",), ("virtiofs",)
+#: No document says what its direct path needs.
+PANFS = "panfs"
+#: Filesystems that cuFile may read directly; all others are in compat mode, if libcufile takes their files at all.
+NATIVE = (*LOCAL, *NETWORK, *USERSPACE, *P2PDMA_ONLY, PANFS)
+#: First release of libcufile with a path to these filesystems.
+SINCE = {"virtiofs": (1, 16), PANFS: (1, 19), "scatefs": (1, 14)}
 
 
 class Filesystem(NamedTuple):
@@ -35,6 +42,8 @@ class Filesystem(NamedTuple):
     name: str
     does: str
     instead: str = "use ext4 with data=ordered, XFS, or a supported network filesystem"
+    #: first release of libcufile that takes its files, in compat mode; empty: not known
+    since: str = ""
 
 
 class Flag(NamedTuple):
@@ -58,7 +67,7 @@ def _flags() -> Tuple[Flag, ...]:
 
 
 @rule(DIRECT, 40)
-def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What either direct path requires of a filesystem."""
     if mount is None:
         return
@@ -68,19 +77,66 @@ def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         what = f"{mount.mount_point} is mounted with proto={protocol}"
         cause = Cause("nfs.not-rdma", what, "mount it with proto=rdma", quote.mount(mount), reference.NFS)
         yield Condition(protocol == "rdma", cause)
-    elif name in UNJUDGED:
-        yield Condition(Unknown(f"{name} has its own direct path, which was not examined"))
-    elif name not in NETWORK and name not in LOCAL and name not in P2PDMA_ONLY:
-        # A subtype, as in fuse.sshfs, is of the same kind.
-        kind = _filesystems().get(name.split(".")[0], Filesystem(name, ""))
+    elif name == PANFS:
+        yield _panfs(facts)
+    elif name not in NATIVE:
+        kind = without_direct_path(name)
         what = f"cuFile has no direct path for {name}" + (f": {kind.does}" if kind.does else "")
         cause = Cause("filesystem.kind", what, kind.instead, quote.mount(mount), reference.FEATURES)
         yield Condition(False, cause)
-    elif name in LOCAL:
+    if name in SINCE:
+        yield _has_path(facts, name)
+    if name in LOCAL:
         if name == "ext4":
             yield _journal_mode(mount)
         yield from flag_conditions(mount.mount_point, mount.flags)
         yield from blocks.any_direct(mount)
+
+
+def without_direct_path(name: str) -> Filesystem:
+    """A subtype, as in fuse.sshfs, is of the same kind."""
+    return _filesystems().get(name.split(".")[0], Filesystem(name, ""))
+
+
+def _has_path(facts: HostFacts, name: str) -> Condition:
+    release, first = config.library(facts), SINCE[name]
+    since = ".".join(map(str, first))
+    what = f"libcufile {release} has no direct path for {name}: {since} is the first release with one"
+    cause = Cause("filesystem.newer-library", what, f"install libcufile {since} or newer", (f"libcufile: {release}",))
+    return Condition(when_known(release, lambda version: numbers(version or "0") >= first), cause)
+
+
+def _panfs(facts: HostFacts) -> Condition:
+    """Only libcufile's own row tells, and no document says what it needs."""
+    logged = facts.gdscheck.logged
+    report = logged if isinstance(logged, Report) else facts.gdscheck.report
+    row = report.storage.get("PanFS") if isinstance(report, Report) else None
+    shown = f"; libcufile reports PanFS: {row.value}" if row is not None else ""
+    return Condition(Unknown(f"what panfs needs for its direct path isn't documented{shown}"))
+
+
+@rule(USABLE, 40)
+def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+    """Releases that don't know a filesystem refuse to register its files, also in compat mode."""
+    if mount is None or mount.filesystem in NATIVE:
+        return
+    name, since, release = mount.filesystem, without_direct_path(mount.filesystem).since, config.library(facts)
+    if since and release is not None:
+        what = (
+            f"libcufile {release} takes no files on {name}, so {registration.failure(facts)}: {since} is the first to"
+        )
+        fix = f"install libcufile {since} or newer, or keep the data on ext4 or XFS"
+        cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.HANDLE_REGISTER)
+        yield Condition(when_known(release, lambda version: numbers(version) >= numbers(since)), cause)
+
+
+@rule(NVIDIA_FS, 30)
+def of_nvidia_fs(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+    """nvidia-fs has no part in virtiofs."""
+    if mount is not None and mount.filesystem in P2PDMA_ONLY:
+        what = "cuFile reads virtiofs directly through P2PDMA only, and P2PDMA isn't in use here"
+        fix = "set properties.use_pci_p2pdma and fs.virtiofs.use_pci_p2pdma to true; the server must support it too"
+        yield Condition(False, Cause("filesystem.p2pdma-only", what, fix, quote.mount(mount), reference.PARAMETERS))
 
 
 def _journal_mode(mount: Mount) -> Condition:

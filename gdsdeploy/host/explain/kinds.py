@@ -5,31 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown
+from ..facts import HostFacts, Maybe, Unknown, storage
+from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report
-from . import config, modules, nvidia_fs, p2pdma_keys, path, quote, reference
-from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, weigh
+from ..gdscheck.grammar import SINCE
+from . import config, nvidia_fs, p2pdma_keys, path, userspace_rdma
+from .blocks import stack
+from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, numbers, weigh
 from .filesystem import NETWORK
 from .rules import DIRECT, USABLE, needs
+from .userspace_rdma import CLIENTS
 
-#: The path of programs that use RDMA adapters directly, as WekaFS and Spectrum Scale do.
-PEERMEM, DMABUF = "peermem", "dmabuf"
 RDMA = "Userspace RDMA"
 #: Label → the storage driver that must have hooks for nvidia-fs.
 STACKS = {
     "NVMe": "nvme",
     "NVMeOF": "nvme_rdma",
-    "NFS": "rpcrdma",
+    "SCSI": "scsi_mod",
+    "ScaleFlux CSD": "sfxvdriver",
+    "NVMesh": "nvmeib_common",
     "DDN EXAScaler": "lnet",
+    "FSx Lustre": "lnet",
+    "NFS": "rpcrdma",
     "BeeGFS": "beegfs",
-    "IBM Spectrum Scale": "mmfslinux",
     "ScaTeFS": "scatefs",
 }
 #: Storage driver → the name in cufile.json of storage that P2PDMA serves.
 P2PDMA_STORAGE = {"nvme": "nvme", "nvme_rdma": "nvmeof"}
-#: Storage driver → the transports of its NVMe controllers; all others serve mounted network filesystems.
+#: Label → the filesystem whose mount is judged as a whole.
+FILESYSTEMS = {"IBM Spectrum Scale": "gpfs", "VIRTIOFS": "virtiofs", "PanFS": "panfs", "WekaFS": "wekafs"}
+#: Storage driver → the transports of its NVMe controllers.
 TRANSPORTS = {"nvme": ("pcie",), "nvme_rdma": ("rdma", "tcp", "fc", "loop")}
+#: Drivers whose storage a host has where they are loaded.
+LOADED = ("sfxvdriver", "nvmeib_common")
+#: Filesystem of FSx for Lustre, whose row libcufile prints in place of the other one's.
+FSX = "fuse.fsx_lustre"
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,23 @@ class Kind:
 
 
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
-    storage = [(label, _has(facts, stack), _storage_path(facts, stack)) for label, stack in STACKS.items()]
-    rdma = (RDMA, when_known(facts.peermem.rdma_devices, bool), _rdma_path(facts))
-    return tuple(Kind(label, present, kind_path, _row(facts, label)) for label, present, kind_path in (*storage, rdma))
+    """Every kind that this host's libcufile prints; those that depend on the release where it isn't known, too."""
+    storage_kinds = tuple(
+        Kind(label, _has(facts, label), _path(facts, label), _row(facts, label)) for label in _labels(facts)
+    )
+    adapters = when_known(facts.peermem.rdma_devices, bool)
+    return (*storage_kinds, Kind(RDMA, adapters, _rdma_path(facts), _row(facts, RDMA)))
+
+
+def _labels(facts: HostFacts) -> Iterator[str]:
+    release = config.library(facts)
+    for label in (*STACKS, *FILESYSTEMS):
+        first, last = SINCE.get(label, ((0, 0), (99, 99)))
+        if isinstance(release, str) and not first <= numbers(release) <= last:
+            continue
+        if label == "FSx Lustre" and _has(facts, label) is not True and not _row(facts, label):
+            continue
+        yield label
 
 
 def _row(facts: HostFacts, label: str) -> str:
@@ -56,29 +81,49 @@ def _row(facts: HostFacts, label: str) -> str:
     return row.value if row is not None else ""
 
 
-def _has(facts: HostFacts, stack: str) -> Maybe[bool]:
-    if stack not in TRANSPORTS:
-        types = {name for name, driver in NETWORK.items() if driver == stack}
-        return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
-    transports = list(facts.storage.controllers.values())
-    if any(transport in TRANSPORTS[stack] for transport in transports):
-        return True
-    return next((transport for transport in transports if isinstance(transport, Unknown)), False)
+def _has(facts: HostFacts, label: str) -> Maybe[bool]:
+    driver = STACKS.get(label, "")
+    if driver in LOADED:
+        return when_known(facts.kernel.modules, lambda names: driver in names)
+    if label == "SCSI":
+        return when_known(facts.storage.mounts, lambda mounts: any(map(_is_scsi, mounts.values())))
+    if driver in TRANSPORTS:
+        transports = list(facts.storage.controllers.values())
+        if any(transport in TRANSPORTS[driver] for transport in transports):
+            return True
+        return next((transport for transport in transports if isinstance(transport, Unknown)), False)
+    types = {name for name, module in NETWORK.items() if module == driver and (name == FSX) == (label == "FSx Lustre")}
+    name = FILESYSTEMS.get(label, "")
+    types |= {name for name, client in CLIENTS.items() if client.row == label} | {name}
+    return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
 
 
-def _storage_path(facts: HostFacts, stack: str) -> Path:
+def _is_scsi(mount: Mount) -> bool:
+    return any(device.kind == storage.SCSI for device in stack(mount))
+
+
+def _storage_path(facts: HostFacts, driver: str) -> Path:
     """The path of a mount that is itself without fault."""
-    attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, stack)])]
-    storage = P2PDMA_STORAGE.get(stack, "")
-    if p2pdma_keys.requests(facts, storage) is True:
-        attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys.conditions(facts, storage)]))
+    attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, driver)])]
+    served = P2PDMA_STORAGE.get(driver, "")
+    if p2pdma_keys.requests(facts, served) is True:
+        attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys.conditions(facts, served)]))
     return _best(facts, needs(USABLE, facts), attempts)
 
 
+def _path(facts: HostFacts, label: str) -> Path:
+    """The path of storage of this kind that is itself without fault."""
+    if label in STACKS:
+        return _storage_path(facts, STACKS[label])
+    name = FILESYSTEMS[label]
+    if name in CLIENTS:
+        return _best(facts, needs(USABLE, facts), userspace_rdma.attempts(facts, CLIENTS[name], None))
+    return path.path_of(facts, Mount("a mount", name, name, (), None, None, f"any mount of {name}"))
+
+
 def _rdma_path(facts: HostFacts) -> Path:
-    peer_type = facts.cufile.setting("properties", "rdma_peer_type", "")
-    name, conditions = (DMABUF, [dmabuf_driver(facts)]) if peer_type == DMABUF else (PEERMEM, [_peermem(facts)])
-    return _best(facts, config.usable(facts), [(name, [adapters(facts), *conditions])])
+    attempts = [(userspace_rdma.path_name(facts), list(userspace_rdma.needed(facts)))]
+    return _best(facts, config.usable(facts), attempts)
 
 
 def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
@@ -96,24 +141,3 @@ def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tupl
         causes = distinct((*causes, *verdict.causes))
     fallback, causes = path.or_compat(facts, causes)
     return Path(fallback, causes, gpu)
-
-
-def _peermem(facts: HostFacts) -> Condition:
-    loaded = facts.peermem.module.loaded
-    return Condition(loaded, modules.not_loaded(facts, modules.peermem(facts)) if loaded is False else None)
-
-
-def dmabuf_driver(facts: HostFacts) -> Condition:
-    flavour = facts.driver.flavour
-    shown = flavour if isinstance(flavour, str) else "not loaded"
-    what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
-    evidence = quote.file(facts, "/proc/driver/nvidia/version")
-    cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
-    return Condition(when_known(flavour, lambda name: name == "open"), cause)
-
-
-def adapters(facts: HostFacts) -> Condition:
-    what = "there is no RDMA adapter"
-    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
-    cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
-    return Condition(when_known(facts.peermem.rdma_devices, bool), cause)

@@ -12,12 +12,11 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.p2p import EXPORTERS
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
-from . import gpus, kinds, modules, nvidia_fs, quote, reference
-from .cause import COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, numbers, weigh
-from .kinds import PEERMEM, adapters, dmabuf_driver
+from . import gpus, modules, nvidia_fs, quote, reference
+from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, numbers, weigh
 from .rules import needs
 
-PEERDIRECT, DMABUF, HMM, NONE = "peerdirect", kinds.DMABUF, "hmm", "none"
+PEERDIRECT, HMM, NONE = "peerdirect", "hmm", "none"
 #: First kernel whose RDMA core accepts DMA-BUF memory.
 DMABUF_KERNEL = (5, 12)
 #: The client that nvidia-peermem and nv_peer_mem register; a second one only with persistent_api_support=0.
@@ -111,20 +110,29 @@ def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     yield from needs(P2PDMA, facts)
 
 
+def adapters(facts: HostFacts) -> Condition:
+    what = "there is no RDMA adapter"
+    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
+    cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
+    return Condition(when_known(facts.peermem.rdma_devices, bool), cause)
+
+
 def peerdirect(facts: HostFacts) -> Iterator[Condition]:
-    """Registered, not only loaded: lsmod also shows a module whose client the RDMA core refused."""
+    """nvidia-peermem passes GPU memory to adapters."""
     yield adapters(facts)
     yield _gpu(facts)
+    yield from peer_memory(facts)
+
+
+def peer_memory(facts: HostFacts) -> Iterator[Condition]:
+    """Registered, not only loaded: lsmod also shows a module whose client the RDMA core refused."""
     what = "the loaded RDMA core has no ib_register_peer_memory_client: it's the kernel's own, not OFED's"
     fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs neither"
     evidence = quote.symbols(facts, ("ib_register_peer_memory_client",))
     core = when_known(facts.p2p.peer_memory, lambda symbol: symbol is not None)
     yield Condition(core, Cause("rdma.no-peer-memory", what, fix, evidence))
     loaded = True if facts.p2p.legacy_loaded is True else facts.peermem.module.loaded
-    what, start = "nvidia-peermem is not loaded", "load it: systemctl start gds-peermem"
-    if facts.peermem.stub is True:
-        what += ": the installed one is a stub, built without OFED's symbols, and can't be loaded"
-    yield Condition(loaded, Cause("peermem.not-loaded", what, fix if facts.peermem.stub is True else start))
+    yield Condition(loaded, modules.not_loaded(facts, modules.peermem(facts)) if loaded is False else None)
     if loaded is True:
         yield registration(facts)
 
@@ -159,6 +167,11 @@ def dmabuf(facts: HostFacts) -> Iterator[Condition]:
     """The kernel itself passes GPU memory to adapters."""
     yield adapters(facts)
     yield _gpu(facts)
+    yield from dma_buf(facts)
+
+
+def dma_buf(facts: HostFacts) -> Iterator[Condition]:
+    """What DMA-BUF requires of driver, kernel, RDMA core and the adapters' drivers."""
     yield from dmabuf_of_host(facts)
     fix = "load the core (modprobe ib_uverbs); if it's loaded, use another kernel or OFED"
     evidence = quote.symbols(facts, ("ib_umem_dmabuf_get",))
@@ -177,6 +190,15 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     what = f"kernel {release} is older than 5.12"
     cause = Cause("kernel.no-dmabuf", what, "boot a newer kernel, or use nvidia-peermem", (f"uname -r: {release}",))
     yield Condition(when_known(release, lambda text: numbers(text) >= DMABUF_KERNEL), cause)
+
+
+def dmabuf_driver(facts: HostFacts) -> Condition:
+    flavour = facts.driver.flavour
+    shown = flavour if isinstance(flavour, str) else "not loaded"
+    what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
+    evidence = quote.file(facts, "/proc/driver/nvidia/version")
+    cause = Cause("driver.proprietary", what, "install the open kernel modules", evidence, reference.OPEN_DRIVER)
+    return Condition(when_known(flavour, lambda name: name == "open"), cause)
 
 
 def _hmm(facts: HostFacts) -> Iterator[Condition]:

@@ -9,12 +9,11 @@ from ..facts.modules import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report
-from ..libcufile import p2pdma
 from ..paths import NVFS, NVFS_DEVICE
 from . import gpus, modules, quote, reference
 from .blocks import stack
 from .cause import NVIDIA_FS, Cause, Condition, numbers
-from .filesystem import NETWORK, P2PDMA_ONLY
+from .filesystem import NETWORK
 from .rules import USABLE, rule
 
 #: Symbols of a storage driver's hooks for nvidia-fs; one of them is enough (nvfs-dma.c probes the same names).
@@ -26,6 +25,9 @@ HOOKS = {
     "beegfs": ("beegfs_v1_register_nvfs_dma_ops",),
     "mmfslinux": ("ibm_scale_v1_register_nvfs_dma_ops",),
     "scatefs": ("scatefs_register_nvfs_dma_ops",),
+    "sfxvdriver": ("sfxv_v1_register_nvfs_dma_ops",),
+    "nvmeib_common": ("nvmesh_v1_register_nvfs_dma_ops",),
+    "scsi_mod": ("scsi_v1_register_dma_scsi_ops",),
 }
 REFERENCES = {
     "rpcrdma": reference.NFS,
@@ -60,10 +62,6 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if mount is None:
         return
     yield from gpus.iommu(facts, mount, needs_it_off=False)
-    if mount.filesystem in P2PDMA_ONLY:
-        what = f"nvidia-fs has no direct path for {mount.filesystem}, which only P2PDMA mode serves"
-        fix = f"set {p2pdma.GLOBAL} and fs.{mount.filesystem}.use_pci_p2pdma to true"
-        yield Condition(False, Cause("filesystem.p2pdma-only", what, fix, quote.mount(mount), reference.FEATURES))
     if mount.filesystem in NETWORK:
         yield from hooks(facts, NETWORK[mount.filesystem])
     for device in stack(mount):

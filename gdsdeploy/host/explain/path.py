@@ -12,7 +12,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import blocks, config, filesystem, p2pdma_keys
+from . import blocks, config, filesystem, p2pdma_keys, userspace_rdma
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
 from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
@@ -63,8 +63,14 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
+    client = userspace_rdma.CLIENTS.get(mount.filesystem)
     configured = p2pdma_keys.requests(facts, blocks.storage_of(facts, mount))
-    if configured is not False:
+    if client is not None:
+        attempts = userspace_rdma.attempts(facts, client, mount)
+    elif mount.filesystem == filesystem.PANFS:
+        # The rules about DIRECT say what is known: not whether nvidia-fs has a part in it.
+        attempts = [(NVIDIA_FS, [])]
+    elif configured is not False:
         attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
     causes: List[Cause] = []
     undecided: Optional[Verdict] = None

@@ -8,9 +8,9 @@ from typing import Iterator, List, Sequence, Set, Tuple
 from ..facts import Unknown
 from ..io.printable import line
 from . import blocks
-from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
+from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
 from .explanation import ExplainedMount, Explanation
-from .kinds import DMABUF, PEERMEM, Kind
+from .kinds import Kind
 from .processes import ExplainedProgram, configuration, versions
 
 WIDTH = 88

@@ -17,7 +17,7 @@ VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED, NOT_APPLICABLE)
 #: Verdicts of a whole host: ``unknown`` where no check examined anything.
 HOST_VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
 #: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
-PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
+PATHS = ("nvidia-fs", "p2pdma", "peermem", "dmabuf", "compat", "broken", "none")
 
 
 @dataclass(frozen=True)

@@ -577,11 +577,12 @@ FAULTS = {
         "data=writeback",
         evidence="/proc/fs/ext4/nvme0n1/options",
     ),
-    "btrfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " btrfs "), "btrfs: it writes copy-on-write"),
+    "bcachefs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " bcachefs "), "it writes copy-on-write"),
+    "btrfs": Fault("filesystem.not-taken", BROKEN, mountinfo(" ext4 ", " btrfs "), "1.17", also=("filesystem.kind",)),
     "overlay": Fault(
-        "filesystem.kind", COMPAT, mountinfo(" ext4 ", " overlay "), "overlay: it combines several folders"
+        "filesystem.not-taken", BROKEN, mountinfo(" ext4 ", " overlay "), "1.16", also=("filesystem.kind",)
     ),
-    "squashfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " squashfs "), "compressed"),
+    "squashfs": Fault("filesystem.not-taken", BROKEN, mountinfo(" ext4 ", " squashfs "), "takes no files on squashfs"),
     "fuse": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " fuse.sshfs "), "a program provides"),
     "encrypted folder": Fault("filesystem.encrypted", COMPAT, flag(0x800), "is encrypted", evidence="inode flags"),
     "compressed folder": Fault("filesystem.compressed", COMPAT, flag(0x4), "is compressed"),
@@ -778,7 +779,12 @@ OF_MODULES = (
 )
 GENERAL = (
     (re.compile(rf"^(nvidia-fs|nvidia-peermem|nvidia)\.(?=({OF_MODULES})$)"), "MODULE."),
-    (re.compile(r"^(nvme|nvme_rdma|rpcrdma|lnet|beegfs|mmfslinux|scatefs)\.(?=no-hooks|not-registered)"), "STACK."),
+    (
+        re.compile(
+            r"^(nvme|nvme_rdma|rpcrdma|lnet|beegfs|mmfslinux|scatefs|nvmeib_common|sfxvdriver|scsi_mod)\.(?=no-hooks|not-registered)"
+        ),
+        "STACK.",
+    ),
 )
 
 
@@ -788,6 +794,11 @@ def general(ident: str) -> str:
     return ident
 
 
+#: See test_explain_rdma.py.
+RDMA_FAULTS = {
+    *(f"rdma.{name}" for name in ("no-adapter", "no-addresses", "foreign-addresses", "no-link", "other-peer-type")),
+    *("rdma.no-peer-memory", "rdma.no-dmabuf", "rdma.adapter-no-dmabuf", "kernel.no-dmabuf", "peermem.not-registered"),
+}
 #: Of RDMA adapters: see test_explain_advice.py.
 ADVICE = ("link-down", "policy", "no-routing")
 
@@ -795,6 +806,7 @@ ADVICE = ("link-down", "policy", "no-routing")
 def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
     ids = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
-    elsewhere = {"MODULE.stub", "rdma.no-adapter"}  # of the kinds of storage: see test_explain_document.py
+    elsewhere = {"MODULE.stub"}  # of the kinds of storage: see test_explain_document.py
+    elsewhere |= {"filesystem.newer-library", "filesystem.p2pdma-only", "cufile.other-row"} | RDMA_FAULTS
     advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
     assert documented == ids | elsewhere | advice

@@ -21,7 +21,6 @@ from tests.unit.host.explain.capable_host import (
     PROVISIONED,
     Document,
     capable,
-    config,
     p2pdma,
     with_gpu,
     with_libcufile,
@@ -43,15 +42,16 @@ def test_the_kinds_of_a_provisioned_host() -> None:
     assert {label for label, kind in by_label.items() if kind.present is True} == {"NVMe", "Userspace RDMA"}
     assert (by_label["NVMe"].path.path, ids(by_label["NVMe"])) == ("compat", ["nvme.no-hooks"])
     assert ids(by_label["NVMeOF"]) == ["nvme_rdma.no-hooks"]
-    assert ids(by_label["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
     # The lab's nvidia-peermem is the archive's, which was built without OFED.
-    assert ids(by_label["Userspace RDMA"]) == ["nvidia-peermem.stub"]
+    rdma = ["rdma.no-addresses", "rdma.no-peer-memory", "nvidia-peermem.stub"]
+    assert ids(by_label["Userspace RDMA"]) == ids(by_label["WekaFS"]) == rdma
+    assert ids(by_label["IBM Spectrum Scale"]) == [*rdma, "mmfslinux.no-hooks"]
 
 
 def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
     by_label = kinds(H100)
     assert {kind.row for kind in by_label.values()} == {"compat", "Unsupported"}
-    assert {kind.path.path for kind in by_label.values()} == {"compat"}
+    assert {kind.path.path for label, kind in by_label.items() if label != "PanFS"} == {"compat"}
     assert by_label["NVMe"].present is False
     assert ids(by_label["NVMe"])[0] == "nvidia-fs.not-installed"
     assert ids(by_label["Userspace RDMA"])[0] == "rdma.no-adapter"
@@ -65,16 +65,6 @@ def test_the_kinds_of_a_host_with_everything() -> None:
     p2pdma(document)
     on_amd(document)
     assert kinds(document)["NVMe"].path.path == "p2pdma"
-
-
-def test_rdma_by_dma_buf() -> None:
-    document = with_gpu(capable())
-    document["listings"]["/sys/class/infiniband"] = ["mlx5_0"]
-    config(properties={"rdma_peer_type": "dmabuf"})(document)
-    assert kinds(document)["Userspace RDMA"].path.path == "dmabuf"
-    driver = document["files"]["/proc/driver/nvidia/version"]
-    document["files"]["/proc/driver/nvidia/version"] = driver.replace("Open Kernel Module", "Kernel Module")
-    assert ids(kinds(document)["Userspace RDMA"]) == ["driver.proprietary"]
 
 
 def test_as_data() -> None:

@@ -99,14 +99,6 @@ def test_network_filesystems_need_hooks_of_their_own_stack(filesystem: str, stac
     assert path_at(document).path == NVIDIA_FS
 
 
-def test_a_filesystem_with_a_path_of_its_own_is_not_judged() -> None:
-    document = capable()
-    mountinfo(" ext4 ", " wekafs ")(document)
-    result = path_at(document)
-    assert isinstance(result.path, Unknown)
-    assert "wekafs has its own direct path" in result.path.reason
-
-
 def test_p2pdma_comes_before_nvidia_fs_where_it_is_asked_for() -> None:
     document = capable()
     p2pdma(document)
