@@ -89,8 +89,8 @@ def command(
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
     if query.pop("support"):
-        others = (mount, evidence, error, consumer)
-        options.require(others == (None, None, None, None), "--support takes a FILESYSTEM only")
+        alone = mount is None and evidence is None and error is None and consumer is None
+        options.require(alone, "--support takes a FILESYSTEM only")
         _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
         return
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]

@@ -8,7 +8,7 @@ from ..facts import HostFacts
 from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, Message, messages
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import cause, config, quote, reference
+from . import blocks, cause, p2pdma_keys, quote, reference
 from .cause import Cause, Condition
 from .rules import NOTES, rule
 
@@ -16,7 +16,7 @@ from .rules import NOTES, rule
 STOPPED = "nvidia-fs-bug"
 
 
-@rule(cause.NVIDIA_FS, 30)
+@rule(cause.NVIDIA_FS, 40)
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """An error in nvidia-fs that the kernel stopped leaves it loaded, but without use until the next boot."""
     stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning and m.meaning.id == STOPPED]
@@ -24,11 +24,11 @@ def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condit
     yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
 
 
-@rule(NOTES, 50)
-def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
+@rule(NOTES, 80)
+def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Faults that don't rule the path out, though they may end a transfer on it."""
     modules = {NVIDIA: "driver.reported-fault"}
-    if config.asks_for_p2pdma(facts) is not True:
+    if p2pdma_keys.requests(facts, blocks.storage_of(facts, mount)) is not True:
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
         for message in messages(facts.kernel.log.lines, module):

@@ -11,7 +11,7 @@ from ..facts import HostFacts
 from ..facts.running_set import judge
 from ..facts.storage import Mount
 from ..model.compat import looks_at
-from . import config
+from . import blocks, p2pdma_keys
 from .cause import NVIDIA_FS, Cause
 from .rules import NOTES, rule
 
@@ -21,9 +21,9 @@ OF_PATHS = {"nvidia_fs", "mode"}
 JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
 
 
-@rule(NOTES, 60)
-def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
-    if config.asks_for_p2pdma(facts) is True:
+@rule(NOTES, 90)
+def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    if p2pdma_keys.requests(facts, blocks.storage_of(facts, mount)) is True:
         return
     verdict = judge(facts, NVIDIA_FS, "none")
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():

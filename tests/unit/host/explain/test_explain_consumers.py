@@ -12,7 +12,7 @@ from gdsdeploy.host.explain import consumers as explained
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.consumer import ADVICE, KINDS, Need, consumers
 from tests.unit.host.explain.capable_host import H100, Change, Document, both, capable, config, p2pdma, with_gpu
-from tests.unit.host.explain.test_explain_causes import on_amd
+from tests.unit.host.explain.p2pdma_hosts import on_amd
 
 NAMES = explained.names()
 CASES = [(name, need) for name in NAMES for need in consumers()[name].needs if need.kind != ADVICE]
