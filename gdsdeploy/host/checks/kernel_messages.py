@@ -7,7 +7,7 @@ from typing import List, Tuple
 from ..facts import HostFacts, require
 from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, PEERMEM, Message, messages
 from ..model.expectation import Expectation
-from .registry import Answer, capitalized, check, failed, passed
+from .registry import Answer, capitalized, check, failed, not_applicable, passed
 
 #: Different fixes that one hint names.
 FIXES = 3
@@ -39,7 +39,7 @@ def driver_errors(facts: HostFacts, _expectation: Expectation) -> Answer:
 )
 def nvidia_fs_errors(facts: HostFacts, expectation: Expectation) -> Answer:
     if not expectation.nvidia_fs_version:
-        return passed(f"not needed: the mode is {expectation.mode}", expected="no nvidia-fs")
+        return not_applicable(f"not needed: the mode is {expectation.mode}")
     return _judge(facts, NVIDIA_FS)
 
 
@@ -53,7 +53,7 @@ def nvidia_fs_errors(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def peermem_errors(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma != "peermem":
-        return passed(f"not needed: the fleet asks for RDMA {expectation.rdma}", expected="no nvidia-peermem")
+        return not_applicable(f"not needed: the fleet asks for RDMA {expectation.rdma}")
     return _judge(facts, PEERMEM)
 
 

@@ -40,6 +40,7 @@ NOTHING_TO_EXAMINE = {
     "odirect.bypass:/mnt/nvme",
     "odirect.conditions:/mnt/nvme",
     "packages.dkms",
+    "peermem.errors",
     "peermem.legacy",
     "peermem.mechanism",
     "peermem.usable",

@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, Change, findings
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.host.checks.faults_cufile import OWN, from_wheel, job, with_config
@@ -39,7 +39,7 @@ def test_what_a_finding_says() -> None:
 
 
 def test_no_program_uses_libcufile() -> None:
-    assert after(summary(programs=[])) == {}
+    assert verdicts(summary(programs=[])) == (NOT_APPLICABLE, NOT_APPLICABLE)
     assert verdicts(summary(programs=[], unread=1)) == (UNKNOWN, UNKNOWN)
 
 
@@ -65,4 +65,5 @@ def test_another_configuration_alone_is_no_failure() -> None:
 
 
 def test_a_fleet_in_compat_mode_does_not_ask() -> None:
-    assert "cufile.processes" not in after(job(variables={"CUFILE_FORCE_COMPAT_MODE": "true"}), mode="compat")
+    results = after(job(variables={"CUFILE_FORCE_COMPAT_MODE": "true"}), mode="compat")
+    assert results["cufile.processes"].verdict == NOT_APPLICABLE

@@ -251,7 +251,8 @@ P2PDMA_FAULTS = {
         p2p,
     ),
     "virtiofs without its row": Fault("cufile.unconfirmed", COMPAT, hosts.asking_virtiofs, base=p2p),
-    "virtiofs by nvidia-fs": Fault("filesystem.p2pdma-only", COMPAT, both(hosts.virtiofs, config())),
+    "virtiofs by nvidia-fs": Fault("filesystem.p2pdma-only", COMPAT, both(hosts.virtiofs, config()), base=p2p),
+    "virtiofs and an old libcufile": Fault("filesystem.newer-library", COMPAT, both(hosts.virtiofs, config())),
     # --- Grace, and other machines that are not x86
     "Grace": Fault("", "p2pdma", lambda document: None, base=hosts.grace),
     "Grace by its core": Fault("", "p2pdma", hosts.model("NVIDIA H100"), base=hosts.grace),
