@@ -10,7 +10,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError, did_you_mean
-from gdsdeploy.host.explain import Explanation, as_document, consumers
+from gdsdeploy.host.explain import Explanation, as_document, consumers, launch
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import HostFacts
 from gdsdeploy.host.facts.evidence_file import is_bundle
@@ -45,6 +45,12 @@ from gdsdeploy.validate.explain import (
     "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
 )
 @click.option(
+    "--launch",
+    "manager",
+    type=click.Choice(tuple(launch.MANAGERS)),
+    help="Print how to start a container that sees what cuFile needs, with MOUNT in it.",
+)
+@click.option(
     "--support", is_flag=True, help="Show which paths a filesystem (or all) can take instead, without a host."
 )
 @click.option("--mode", metavar="MODE", help="With --support: nvidia-fs, p2pdma, peermem, dmabuf or compat.")
@@ -60,6 +66,7 @@ def command(
     evidence: Path | None,
     error: str | None,
     consumer: str | None,
+    manager: str | None,
     timeout: float,
     as_json: bool,
     **query: str | None,
@@ -85,22 +92,24 @@ def command(
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
+      gdsdeploy explain gpu1 /mnt/nvme --launch podman
       gdsdeploy explain --support                    # every filesystem and mode: docs/support.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
     if query.pop("support"):
-        alone = mount is None and evidence is None and error is None and consumer is None
+        alone = mount is None and evidence is None and error is None and consumer is None and manager is None
         options.require(alone, "--support takes a FILESYSTEM only")
         _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
         return
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
     options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
-        others = (host, evidence, consumer)
-        options.require(others == (None, None, None), "--error CODE doesn't go with HOST, --evidence or --for")
+        alone = host is None and evidence is None and consumer is None and manager is None
+        options.require(alone, "--error CODE doesn't go with HOST, --evidence, --for or --launch")
         _error(error, as_json)
         return
     if consumer is not None:
+        options.require(manager is None, "--for and --launch are two questions; ask one of them")
         no_mount = mount is None and not (host or "").startswith("/")
         options.require(no_mount, "--for NAME is about a host, so it takes no MOUNT")
         _consumer(consumer, host, fleet, evidence, timeout, as_json)
@@ -108,6 +117,9 @@ def command(
     if host is not None and host.startswith("/"):
         options.require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
         host, mount = None, host
+    if manager is not None:
+        _launch(manager, host, _absolute(mount), fleet, evidence, timeout, as_json)
+        return
     explanation = _explanation(host, mount, fleet, evidence, timeout)
     if as_json:
         console.json(as_document(explanation))
@@ -118,9 +130,7 @@ def command(
 def _explanation(
     host: str | None, mount: str | None, fleet: Path, evidence: Path | None, timeout: float
 ) -> Explanation:
-    if mount is not None:
-        options.require(mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
-        mount = os.path.normpath(mount)
+    mount = _absolute(mount)
     if evidence is not None:
         options.require(host is None or _is_bundle(evidence), "--evidence FILE replaces HOST")
         return of_file(evidence, host or "", mount or "")
@@ -129,6 +139,21 @@ def _explanation(
             return of_host(fleet, host, mount or "", timeout)
     with console.step("Examining this machine"):
         return of_this_machine(mount or "")
+
+
+def _absolute(mount: str | None) -> str | None:
+    options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
+    return mount and os.path.normpath(mount)
+
+
+def _launch(
+    manager: str, host: str | None, mount: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool
+) -> None:
+    needs = launch.view(_facts(host, fleet, evidence, timeout), [mount] if mount else [])
+    if as_json:
+        console.json({"version": 1, "manager": manager, "launch": launch.launch(manager, needs)})
+    else:
+        console.data(launch.launch(manager, needs))
 
 
 def _consumer(name: str, host: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool) -> None:

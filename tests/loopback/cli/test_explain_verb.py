@@ -117,10 +117,13 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("/mnt", "/data"), "/mnt is a path, so no second argument is expected"),
         (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
         (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
-        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence or --for"),
-        (("--for", "nccl", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence or --for"),
+        (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence, --for or --launch"),
+        (("--for", "nccl", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence, --for or --launch"),
         (("gpu1", "/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
         (("/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
+        (("--for", "nccl", "--launch", "docker"), "--for and --launch are two questions"),
+        (("data", "x", "--launch", "docker"), "MOUNT is an absolute path, and 'x' isn't"),
+        (("--support", "--launch", "docker"), "--support takes a FILESYSTEM only"),
         (("--evidence", "none.json"), "does not exist"),
     ],
 )
@@ -139,6 +142,19 @@ def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, mo
     code, _, err = run("gpu2")
     assert code == FleetInvalid.exit_code
     assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
+
+
+def test_how_a_container_is_started(run: Run) -> None:
+    code, out, err = run("--evidence", SAVED, "--launch", "podman", "--json")
+    assert code == 0, err
+    answer = json.loads(out)
+    assert (answer["version"], answer["manager"]) == (1, "podman")
+    assert answer["launch"].startswith("podman run")
+    listed = json.loads(SAVED.read_text())["listings"]["/dev/nvidia*"]
+    devices = [f"--device /dev/{name} " for name in listed if name.startswith("nvidia-fs")]
+    assert devices
+    assert [device for device in devices if device not in answer["launch"]] == []
+    assert "--volume /mnt/a:/mnt/a " in run("/mnt/a", "--launch", "docker")[1]
 
 
 def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
