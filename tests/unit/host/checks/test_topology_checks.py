@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import golden
 from tests.unit.host.checks.changes import EXPECTATION, findings
+from tests.unit.host.facts.sysfs_root import REDIRECT
 from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
@@ -205,3 +207,21 @@ def test_hosts_without_a_gpu_prove_nothing() -> None:
     for name in ("topology.acs", "topology.iommu", "topology.bar1"):
         finding = judge(document, name)
         assert (finding.verdict, finding.found) == (NOT_APPLICABLE, "not proven: this host has no GPU")
+
+
+def test_a_switch_that_redirects_peers_is_named() -> None:
+    """QEMU's switches as a real kernel showed them, with the control bits that a kernel sets for an IOMMU."""
+    document = complete(json.loads((EVIDENCE / "topology" / "switches.json").read_text()))
+    files = document["files"]
+    for path in [path for path in files if path.endswith("/class") and str(files[path]).startswith("0x0380")]:
+        files[path.removesuffix("/class") + "/vendor"] = "0x10de\n"
+    good = judge(document, "topology.acs")
+    assert (good.verdict, "of a GPU and a peer below one switch is redirected" in good.found) == (PASS, True)
+    for port in ("0000:02:01.0", "0000:02:02.0", "0000:02:03.0"):
+        document["acs"][port] = REDIRECT
+    finding = judge(document, "topology.acs")
+    assert finding.verdict == FAIL
+    assert re.match(r"[1-9]\d* of \d+ pairs of a GPU and a peer below one switch are redirected", finding.found)
+    assert any("0000:02:0" in line and line.endswith("redirects") for line in finding.evidence)
+    document["acs"].clear()
+    assert judge(document, "topology.acs").verdict == UNKNOWN
