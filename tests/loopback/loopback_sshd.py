@@ -17,7 +17,7 @@ from gdsdeploy.run import as_root, which
 from gdsdeploy.ssh.endpoint import Endpoint
 
 #: Addresses of loopback at which a server answers, each as another machine than the others.
-ADDRESSES = tuple(f"127.0.0.{number}" for number in range(1, 9))
+ADDRESSES = tuple(f"127.0.0.{number}" for number in range(1, 65))
 #: Has a session see the boot id and machine id of the address that it came to; only root may mount.
 _AS_MACHINE = """#!/bin/sh
 set -- $SSH_CONNECTION

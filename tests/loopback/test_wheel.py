@@ -86,7 +86,7 @@ def test_a_fleet_is_provisioned_as_far_as_its_unreachable_host(installed: Path, 
         (tmp_path / name).write_bytes((ROOT / "tests" / "golden" / "lab" / name).read_bytes())
     (tmp_path / "known_hosts").touch()
     (tmp_path / "fleet.yml").write_text(
-        (tmp_path / "fleet.yml").read_text().replace("22011", "1").replace("22001", "1")
+        (tmp_path / "fleet.yml").read_text().replace("22011", "1").replace("22001", "2")
     )
     output = run([installed / "gdsdeploy", "provision", "fleet.yml"], tmp_path, status=20)
     assert "gpu1 (127.0.0.1:1)" in output

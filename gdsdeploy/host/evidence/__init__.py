@@ -54,7 +54,6 @@ TOTAL_SECONDS = 240.0
 #: Modules with a function ``collect``, in their order: programs that can hang come last.
 COLLECTORS = (
     "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "processes", "pci",
-    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "processes", "pci",
     "fit", "modules", "audits", "userland", "programs", "proof", "registration",
 )  # fmt: skip
 

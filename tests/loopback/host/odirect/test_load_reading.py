@@ -19,7 +19,7 @@ from gdsdeploy.host.checks import run
 from gdsdeploy.host.evidence import collect, longest, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.odirect import load
 from tests.loopback.host.odirect.filesystems import inside
 
@@ -159,11 +159,13 @@ def test_it_is_held_against_the_fleets_threshold(record: dict[str, Any], verdict
 
 def test_it_says_nothing_unless_it_was_asked_and_there_is_a_threshold() -> None:
     limits = {"read": 5_000_000_000, "seconds": 10}
-    assert judge(expected(mount="/mnt", load=limits), {}) == []
+    (finding,) = judge(expected(mount="/mnt", load=limits), {})
+    assert finding.verdict == NOT_APPLICABLE
     # Somebody asked, and of this mount nothing came.
     (finding,) = judge(expected(mount="/mnt", load=limits), {"/other": RECORD})
     assert (finding.verdict, finding.found) == (UNKNOWN, "it was not read from")
-    assert judge(expected(mount="/mnt"), {"/mnt": RECORD}) == []
+    (finding,) = judge(expected(mount="/mnt"), {"/mnt": RECORD})
+    assert finding.verdict == NOT_APPLICABLE
 
 
 def test_evidence_has_it_only_on_request_and_only_of_what_is_mounted(tmp_path: Path) -> None:

@@ -79,8 +79,12 @@ def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
     document = evidence.collect(EvidenceRequest(mounts=("/",)))
     for settings, verdict, words in (
         ({"path": "direct"}, "unknown", "/ was not tried"),
-        ({"path": "direct", "scratch": "no"}, "pass", "not tried: the fleet file allows no scratch file on it"),
-        ({"path": "compat"}, "pass", "not needed: the fleet accepts CPU memory here; not tried"),
+        (
+            {"path": "direct", "scratch": "no"},
+            "not-applicable",
+            "not tried: the fleet file allows no scratch file on it",
+        ),
+        ({"path": "compat"}, "not-applicable", "not needed: the fleet accepts CPU memory here; not tried"),
     ):
         expectation = replace(EXPECTATION, storage=[{"mount": "/", **settings}])
         (finding,) = [i for i in checks.run(facts_from(document), expectation) if i.check == "odirect.bypass:/"]
