@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,15 @@ LIES: Mapping[str, Lie] = {
 
 def honest(question: Question, digest: str) -> Any:
     """What an honest host answers."""
+    # Two hosts with the id of one boot would be one machine.
+    boot_id = str(uuid.uuid5(uuid.NAMESPACE_DNS, question.host))
     if question.argv[0] == "evidence":
-        return EVIDENCE
+        return {**EVIDENCE, "files": {**EVIDENCE["files"], "/proc/sys/kernel/random/boot_id": boot_id + "\n"}}
     if question.argv[:2] == ("gate", "show"):
-        record = Record("open", "all passed", "pass", "b-1", "2026-11-21T08:00:00Z", 1.5, HONEST, "right", digest)
+        record = Record("open", "all passed", "pass", boot_id, "2026-11-21T08:00:00Z", 1.5, HONEST, "right", digest)
         findings = [{"check": "kernel.running", "verdict": "pass", "title": "t", "expected": "e", "found": "e",
                      "hint": "", "evidence": [], "waiver": None}]  # fmt: skip
-        return {"boot_id": "b-1", "reason": "", "record": {**json.loads(record.to_json()), "findings": findings,
+        return {"boot_id": boot_id, "reason": "", "record": {**json.loads(record.to_json()), "findings": findings,
                 "stack": [[name, "1"] for name in STACK]}}  # fmt: skip
     if question.argv[:2] == ("rollout", "status"):
         return status()
