@@ -70,7 +70,7 @@ def _complete(record: Mapping[str, Any]) -> Maybe[bool]:
     if not isinstance(unread, int) or not isinstance(more, bool):
         return Unknown("the record of running programs is malformed")
     if unread:
-        return Unknown(f"{unread} processes could not be read: permission denied")
+        return Unknown("{} process{} could not be read: permission denied".format(unread, "" if unread == 1 else "es"))
     return Unknown("not every process was looked at: there are too many") if more else True
 
 
