@@ -98,7 +98,10 @@ def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Pat
     files = ["--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html"]
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", *files).stdout)
     (host,) = report["hosts"].values()
-    assert {finding["verdict"] for finding in host["findings"]} == {"pass"}
+    verdicts = [finding["verdict"] for finding in host["findings"]]
+    assert set(verdicts) == {"pass", "not-applicable"}
+    # Without a GPU, an adapter in use and options of the driver, the rest has nothing to examine.
+    assert verdicts.count("pass") > verdicts.count("not-applicable")
     path = next(f for f in host["findings"] if f["check"] == "storage.path:/mnt/nvme")
     assert "compat" in path["found"]
     suite = ET.parse(tmp_path / "r.xml").getroot()
@@ -232,7 +235,8 @@ def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[st
     # The lab gives its virtual machines an adapter in software.
     assert rdma_findings() == {
         "rdma.link": "pass: rxe0 active",
-        "rdma.addresses": "pass: no list has an address: libcufile chooses the adapters",
+        "rdma.addresses": "not-applicable: no list has an address: libcufile chooses the adapters",
+        "rdma.registration": "not-applicable: not proven: this host has no GPU",
     }
     host.ssh(["sudo", "rdma", "link", "delete", "rxe0"])
     try:
