@@ -14,7 +14,7 @@ from docs.gen import kernel_messages as docs_page
 from gdsdeploy.host.evidence.kernel import MESSAGES
 from gdsdeploy.host.facts import Unknown, facts_from, kernel_messages
 from gdsdeploy.host.facts.kernel_messages import UNLISTED, Meaning, meanings
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, Change, Document, findings
 from tests.unit.host.checks.faults_kernel_messages import PAGE_TABLE, only_in_the_journal, without_journal, wrapped
 from tests.unit.host.checks.faults_stack import XIDS, kernel_log
@@ -161,7 +161,7 @@ def test_a_fleet_without_them_is_not_asked() -> None:
         document
     )
     results = findings(document, replace(EXPECTATION, mode="compat", nvidia_fs_version="", rdma="none"))
-    assert {results[name].verdict for name in ("nvidia-fs.errors", "peermem.errors")} == {PASS}
+    assert {results[name].verdict for name in ("nvidia-fs.errors", "peermem.errors")} == {NOT_APPLICABLE}
 
 
 def test_the_log_is_json() -> None:
