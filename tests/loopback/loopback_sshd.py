@@ -16,8 +16,10 @@ from pathlib import Path
 from gdsdeploy.run import as_root, which
 from gdsdeploy.ssh.endpoint import Endpoint
 
-#: Addresses of loopback at which a server answers, each as another machine than the others.
+#: Addresses of loopback that fleets give their hosts, each of them another machine.
 ADDRESSES = tuple(f"127.0.0.{number}" for number in range(1, 65))
+#: Those at which a server of OpenSSH answers: its MAX_LISTEN_SOCKS is 16.
+SERVED = ADDRESSES[:16]
 #: Has a session see the boot id and machine id of the address that it came to; only root may mount.
 _AS_MACHINE = """#!/bin/sh
 set -- $SSH_CONNECTION
@@ -106,7 +108,7 @@ def start(folder: Path, *lines: str) -> Sshd:
     known_hosts = folder / "known_hosts"
     kind, blob = host_key.with_suffix(".pub").read_text().split()[:2]
     known_hosts.write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
-    for address in ADDRESSES:
+    for address in SERVED:
         # Other servers are other machines, too.
         (folder / f"boot-{address}").write_text(f"{uuid.uuid4()}\n")
         (folder / f"machine-{address}").write_text(f"{uuid.uuid4().hex}\n")
@@ -118,7 +120,7 @@ def start(folder: Path, *lines: str) -> Sshd:
         "\n".join(
             [
                 *lines,
-                *(f"ListenAddress {address}:{port}" for address in ADDRESSES),
+                *(f"ListenAddress {address}:{port}" for address in SERVED),
                 f"HostKey {host_key}",
                 f"AuthorizedKeysFile {folder / 'authorized_keys'}",
                 f"PidFile {folder / 'pid'}",
