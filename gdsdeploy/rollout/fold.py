@@ -124,8 +124,8 @@ class Fold:
         return +self._counts
 
     def outcomes(self) -> dict[str, int]:
-        """Outcome → number of hosts that came to it."""
-        return {outcome.value: self._counts[outcome] for outcome in Outcome if self._counts[outcome]}
+        """Outcome → number of hosts that came to it; a host that is done counts while it is validated again, too."""
+        return dict(Counter(host.outcome.value for host in self.hosts.values() if host.outcome is not None))
 
     def failed(self) -> list[HostState]:
         """Hosts whose failure counts, in the order of the plan."""
