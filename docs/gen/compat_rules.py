@@ -1,21 +1,17 @@
-"""The host program's compatibility rules: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``."""
+"""The rules of compat.yml as JSON: ``python -m docs.gen.compat_rules > gdsdeploy/host/data/compat.json``."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import asdict
 
-from gdsdeploy.lock.compat import Rule, shipped
+from gdsdeploy.lock.compat import shipped
 
 
 def table() -> str:
-    """JSON: the rules of compat.yml in their order, without empty fields."""
-    return json.dumps([_row(rule) for rule in shipped()], indent=2, ensure_ascii=False) + "\n"
-
-
-def _row(rule: Rule) -> dict[str, Any]:
-    row = rule.model_dump(mode="json")
-    return {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in row.items() if value}
+    """One rule on each line, without empty fields."""
+    rows = ({key: value for key, value in asdict(rule).items() if value} for rule in shipped())
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gdsdeploy.host.model import compat, version_rules
-from gdsdeploy.host.model.compat import SUBJECTS, Combination, Verdict
+from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
 
 __all__ = ["SUBJECTS", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
 
@@ -39,8 +39,8 @@ Conditions = Annotated[
 ]
 
 
-class Rule(BaseModel):
-    """One block of compat.yml; its head says what the keys mean."""
+class _Block(BaseModel):
+    """One block of compat.yml."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,15 +60,10 @@ class Rule(BaseModel):
             raise ValueError("a rule has exactly one of needs, refuses and warns")
         return self
 
-    @cached_property
-    def looks_at(self) -> frozenset[str]:
-        """Every subject that it asks about."""
-        return compat.looks_at(self)
-
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read rules; raises ValueError (pydantic's) for one that is malformed and for an id given twice."""
-    rules = tuple(Rule.model_validate(rule) for rule in yaml.safe_load(text)["rules"])
+    rules = tuple(Rule(**_Block.model_validate(block).model_dump()) for block in yaml.safe_load(text)["rules"])
     for name, count in Counter(rule.id for rule in rules).items():
         if count > 1:
             raise ValueError(f"the rule id {name} is given twice")

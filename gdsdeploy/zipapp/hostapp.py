@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .. import __version__, atomic
-from . import bootstrap, known_failures, sbom
+from . import bootstrap, sbom
 
 #: Of every start of Python as root: no variables, nothing from the current folder or a user's, no site-packages.
 FLAGS = ("-I", "-S")
@@ -33,7 +33,6 @@ MODULES = (
     "zipapp/__init__.py",
     "zipapp/bootstrap.py",
     "zipapp/hostapp.py",
-    "zipapp/known_failures.py",
     "zipapp/sbom.py",
 )
 
@@ -120,6 +119,5 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "gdsdeploy_bootstrap.py", _bootstrap()
     yield "gdsdeploy/__init__.py", b""
     yield "gdsdeploy-host.cdx.json", sbom.of_host_program(__version__)
-    yield "gdsdeploy/host/build/known_failures.json", known_failures.for_hosts()
     for path in (path for pattern in PACKED for path in (_PACKAGE / "host").glob(pattern)):
         yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

@@ -131,8 +131,7 @@ def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) ->
     top = {name.partition("/")[0] for name in names}
     assert top == {"FILES.json", "MANIFEST.json", "README.md", "gdsdeploy", "meta", "playbooks", "plugins", "roles"}
     package = {name.split("/")[1] for name in names if name.startswith("gdsdeploy/")}
-    assert package == {"__init__.py", "atomic.py", "host", "lock", "zipapp"}, "correct build_ignore in galaxy.yml"
-    assert {name for name in names if name.startswith("gdsdeploy/lock/")} == {"gdsdeploy/lock/compat.yml"}
+    assert package == {"__init__.py", "atomic.py", "host", "zipapp"}, "correct build_ignore in galaxy.yml"
 
 
 PLAY = """

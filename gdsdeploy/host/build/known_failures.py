@@ -1,42 +1,24 @@
-"""Known failures of builds and their fixes: rules of compat.yml, in the zipapp ``known_failures.json``.
-
-A checkout has no such file, and so no known failures.
-"""
+"""Rules of compat.yml that explain a failed build."""
 
 from __future__ import annotations
 
-import json
 import os
-import pkgutil
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping
 
 from ..kmod.kernel import Kernel
-from ..model import version_rules
+from ..model import compat, version_rules
+from ..model.compat import Conditions, Rule
 from ..rootdir import read_text
 from .context import BuildRequest
 
-FILE = "known_failures.json"
+#: What a build knows of the stack.
+SUBJECTS = frozenset({"driver", "flavour", "kernel", "arch", "nvidia_fs", "nvidia_fs_origin"})
+#: What it doesn't know; a condition on these counts as true, so the rule is named where it may explain the failure.
+PACKAGES = frozenset({"driver_package", "nvidia_fs_package", "kernel_package"})
 
 
-class Match(NamedTuple):
-    """A rule that says that this combination does not build."""
-
-    ident: str
-    says: str
-    #: what to take instead, such as ``nvidia-fs 2.25.7``; may be empty
-    fixed: str
-    source: str
-
-    def words(self) -> str:
-        fixed = f"; fixed in {self.fixed}" if self.fixed else ""
-        return f"known as {self.ident}: {self.says.rstrip('.')}{fixed}"
-
-    def as_dict(self) -> Dict[str, str]:
-        return {"id": self.ident, "says": self.says, "fixed": self.fixed, "source": self.source}
-
-
-def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Match]:
+def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Rule]:
     """The rules that explain why the driver (or the version ``nvidia_fs``, if given) doesn't build."""
     combination: Dict[str, str] = {
         "driver": request.tree.version,
@@ -47,29 +29,33 @@ def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Match]:
     if nvidia_fs:
         combination["nvidia_fs"] = nvidia_fs
         combination["nvidia_fs_origin"] = _origin(source)
-    about = "nvidia-fs" if nvidia_fs else "driver"
-    return [
-        Match(rule["id"], rule["says"], rule["fixed"], rule["source"])
-        for rule in rules()
-        if rule["about"] == about and broken(rule, combination)
-    ]
+    return refusing("nvidia-fs" if nvidia_fs else "driver", combination)
 
 
-def rules() -> List[Dict[str, Any]]:
-    """What the zipapp has; empty in a checkout."""
-    try:
-        data: Optional[bytes] = pkgutil.get_data(__package__ or "", FILE)
-    except OSError:
-        return []
-    value: List[Dict[str, Any]] = json.loads((data or b"[]").decode("utf-8"))
-    return value
+def refusing(about: str, combination: Mapping[str, str]) -> List[Rule]:
+    """The rules about builds of ``about`` (``driver`` or ``nvidia-fs``) that refuse ``combination``."""
+    return [rule for rule in compat.shipped() if subject(rule) == about and broken(rule, combination)]
 
 
-def broken(rule: Mapping[str, Any], combination: Mapping[str, str]) -> bool:
+def subject(rule: Rule) -> str:
+    """What a rule may explain a failed build of: ``driver``, ``nvidia-fs``, or nothing."""
+    if rule.warns or not rule.looks_at <= SUBJECTS | PACKAGES:
+        return ""
+    if "nvidia_fs" in rule.looks_at:
+        return "nvidia-fs"
+    return "driver" if {"driver", "kernel"} <= rule.looks_at else ""
+
+
+def broken(rule: Rule, combination: Mapping[str, str]) -> bool:
     """Whether ``rule`` is about ``combination`` and refuses it; conditions about unknown parts count as true."""
-    if not _all(rule["when"], combination):
+    if not _all(rule.when, combination):
         return False
-    return not _all(rule["needs"], combination) if rule["needs"] else _all(rule["refuses"], combination)
+    return not _all(rule.needs, combination) if rule.needs else _all(rule.refuses, combination)
+
+
+def words(rule: Rule) -> str:
+    fixed = f"; fixed in {rule.fixed}" if rule.fixed else ""
+    return f"known as {rule.id}: {rule.says.rstrip('.')}{fixed}"
 
 
 def kernel_version(kernel: Kernel) -> str:
@@ -83,7 +69,7 @@ def kernel_version(kernel: Kernel) -> str:
     return f"{code >> 16}.{code >> 8 & 0xFF}.{code & 0xFF}"
 
 
-def _all(conditions: Mapping[str, Sequence[str]], combination: Mapping[str, str]) -> bool:
+def _all(conditions: Conditions, combination: Mapping[str, str]) -> bool:
     return all(
         not combination.get(subject) or version_rules.holds(subject, texts, combination[subject])
         for subject, texts in conditions.items()

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from ..errors import BuildError, HostError
 from ..io import atomic
+from ..model.compat import Rule
 from . import known_failures
 from .context import BuildContext, BuildRequest, Built
 from .driver import build_driver
@@ -31,13 +32,14 @@ class Outcome:
     built: List[Built] = field(default_factory=list)
     error: Optional[HostError] = None
     #: rules of compat.yml that explain the error
-    rules: List[known_failures.Match] = field(default_factory=list)
+    rules: List[Rule] = field(default_factory=list)
     seconds: float = 0.0
 
     def as_dict(self) -> Dict[str, Any]:
         error = None
         if self.error is not None:
-            rules = [rule.as_dict() for rule in self.rules]
+            keys = ("id", "says", "fixed", "source")
+            rules = [{key: getattr(rule, key) for key in keys} for rule in self.rules]
             error = {"id": self.error.id, "message": self.error.message, "hint": self.error.hint, "rules": rules}
         return {
             "module": self.module,
@@ -123,7 +125,7 @@ def _build_one(context: BuildContext, name: str, source: str, output: str, log: 
         if isinstance(error, BuildError):
             version = source_version(source) if name == "nvidia-fs" else ""
             outcome.rules = known_failures.matches(context.request, version, source if name == "nvidia-fs" else "")
-            hint = "; ".join([*(rule.words() for rule in outcome.rules), error.hint])
+            hint = "; ".join([*map(known_failures.words, outcome.rules), error.hint])
         outcome.error = type(error)(error.message, hint) if hint != error.hint else error
         log.end_with_failure(error.message, hint)
     outcome.seconds = time.monotonic() - begun

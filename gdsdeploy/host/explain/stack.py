@@ -10,7 +10,6 @@ from typing import Iterator
 from ..facts import HostFacts
 from ..facts.running_set import judge
 from ..facts.storage import Mount
-from ..model.compat import looks_at
 from . import blocks, p2pdma_keys
 from .cause import NVIDIA_FS, Cause
 from .rules import NOTES, rule
@@ -28,7 +27,7 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     verdict = judge(facts, NVIDIA_FS, "none")
     for name, words in {**verdict.forbidden, **verdict.warnings}.items():
         broken = verdict.rules[name]
-        if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & looks_at(broken)):
+        if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & broken.looks_at):
             continue
         ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
         fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together: gdsdeploy lock FLEET"

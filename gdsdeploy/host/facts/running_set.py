@@ -34,9 +34,9 @@ class Judgement:
     rules: Mapping[str, Rule]
 
 
-def judge(facts: HostFacts, mode: str, rdma: str, rules: Optional[Tuple[Rule, ...]] = None) -> Judgement:
-    """Judge what runs.  mode, rdma: what it is for, in the words of compat.yml; rules: the shipped ones by default."""
-    rules = compat.shipped() if rules is None else rules
+def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
+    """Judge what runs.  mode, rdma: what it is for, as compat.yml names it."""
+    rules = compat.shipped()
     parts = _parts(facts, mode, rdma)
     unknown = {subject: value.reason for subject, value in parts.items() if isinstance(value, Unknown)}
     combination = {subject: value for subject, value in parts.items() if not isinstance(value, Unknown)}
@@ -44,7 +44,7 @@ def judge(facts: HostFacts, mode: str, rdma: str, rules: Optional[Tuple[Rule, ..
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},
         warnings={verdict.rule: verdict.words for verdict in verdicts if verdict.warning},
-        undecided={rule: unknown[subject] for rule, subject in compat.undecided(combination, unknown, rules)},
+        undecided={rule: unknown[subject] for rule, subject in compat.undecided(combination, unknown.keys(), rules)},
         rules={rule.id: rule for rule in rules},
     )
 

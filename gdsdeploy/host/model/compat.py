@@ -1,14 +1,14 @@
 """Compatibility rules: which versions go together.  Pure.
 
-The rules come from gdsdeploy/lock/compat.yml, which the controller reads.  The host program has the same rules in
-data/compat.json, which ``python -m docs.gen.compat_rules`` writes.
+gdsdeploy/lock/compat.yml has the rules.  ``python -m docs.gen.compat_rules`` writes them into data/compat.json, for
+programs without a YAML parser.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Container, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Protocol, Tuple
+from functools import cached_property, lru_cache
+from typing import AbstractSet, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .. import data
 from . import version_rules
@@ -25,23 +25,6 @@ Combination = Mapping[str, Optional[str]]
 Conditions = Mapping[str, Tuple[str, ...]]
 
 
-class AnyRule(Protocol):
-    """A rule as the controller reads it from compat.yml, or as the host program has it."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def says(self) -> str: ...
-    @property
-    def when(self) -> Conditions: ...
-    @property
-    def needs(self) -> Conditions: ...
-    @property
-    def refuses(self) -> Conditions: ...
-    @property
-    def warns(self) -> Conditions: ...
-
-
 @dataclass(frozen=True)
 class Rule:
     """One block of compat.yml; its head says what the keys mean."""
@@ -55,6 +38,11 @@ class Rule:
     refuses: Conditions = field(default_factory=dict)
     warns: Conditions = field(default_factory=dict)
     fixed: str = ""
+
+    @cached_property
+    def looks_at(self) -> FrozenSet[str]:
+        """Every subject that it asks about."""
+        return frozenset((*self.when, *self.needs, *self.refuses, *self.warns))
 
 
 @dataclass(frozen=True)
@@ -75,12 +63,7 @@ def shipped() -> Tuple[Rule, ...]:
     return data.rows("compat", Rule)
 
 
-def looks_at(rule: AnyRule) -> FrozenSet[str]:
-    """Every subject that a rule asks about."""
-    return frozenset((*rule.when, *rule.needs, *rule.refuses, *rule.warns))
-
-
-def judge(combination: Combination, rules: Iterable[AnyRule]) -> List[Verdict]:
+def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
     """What the rules say about ``combination``, in their order.
 
     A rule speaks only if all its subjects are decided, none that it needs or refuses is absent, and its ``when``
@@ -88,7 +71,7 @@ def judge(combination: Combination, rules: Iterable[AnyRule]) -> List[Verdict]:
     """
     verdicts: List[Verdict] = []
     for rule in rules:
-        if not looks_at(rule) <= combination.keys() or not _all(rule.when, combination):
+        if not rule.looks_at <= combination.keys() or not _all(rule.when, combination):
             continue
         effect = rule.needs or rule.refuses or rule.warns
         if any(combination[subject] is None for subject in effect):
@@ -102,28 +85,26 @@ def judge(combination: Combination, rules: Iterable[AnyRule]) -> List[Verdict]:
     return verdicts
 
 
-def undecided(combination: Combination, unknown: Container[str], rules: Iterable[AnyRule]) -> Iterator[Tuple[str, str]]:
+def undecided(combination: Combination, unknown: AbstractSet[str], rules: Iterable[Rule]) -> Iterator[Tuple[str, str]]:
     """(id, subject) of each rule that would refuse ``combination`` with some value of the subject.
 
     unknown: subjects that the combination has, but whose values aren't known.
     """
     for rule in rules:
-        subjects = looks_at(rule)
-        missing = sorted(subject for subject in subjects if subject in unknown)
-        if not missing or rule.warns or any(s not in combination and s not in unknown for s in subjects):
+        missing = sorted(rule.looks_at & unknown)
+        if not missing or rule.warns or not rule.looks_at <= combination.keys() | unknown:
             continue
+        when = _without(unknown, rule.when)
         effect = rule.needs or rule.refuses
-        if not _all(_decided(rule.when, unknown), combination):
+        decided = _without(unknown, effect)
+        if not _all(when, combination) or any(combination[subject] is None for subject in decided):
             continue
-        if any(combination[subject] is None for subject in _decided(effect, unknown)):
-            continue
-        holds = _all(_decided(effect, unknown), combination)
-        open_effect = any(subject in unknown for subject in effect)
-        if (open_effect or not holds) if rule.needs else holds:
+        holds = _all(decided, combination)
+        if (len(decided) < len(effect) or not holds) if rule.needs else holds:
             yield rule.id, missing[0]
 
 
-def _decided(conditions: Conditions, unknown: Container[str]) -> Conditions:
+def _without(unknown: AbstractSet[str], conditions: Conditions) -> Conditions:
     return {subject: texts for subject, texts in conditions.items() if subject not in unknown}
 
 

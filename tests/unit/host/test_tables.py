@@ -77,7 +77,8 @@ def test_rows_are_told_apart(name: str) -> None:
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("name", NAMES)
+# A program writes the rules of compat.yml, and test_stack_rules.py compares them.
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"compat"}))
 def test_a_file_is_written_in_one_way(name: str) -> None:
     assert TABLES[name][0].read_text() == json.dumps(table(name), indent=2, ensure_ascii=False) + "\n"
 

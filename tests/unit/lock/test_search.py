@@ -26,11 +26,8 @@ def levels(*sizes: int) -> list[list[Option]]:
 
 def refuses(name: str, **conditions: str) -> Rule:
     """A rule against versions that go together badly."""
-    when = dict(list(conditions.items())[:-1])
-    last = dict(list(conditions.items())[-1:])
-    return Rule.model_validate(
-        {"id": name, "says": "X.", "known": "source", "source": "this test", "when": when, "refuses": last}
-    )
+    *when, last = ((subject, (text,)) for subject, text in conditions.items())
+    return Rule(name, "X.", "source", "this test", when=dict(when), refuses=dict([last]))
 
 
 @pytest.fixture

@@ -1,18 +1,14 @@
-"""The rules that hosts have: those about builds, read on hosts as compat.py reads them here."""
+"""The rules that explain a failed build."""
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
 from collections.abc import Mapping
 
 import pytest
 
-from gdsdeploy.host.build import known_failures as known
-from gdsdeploy.zipapp import hostapp, known_failures
+from gdsdeploy.host.build.known_failures import refusing, subject
+from gdsdeploy.host.model import compat
 
-RULES = {rule["id"]: rule for rule in json.loads(known_failures.for_hosts())}
 FS: Mapping[str, str] = {
     "driver": "550.163.01", "flavour": "open", "arch": "x86_64", "kernel": "6.12.94", "nvidia_fs_origin": "nvidia",
 }  # fmt: skip
@@ -27,7 +23,7 @@ MEASURED = {
 
 
 def refused(combination: Mapping[str, str], about: str = "nvidia-fs") -> list[str]:
-    return [name for name, rule in RULES.items() if rule["about"] == about and known.broken(rule, combination)]
+    return [rule.id for rule in refusing(about, combination)]
 
 
 @pytest.mark.parametrize(("nvidia_fs", "builds"), MEASURED.items())
@@ -37,10 +33,12 @@ def test_what_was_measured_is_known(nvidia_fs: str, builds: tuple[bool, bool | N
             assert (refused({**FS, "nvidia_fs": nvidia_fs, "kernel": kernel}) == []) is expected
 
 
-def test_only_what_can_explain_a_build_goes_to_hosts() -> None:
-    assert {"driver-550-pci-resize", "nvidia-fs-unsigned-offset", "nvidia-fs-open-only"} <= RULES.keys()
-    assert not {"nvidia-fs-vm-io", "libcufile-nvidia-fs-minimum", "nvidia-fs-peermem", "gpu-open-driver"} & RULES.keys()
-    assert all(rule["source"] and rule["says"] for rule in RULES.values())
+def test_only_rules_about_a_build_explain_a_failed_one() -> None:
+    subjects = {rule.id: subject(rule) for rule in compat.shipped()}
+    assert subjects["driver-550-pci-resize"] == "driver"
+    assert subjects["nvidia-fs-unsigned-offset"] == subjects["nvidia-fs-open-only"] == "nvidia-fs"
+    others = ("nvidia-fs-vm-io", "libcufile-nvidia-fs-minimum", "nvidia-fs-peermem", "gpu-open-driver")
+    assert {subjects[name] for name in others} == {""}
 
 
 def test_the_driver_on_kernels_that_changed_below_it() -> None:
@@ -56,8 +54,3 @@ def test_debians_patched_source_is_told_from_upstreams() -> None:
     ours = {**FS, "nvidia_fs": "2.19.7", "nvidia_fs_origin": "debian"}
     assert refused(ours) == []
     assert refused({**ours, "nvidia_fs_origin": "nvidia"}) == ["nvidia-fs-unsigned-offset"]
-
-
-def test_the_program_on_hosts_has_them() -> None:
-    with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
-        assert archive.read("gdsdeploy/host/build/known_failures.json") == known_failures.for_hosts()
