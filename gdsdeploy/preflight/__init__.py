@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
@@ -19,9 +19,6 @@ from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
 
 __all__ = ["Answer", "Cell", "Mode", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
-
-#: A context manager that shows a long step while it runs.
-Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ def preflight(
     mode: Mode,
     again: bool,
     fetcher: Fetcher,
-    step: Step,
 ) -> list[Cell]:
     """Try every stack in ``choices`` for every profile.
 
@@ -62,11 +58,11 @@ def preflight(
                 hint="Name profiles with apt: --profile NAME",
             )
         repositories = repo_settings.repositories(fleet, name, platform)
-        with step(f"Reading {', '.join(map(str, repositories))}"):
+        with console.step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None
         cells += (
-            _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher, step=step)
+            _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher)
             for candidate in candidates(name, profile, platform, universe, indices, locked, choices)
         )
     return cells
@@ -80,7 +76,6 @@ def _cell(
     *,
     again: bool,
     fetcher: Fetcher,
-    step: Step,
 ) -> Cell:
     target = candidate.target
     if target is None:
@@ -90,8 +85,8 @@ def _cell(
     earlier = None if again else record.find(target)
     if earlier is not None and (earlier.mode == "full" or mode == "quick"):
         return Cell(candidate, earlier, is_earlier=True)
-    layers = ingredients.layers(target, platform, universe, fetcher, step)
-    with step(f"Trying {candidate.label} ({mode})"):
+    layers = ingredients.layers(target, platform, universe, fetcher)
+    with console.step(f"Trying {candidate.label} ({mode})"):
         new = trial.trial(candidate, layers, mode)
     record.keep(new)
     return Cell(candidate, new, is_earlier=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+from gdsdeploy import console
 from gdsdeploy.errors import LockStale, NoSolution
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Index, Target
@@ -31,13 +31,7 @@ _KERNEL: Final = ("kernel-image", "kernel-headers")
 _FETCHES_AT_ONCE: Final = 6
 
 
-def layers(
-    target: Target,
-    platform: StackPlatform,
-    universe: Universe,
-    fetcher: Fetcher,
-    step: Callable[[str], AbstractContextManager[None]],
-) -> list[Layer]:
+def layers(target: Target, platform: StackPlatform, universe: Universe, fetcher: Fetcher) -> list[Layer]:
     """The layers of a root for ``target``, the driver's on top; missing packages are fetched, verified and unpacked.
 
     Raises NoSolution without a compiler in the repositories, LockStale for a missing file, what Fetcher raises.
@@ -54,12 +48,11 @@ def layers(
         if chosen:
             files = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in chosen]
             contents.append((what, files))
-    _fetch([file for _, files in contents for file in files], fetcher, step)
-    bottom_up = []
-    for what, files in contents:
-        paths = [fetcher.file(uri, sha256=sha256, size=size) for uri, sha256, size in files]
-        bottom_up.append(root.layer(paths, what=what, step=step))
-    return bottom_up[::-1]
+    _fetch([file for _, files in contents for file in files], fetcher)
+    return [
+        root.layer([fetcher.file(uri, sha256=sha256, size=size) for uri, sha256, size in files], what=what)
+        for what, files in reversed(contents)
+    ]
 
 
 def toolchain(target: Target, platform: StackPlatform, universe: Universe) -> list[Candidate]:
@@ -102,7 +95,7 @@ def _file(repository: str, suite: str, name: str, sha256: str, size: int, indice
     return address(base, name), sha256, size
 
 
-def _fetch(files: Sequence[_File], fetcher: Fetcher, step: Callable[[str], AbstractContextManager[None]]) -> None:
+def _fetch(files: Sequence[_File], fetcher: Fetcher) -> None:
     missing = [file for file in files if fetcher.find_cached(file[1], file[2]) is None]
     if not missing:
         return
@@ -114,7 +107,7 @@ def _fetch(files: Sequence[_File], fetcher: Fetcher, step: Callable[[str], Abstr
         except MissingFile as error:
             raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
 
-    with step(f"Fetching {len(missing)} packages ({sum(file[2] for file in missing) / 1e6:.0f} MB)"):
+    with console.step(f"Fetching {len(missing)} packages ({sum(file[2] for file in missing) / 1e6:.0f} MB)"):
         pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
         try:
             list(pool.map(fetch, missing))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.model.lock import Target
 
-Mode = Literal["quick", "full"]
+#: A full record counts more than a quick one.
+Mode = Literal["full", "quick"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
@@ -103,11 +105,6 @@ class PreflightRecord:
         return tuple(module.module for module in self.modules if module.builds is Answer.NOT_TRIED)
 
     @property
-    def compiled_modules(self) -> tuple[ModuleResult, ...]:
-        """Modules that were compiled."""
-        return tuple(module for module in self.modules if module.builds is not Answer.NOT_TRIED)
-
-    @property
     def error(self) -> str:
         """The first problem; empty without one."""
         errors = [module.error for module in self.modules if module.error]
@@ -131,51 +128,41 @@ def ingredients(target: Target) -> str:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def find(target: Target, kernel: str = "", driver: str = "", folder: Path | None = None) -> PreflightRecord | None:
-    """The record for exactly the packages of ``target``, preferably a full one; None without a readable one.
-
-    kernel, driver: release and upstream version that ``target`` must have; empty: any.
-    folder: default: the user's state folder.
-    """
-    if kernel not in ("", target.kernel.release) or driver not in ("", target.driver.version):
-        return None
+def find(target: Target) -> PreflightRecord | None:
+    """The record for exactly the packages of ``target``, preferably a full one; None without a readable one."""
     digest = ingredients(target)
-    modes: tuple[Mode, Mode] = ("full", "quick")
-    records = (_read(_path(digest, mode, folder)) for mode in modes)
+    records = map(_record_from, _documents(digest))
     return next((record for record in records if record is not None and record.ingredients == digest), None)
 
 
-def outdated(target: Target, folder: Path | None = None) -> bool:
+def outdated(target: Target) -> bool:
     """Whether there is a record of these packages that an older gdsdeploy wrote, which ``find`` doesn't accept."""
-    modes: tuple[Mode, Mode] = ("full", "quick")
-    values = (_document(_path(ingredients(target), mode, folder)) for mode in modes)
-    formats = [value.get("format") for value in values]
+    formats = [document.get("format") for document in _documents(ingredients(target))]
     return any(type(number) is int and number < FORMAT for number in formats)
 
 
-def keep(record: PreflightRecord, folder: Path | None = None) -> Path:
+def keep(record: PreflightRecord) -> Path:
     """Write a record; raises OSError."""
-    path = _path(record.ingredients, record.mode, folder)
+    path = _path(record.ingredients, record.mode)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n", mode=0o644)
     return path
 
 
-def _path(digest: str, mode: Mode, folder: Path | None) -> Path:
-    return (folder or paths.state() / "preflight" / "records") / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
+def _path(digest: str, mode: Mode) -> Path:
+    return paths.state() / "preflight" / "records" / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The object in a file; empty if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _documents(digest: str) -> Iterator[dict[str, Any]]:
+    """The readable records of a stack, the full one first."""
+    for mode in get_args(Mode):
+        with contextlib.suppress(OSError, ValueError):
+            value = json.loads(_path(digest, mode).read_text(encoding="utf-8"))
+            if isinstance(value, dict):
+                yield value
 
 
-def _read(path: Path) -> PreflightRecord | None:
-    value = _document(path)
+def _record_from(value: dict[str, Any]) -> PreflightRecord | None:
     if value.get("format") != FORMAT:
         return None
     try:

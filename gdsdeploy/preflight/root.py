@@ -10,14 +10,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from gdsdeploy import paths, run
+from gdsdeploy import console, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import files
 
@@ -71,7 +71,7 @@ def require() -> None:
         run.which(program, hint=f"apt-get install {package}")
 
 
-def layer(packages: Sequence[Path], *, what: str, step: Callable[[str], AbstractContextManager[None]]) -> Layer:
+def layer(packages: Sequence[Path], *, what: str) -> Layer:
     """The layer of these package files, unpacked unless cached.
 
     packages: Fetcher's files, named by sha256.  what: for the user.
@@ -83,7 +83,7 @@ def layer(packages: Sequence[Path], *, what: str, step: Callable[[str], Abstract
         script = str(resources.files("gdsdeploy") / "preflight" / "unpack.sh")
         argv = ["sh", script, work / "root", work / "archive", *packages]
         (work / "root").mkdir()
-        with step(f"Unpacking {what}"):
+        with console.step(f"Unpacking {what}"):
             run.run([str(word) for word in argv], doing=f"unpack {what}")
         _finish(work / "root")
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,7 +88,9 @@ def _build(throwaway: Root, target: Target, mode: Mode) -> dict[str, Any]:
     words = ["build", *modules, *options, "--output", "/build/modules/"]
     done = _kmod(throwaway, target, words, doing="build", ok=range(256))
     if not done.stdout.lstrip().startswith("{"):
-        raise _broken(done)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        text = lines[-1].removeprefix("error: ") if lines else f"status {done.status}"
+        raise GdsError(f"the preflight could not start the build: {text}", hint="The text is from the throwaway root")
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
@@ -100,12 +103,6 @@ def _kmod(throwaway: Root, target: Target, words: Sequence[str], *, doing: str, 
     return throwaway.run(argv, doing=doing, ok=ok)
 
 
-def _broken(done: run.Completed) -> GdsError:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    text = lines[-1].removeprefix("error: ") if lines else f"status {done.status}"
-    return GdsError(f"the preflight could not start the build: {text}", hint="The text is from the throwaway root")
-
-
 def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     """The results of one module, or of each of the driver's."""
     error = outcome["error"]
@@ -113,15 +110,13 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
     if error is not None and error["id"] == StubError.id:
         return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
-        name = DRIVER if outcome["module"] == DRIVER else _name(outcome["module"])
-        return [ModuleResult(name, Answer.NO, Answer.NO, error=error["message"])]
+        return [ModuleResult(_name(outcome["module"]), Answer.NO, Answer.NO, error=error["message"])]
     return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> ModuleResult:
-    findings = tuple(audit["findings"])
-    stub = any(finding["id"] == StubError.id for finding in findings)
-    return ModuleResult(name, Answer.YES, Answer.UNKNOWN if stub else Answer.of(audit["ok"]), findings=findings)
+    result = ModuleResult(name, Answer.YES, Answer.of(audit["ok"]), findings=tuple(audit["findings"]))
+    return replace(result, loads=Answer.UNKNOWN) if _is_stub(result) else result
 
 
 def untried(report: dict[str, Any], modules: Sequence[ModuleResult]) -> list[ModuleResult]:
@@ -152,8 +147,11 @@ def required(modules: Sequence[ModuleResult], *, wants_peermem: bool) -> list[Mo
 
 
 def _is_idle_peermem(module: ModuleResult) -> bool:
-    is_stub = any(finding["id"] == StubError.id for finding in module.findings)
-    return is_stub or (module.module == PEERMEM and module.builds is Answer.NOT_TRIED)
+    return _is_stub(module) or (module.module == PEERMEM and module.builds is Answer.NOT_TRIED)
+
+
+def _is_stub(module: ModuleResult) -> bool:
+    return any(finding["id"] == StubError.id for finding in module.findings)
 
 
 def _keep_logs(throwaway: Root, candidate: StackCandidate, mode: Mode) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from gdsdeploy import __version__
-from gdsdeploy.report.model import FINDING_ORDER, ORDER, HostReport, Report
+from gdsdeploy.host.model.finding import VERDICTS
+from gdsdeploy.report.model import ORDER, HostReport, Report
 
 VERSION = 1
 
@@ -32,7 +33,7 @@ def _host(host: HostReport) -> dict[str, Any]:
     return {
         "profile": host.profile,
         "verdict": host.verdict,
-        "counts": {verdict: host.count(verdict) for verdict in FINDING_ORDER},
+        "counts": {verdict: host.count(verdict) for verdict in VERDICTS},
         "boot_id": host.boot_id,
         "seconds": round(host.seconds, 3),
         "stack": dict(host.stack),

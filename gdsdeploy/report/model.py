@@ -7,29 +7,21 @@ from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
+from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
 
 #: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"
 
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
 ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
-#: Verdicts of findings, from the worst on.
-FINDING_ORDER = (FAIL, UNKNOWN, WAIVED, PASS, NOT_APPLICABLE)
 
 #: The check whose findings say which path a mount takes.
 PATH_CHECK = "storage.path"
 
 #: Verdict → what people read; the symbol and the word always go together.
 SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!", NOT_APPLICABLE: "–"}
-WORDS = {
-    PASS: "pass",
-    FAIL: "FAIL",
-    UNKNOWN: "could not tell",
-    WAIVED: "waived",
-    UNREACHABLE: "UNREACHABLE",
-    NOT_APPLICABLE: "not applicable",
-}
+WORDS = {**FINDING_WORDS, UNREACHABLE: "UNREACHABLE"}
 
 
 @dataclass(frozen=True)
@@ -156,4 +148,4 @@ def examined(findings: Sequence[Finding]) -> str:
 
 def by_verdict(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first, otherwise in their order."""
-    return sorted(findings, key=lambda finding: FINDING_ORDER.index(finding.verdict))
+    return sorted(findings, key=lambda finding: VERDICTS.index(finding.verdict))

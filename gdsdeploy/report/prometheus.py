@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 from gdsdeploy.host.io.prometheus import Metric, Sample, text
-from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
-from gdsdeploy.report.model import FINDING_ORDER, ORDER, Report, check_id, subject
+from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, VERDICTS
+from gdsdeploy.report.model import ORDER, Report, check_id, subject
 
 
 def render(report: Report) -> str:
@@ -26,7 +26,7 @@ def _metrics(report: Report) -> Iterator[Metric]:
     passed: list[Sample] = [([*names, ("verdict", host.verdict)], _passes(host.verdict)) for host, names in hosts]
     yield "gdsdeploy_host_passed", "Whether every check passed on a host.", passed
     numbers: list[Sample] = [
-        ([*names, ("verdict", verdict)], str(host.count(verdict))) for host, names in hosts for verdict in FINDING_ORDER
+        ([*names, ("verdict", verdict)], str(host.count(verdict))) for host, names in hosts for verdict in VERDICTS
     ]
     yield "gdsdeploy_host_checks", "Number of a host's checks by verdict.", numbers
     yield "gdsdeploy_host_seconds", "How long a host took to answer.", [(n, f"{host.seconds:.3f}") for host, n in hosts]

@@ -1,12 +1,12 @@
-"""Names of a fleet that are one machine: what one name has done to it would be done again for the other.
+"""Finds names of a fleet that are one machine, which gdsdeploy would change twice.
 
-Two names with the same login, address and port are found before any connection.  Others are found by the id of the
-kernel's boot, which no two machines share.  A machine id is weaker: cloned images share it.
+Two names with the same login, address and port are one machine, whether or not it answers.  So are two names that
+answer from the same boot.  A machine id proves less, because cloned images share it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,25 +40,26 @@ def identity_from(value: object) -> Identity:
 
 def require_distinct_endpoints(endpoints: Sequence[Endpoint], fleet_path: Path) -> None:
     """Raise FleetInvalid where two names are reached in the same way."""
-    ways = {end.host: (end.address.lower(), end.port, end.user, end.proxy) for end in endpoints}
-    by_name = {end.host: end for end in endpoints}
+    ends = {end.host: end for end in endpoints}
     errors = []
-    for names in shared(ways):
-        end = by_name[names[0]]
-        errors.append(same_machine(names, f"both are {end.user}@{end.address}, port {end.port}", fleet_path))
+    for names in shared({name: (end.address.lower(), end.port, end.user, end.proxy) for name, end in ends.items()}):
+        end = ends[names[0]]
+        errors.append(same_machine(names, f"are {end.user}@{end.address}, port {end.port}", fleet_path))
     _raise(errors)
 
 
-def require_distinct(identities: Mapping[str, Identity], fleet_path: Path) -> None:
-    """Raise FleetInvalid where two names answer from the same boot."""
-    _raise(list(same_boot(identities, fleet_path).values()))
+def require_machines(identities: Mapping[str, Identity], fleet_path: Path, warn: Callable[[str], None]) -> None:
+    """Raise FleetInvalid where two names answer from the same boot; ``warn`` of cloned machine ids."""
+    _raise(same_boot(identities, fleet_path).values())
+    for words in clones(identities):
+        warn(words)
 
 
 def same_boot(identities: Mapping[str, Identity], fleet_path: Path) -> dict[tuple[str, ...], FleetInvalid]:
     """Names that answer from the same boot → the error that names them."""
     boots = {name: identity.boot_id for name, identity in identities.items() if identity.boot_id}
     return {
-        names: same_machine(names, f"both answer from the boot {ascii(boots[names[0]])[1:-1]}", fleet_path)
+        names: same_machine(names, f"answer from the boot {ascii(boots[names[0]])[1:-1]}", fleet_path)
         for names in shared(boots)
     }
 
@@ -74,24 +75,20 @@ def clones(identities: Mapping[str, Identity]) -> list[str]:
     ]
 
 
-def require_machines(identities: Mapping[str, Identity], fleet_path: Path, warn: Callable[[str], None]) -> None:
-    """Raise FleetInvalid where two names are one machine; ``warn`` of cloned machine ids."""
-    require_distinct(identities, fleet_path)
-    for words in clones(identities):
-        warn(words)
-
-
 def same_machine(names: Sequence[str], reason: str, fleet_path: Path) -> FleetInvalid:
-    """The error for names that are one machine, with the place of each in the fleet file."""
+    """The error for names that are one machine, with the place of each in the fleet file.
+
+    reason: continues "both" or "all".
+    """
     lines = _places(fleet_path)
     places = [f"\n  {fleet_path}:{lines[name]}: {name}" if name in lines else f"\n  {name}" for name in names]
-    words = reason if len(names) == 2 else reason.replace("both", "all", 1)
-    return FleetInvalid(f"{' and '.join(names)} are one machine: {words}{''.join(places)}", hint=_HINT)
+    they = "both" if len(names) == 2 else "all"
+    return FleetInvalid(f"{' and '.join(names)} are one machine: {they} {reason}{''.join(places)}", hint=_HINT)
 
 
-def _raise(errors: Sequence[GdsError]) -> None:
-    if errors:
-        raise FleetInvalid("\n".join(error.message for error in errors), hint=_HINT)
+def _raise(errors: Iterable[GdsError]) -> None:
+    if messages := [error.message for error in errors]:
+        raise FleetInvalid("\n".join(messages), hint=_HINT)
 
 
 def shared(values: Mapping[str, Hashable]) -> list[tuple[str, ...]]:

@@ -90,17 +90,15 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     command = f"gdsdeploy kmod preflight {fleet} --kernel {newest} --driver 560.1.4 --mode full"
     assert command in " ".join(messages.split())
 
-    # What the rollout asks: this stack was tried; a rebuilt driver of its version, or another kernel, was not.
+    # What the rollout asks: this stack was tried; a rebuilt driver of its version was not.
     with Fetcher() as fetcher:
         pinned = fleet.with_name("pinned.yml")
         pinned.write_text(fleet.read_text().replace("driver:", f"kernel: '=={OLD}', driver:"))
         target = resolve_fleet(load_fleet(pinned), fetcher).lock.targets["gds"]
-    stored = record.find(target, OLD, "560.1.3")
+    stored = record.find(target)
     assert stored is not None
     assert stored.ok
     assert stored.mode == "full"
-    assert record.find(target, newest) is None
-    assert record.find(target, OLD, "560.1.4") is None
     rebuilt = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "driver-source" else p for p in target.packages]
     assert record.find(target.model_copy(update={"packages": tuple(rebuilt)})) is None
 

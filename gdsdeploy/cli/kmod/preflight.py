@@ -80,7 +80,7 @@ def command(
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
     choices = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
-        cells = preflight(intent, lock, chosen, choices, mode=mode, again=again, fetcher=fetcher, step=console.step)
+        cells = preflight(intent, lock, chosen, choices, mode=mode, again=again, fetcher=fetcher)
     if as_json:
         console.json(document(cells, mode))
     else:
@@ -149,7 +149,8 @@ def compiled(record: PreflightRecord) -> str:
     """Which modules were compiled, and which of them failed."""
     words = f"all {len(record.modules)} modules"
     if record.untried_modules or record.builds is not Answer.YES:
-        words = ", ".join(f"{module.module} {module.builds}" for module in record.compiled_modules) or "nothing"
+        tried = [module for module in record.modules if module.builds is not Answer.NOT_TRIED]
+        words = ", ".join(f"{module.module} {module.builds}" for module in tried) or "nothing"
     return f"{words}; driver: P2P symbols only" if record.mode == "quick" else words
 
 

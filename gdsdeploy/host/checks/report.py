@@ -7,9 +7,7 @@ from typing import Any, Dict, List, Sequence
 from ..facts import HostFacts, Unknown
 from ..facts.stack import stack
 from ..model.expectation import Expectation
-from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, worst
-
-WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", NOT_APPLICABLE: "not applicable"}
+from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:

@@ -15,6 +15,7 @@ from .unknown import Maybe, Unknown, all_known, when_known, why_not, with_defaul
 
 #: VGA and 3D controllers.  A GPU's audio function has 0x0403, an NVSwitch 0x0680 (bridge).
 GPU_CLASSES = (0x0300, 0x0302)
+_NO_MODEL, _NO_LINK = Unknown("it has no model"), Unknown("it has no link to a network")
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,12 @@ class Part:
     """One device."""
 
     address: str
-    #: as its driver names it; of GPUs and disks only
-    model: Maybe[str]
     #: empty while no driver runs it
     driver: Maybe[str]
+    #: as its driver names it; of GPUs and disks only
+    model: Maybe[str] = _NO_MODEL
     #: Gbit/s of its fastest active RDMA port, 0 while none is active; of network adapters only
-    link: Maybe[float]
+    link: Maybe[float] = _NO_LINK
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,14 @@ class HardwareFacts:
 
 
 def hardware_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> HardwareFacts:
-    def parts(
-        chosen: Callable[[Function], bool],
-        model: Callable[[Function], Maybe[str]] = lambda _: Unknown("it has no model"),
-        link: Callable[[Function], Maybe[float]] = lambda _: Unknown("it has no link to a network"),
-    ) -> Maybe[Tuple[Part, ...]]:
+    def parts(chosen: Callable[[Function], bool], part: Callable[[Function], Part]) -> Maybe[Tuple[Part, ...]]:
         functions = when_known(pci.functions, lambda every: _physical(document, tuple(filter(chosen, every))))
-        return when_known(
-            functions,
-            lambda ones: tuple(Part(one.address, model(one), _driver(document, one), link(one)) for one in ones),
-        )
+        return when_known(functions, lambda ones: tuple(map(part, ones)))
 
     return HardwareFacts(
-        gpus=parts(_is_gpu, model=lambda one: _gpu_model(driver, one)),
-        nics=parts(_is_adapter, link=lambda one: _rate(document, one)),
-        nvme=parts(lambda one: one.kind == NVME, model=lambda one: _disk_model(document, one)),
+        gpus=parts(_is_gpu, lambda one: Part(one.address, _driver(document, one), model=_gpu_model(driver, one))),
+        nics=parts(_is_adapter, lambda one: Part(one.address, _driver(document, one), link=_rate(document, one))),
+        nvme=parts(_is_disk, lambda one: Part(one.address, _driver(document, one), model=_disk_model(document, one))),
     )
 
 
@@ -65,6 +59,10 @@ def _is_gpu(function: Function) -> bool:
 
 def _is_adapter(function: Function) -> bool:
     return function.kind >> 16 == NETWORK or function.kind >> 8 == INFINIBAND_CLASS
+
+
+def _is_disk(function: Function) -> bool:
+    return function.kind == NVME
 
 
 def _physical(document: Document, functions: Tuple[Function, ...]) -> Maybe[Tuple[Function, ...]]:
@@ -100,13 +98,9 @@ def _rate(document: Document, function: Function) -> Maybe[float]:
         return devices
     if not devices:
         return Unknown(f"the adapter {function.address} has no RDMA device that names its rate")
-    rates = all_known(_port_rate(document, folder) for name in devices for folder in _ports(document, name))
+    folders = [f"{INFINIBAND}/{device}/ports" for device in devices]
+    rates = all_known(_port_rate(document, f"{ports}/{port}") for ports in folders for port in document.existing(ports))
     return when_known(rates, lambda each: max(each, default=0.0))
-
-
-def _ports(document: Document, device: str) -> Tuple[str, ...]:
-    folder = f"{INFINIBAND}/{device}/ports"
-    return tuple(f"{folder}/{port}" for port in document.existing(folder))
 
 
 def _port_rate(document: Document, folder: str) -> Maybe[float]:

@@ -35,13 +35,15 @@ class KernelLog:
 
 def kernel_log(document: Document) -> KernelLog:
     """Both sources together: one may have lines that the other lost, and one that reaches back to the boot suffices."""
-    texts = {program: _lines(document.printed(program)) for program in SOURCES}
-    reasons = [_reaches_boot(document, program, lines) for program, lines in texts.items()]
-    lines = _merged([line for lines in texts.values() for line in lines])
+    logs = {program: _lines(document.printed(program)) for program in SOURCES}
+    complete = [_reaches_boot(document, program, lines) for program, lines in logs.items()]
+    reasons = "; ".join(answer.reason for answer in complete if isinstance(answer, Unknown))
+    incomplete = Unknown(f"messages since the boot may be missing: {reasons}")
+    lines = _merged([line for lines in logs.values() for line in lines])
     return KernelLog(
         lines=tuple(line for line in lines if not _SUPPRESSED.search(line)),
-        source=SOURCES[max(texts, key=lambda program: len(texts[program]))],
-        since_boot=True if True in reasons else _incomplete(reasons),
+        source=SOURCES[max(logs, key=lambda program: len(logs[program]))],
+        since_boot=True if True in complete else incomplete,
         suppressed=tuple(line for line in lines if _SUPPRESSED.search(line)),
     )
 
@@ -68,11 +70,6 @@ def _reaches_boot(document: Document, program: str, lines: Sequence[str]) -> May
     if any(map(_BANNER.match, lines)):
         return True
     return Unknown(f"{SOURCES[program]} doesn't show the kernel's first message")
-
-
-def _incomplete(reasons: Sequence[Maybe[bool]]) -> Unknown:
-    texts = [reason.reason for reason in reasons if isinstance(reason, Unknown)]
-    return Unknown("messages since the boot may be missing: " + "; ".join(texts))
 
 
 def _merged(lines: Sequence[str]) -> List[str]:

@@ -13,9 +13,11 @@ UNKNOWN = "unknown"
 WAIVED = "waived"
 #: The host has nothing that the check is about, and the evidence says so.  Missing evidence is ``unknown``.
 NOT_APPLICABLE = "not-applicable"
-VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED, NOT_APPLICABLE)
-#: Verdicts of a whole host: ``unknown`` where no check examined anything.
-HOST_VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
+#: Verdicts of a whole host, the worst first: ``unknown`` where no check examined anything.
+HOST_VERDICTS = (FAIL, UNKNOWN, WAIVED, PASS)
+VERDICTS = (*HOST_VERDICTS, NOT_APPLICABLE)
+#: Verdict → its name in reports for people.
+WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", NOT_APPLICABLE: "not applicable"}
 #: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
 PATHS = ("nvidia-fs", "p2pdma", "peermem", "dmabuf", "compat", "broken", "none")
 
@@ -62,9 +64,9 @@ def finding_from(value: Dict[str, Any]) -> Finding:
 
 
 def worst(findings: List[Finding]) -> str:
-    """The first of ``fail``, ``unknown``, ``waived``, ``pass`` that any finding has; ``unknown`` where none has one.
+    """The first of HOST_VERDICTS that any finding has; ``unknown`` where none has one.
 
     Findings that are not applicable don't count: a host on which no check examined anything is not healthy.
     """
     verdicts = {finding.verdict for finding in findings}
-    return next((verdict for verdict in (FAIL, UNKNOWN, WAIVED, PASS) if verdict in verdicts), UNKNOWN)
+    return next((verdict for verdict in HOST_VERDICTS if verdict in verdicts), UNKNOWN)

@@ -55,13 +55,13 @@ def test_one_boot_is_one_machine(fleet: Path) -> None:
     identities = {"gpu1": Identity("x"), "gpu2": Identity("y"), "gpu3": Identity("x"), "none1": Identity()}
     assert list(machines.same_boot({**identities, "none2": Identity()}, fleet)) == [("gpu1", "gpu3")]
     with pytest.raises(FleetInvalid, match="gpu1 and gpu3 are one machine: both answer from the boot x\n"):
-        machines.require_distinct(identities, fleet)
+        machines.require_machines(identities, fleet, pytest.fail)
 
 
 def test_three_names_are_named_together_also_without_the_file(tmp_path: Path) -> None:
     identities = {name: Identity("x") for name in ("a", "b", "c")}
     with pytest.raises(FleetInvalid, match="a and b and c are one machine: all answer from the boot x\n  a\n  b\n  c"):
-        machines.require_distinct(identities, tmp_path / "gone.yml")
+        machines.require_machines(identities, tmp_path / "gone.yml", pytest.fail)
 
 
 def test_a_cloned_machine_id_is_a_warning_and_not_one_machine(fleet: Path) -> None:
