@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
@@ -56,10 +57,12 @@ class Trial:
     same: bool = False
     #: whether there is a record that an older gdsdeploy wrote
     outdated: bool = False
+    #: machines whose modules for this stack, built and audited, the controller keeps for every host of the profile
+    builders: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return self.same or (self.record is not None and self.record.ok)
+        return self.same or bool(self.builders) or (self.record is not None and self.record.ok)
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def prepare(
     ]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
-    trials = tuple(_trials(fleet, lock, fleet_path, pending, previous))
+    trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
     reasons += _untried(trials, fleet_path)
     down = {**silent(fleet, fleet_path, list(participants.others)), **_drained(drains, list(fleet.hosts), reasons)}
     candidates = [_candidate(fleet, name, plans, states) for name in participants.names]
@@ -309,20 +312,34 @@ def _unknown_before(
 
 
 def _trials(
-    fleet: Fleet, lock: Lock, fleet_path: Path, pending: Sequence[str], previous: Mapping[str, str]
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    pending: Sequence[str],
+    previous: Mapping[str, str],
+    supplies: Mapping[str, Supply],
 ) -> Iterator[Trial]:
     for profile in sorted({fleet.hosts[name].profile for name in pending}):
         target = lock.targets[profile]
         ingredients = record.ingredients(target)
-        digests = {previous.get(name, "") for name in pending if fleet.hosts[name].profile == profile}
+        names = [name for name in pending if fleet.hosts[name].profile == profile]
+        digests = {previous.get(name, "") for name in names}
         before = [releases.find(fleet_path, digest) if digest else None for digest in digests]
         same = all(
             release is not None and profile in release.lock.targets
             and record.ingredients(release.lock.targets[profile]) == ingredients
             for release in before
         )  # fmt: skip
-        kernel, driver = target.kernel.release, target.driver.version
-        yield Trial(profile, kernel, driver, record.find(target), same, record.outdated(target))
+        kept = [supplies[name] for name in names if name in supplies and supplies[name].cached]
+        yield Trial(
+            profile,
+            target.kernel.release,
+            target.driver.version,
+            record.find(target),
+            same,
+            outdated=record.outdated(target),
+            builders=tuple(sorted({supply.origin for supply in kept})) if len(kept) == len(names) else (),
+        )
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:

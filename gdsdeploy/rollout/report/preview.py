@@ -78,6 +78,7 @@ def _preflight(trial: Trial) -> dict[str, object]:
         "driver": trial.driver,
         "ok": trial.ok,
         "same": trial.same,
+        "builders": list(trial.builders),
         "builds": trial.record.builds if trial.record else Answer.NOT_TRIED,
         "loads": trial.record.loads if trial.record else Answer.NOT_TRIED,
         "mode": trial.record.mode if trial.record else None,
@@ -100,6 +101,8 @@ def _result(trial: Trial) -> str:
         return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
     if trial.same:
         return "as the hosts have it"
+    if trial.builders:
+        return f"built and audited by {', '.join(trial.builders)}"
     if trial.record is None:
         return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
     if trial.record.failed:
