@@ -11,18 +11,16 @@ HEAD = """\
 `python -m docs.gen.kernel_messages > docs/kernel-messages.md` writes this page from
 `gdsdeploy/host/data/kernel_messages.json`.
 
-The checks `driver.errors`, `nvidia-fs.errors` and `peermem.errors` look for these messages. `gdsdeploy explain` shows
-them beside a direct path.
+The checks `driver.errors`, `nvidia-fs.errors` and `peermem.errors` look for these messages since the boot, in both
+`journalctl -k -b` and `dmesg`. `gdsdeploy explain` shows them beside a direct path.
 
-gdsdeploy reads `journalctl -k -b` and `dmesg` together. A log is complete if it begins with the kernel's first message
-(`Linux version …`). If both logs are incomplete and show no fault, the checks answer "could not tell". A fault counts
-even in an incomplete log.
+*Fault* means that the host needs attention, and the check fails. An Xid without a row is a fault, too. The other
+messages are a program's own error, or have no effect. A check that finds only these passes and lists them.
 
-*Fault* means that the host needs attention, and the check fails. The other messages are a program's own error, or
-have no effect; a check that finds only these passes and names them. An Xid without a row counts as a fault.
+A log is complete if it begins with the kernel's first message (`Linux version …`). If neither log is complete and
+neither shows a fault, the check answers "could not tell".
 
-Messages of nvidia-fs count from its last load on. Refusals of nvidia-peermem to be loaded don't count once it is
-loaded.
+Messages of nvidia-fs count since it was last loaded. Failures to load nvidia-peermem don't count once it is loaded.
 """
 TITLES = {NVIDIA: "The driver", NVIDIA_FS: "nvidia-fs", PEERMEM: "nvidia-peermem"}
 COLUMNS = "\n| message | fault | cause | what happened | what to do |\n| --- | --- | --- | --- | --- |\n"

@@ -75,14 +75,7 @@ def candidates(
     Raises NoSolution, with the available versions, for one that the repositories don't have.
     """
     where = f"profile {name}"
-    open_profile = profile.model_copy(
-        update={
-            "kernel": "newest",
-            "nvidia_fs": "newest",
-            "driver": profile.driver.model_copy(update={"version": "newest"}),
-        }
-    )
-    offered = options.find(open_profile, platform, universe)
+    offered = options.find(_with_pins(profile), platform, universe)
     defaults = _defaults(profile, locked)
     combinations = itertools.product(
         _pick(where, offered, "kernel", choices.kernels or defaults.kernels),
@@ -110,6 +103,11 @@ def candidates(
             )
         )
     return stacks
+
+
+def _with_pins(profile: Profile, kernel: str = "newest", driver: str = "newest", nvidia_fs: str = "newest") -> Profile:
+    pins = {"kernel": kernel, "driver": profile.driver.model_copy(update={"version": driver}), "nvidia_fs": nvidia_fs}
+    return profile.model_copy(update=pins)
 
 
 def _defaults(profile: Profile, locked: Target | None) -> StackChoices:
@@ -168,14 +166,10 @@ def _target(
     kernel, driver, source = choice
     if locked is not None and _is_locked(locked, choice):
         return locked, ""
-    pinned = profile.model_copy(
-        update={
-            "kernel": f"=={kernel.release}",
-            "driver": profile.driver.model_copy(update={"version": f"=={driver.version}"}),
-            "nvidia_fs": f"=={source.version}" if source.packages else "newest",
-            "libcufile": f"=={locked.libcufile.version}" if locked else profile.libcufile,
-        }
-    )
+    nvidia_fs = f"=={source.version}" if source.packages else "newest"
+    pinned = _with_pins(profile, f"=={kernel.release}", f"=={driver.version}", nvidia_fs)
+    if locked:
+        pinned = pinned.model_copy(update={"libcufile": f"=={locked.libcufile.version}"})
     try:
         return resolve(name, pinned, platform, universe, indices, rules=()).target, ""
     except NoSolution as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gdsdeploy import console
 from gdsdeploy.errors import LockStale, NoSolution
@@ -15,7 +15,6 @@ from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root
-from gdsdeploy.preflight.root import Layer
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.repo.packages import Universe
@@ -31,27 +30,25 @@ _KERNEL: Final = ("kernel-image", "kernel-headers")
 _FETCHES_AT_ONCE: Final = 6
 
 
-def layers(target: Target, platform: StackPlatform, universe: Universe, fetcher: Fetcher) -> list[Layer]:
+def layers(target: Target, platform: StackPlatform, universe: Universe, fetcher: Fetcher) -> list[str]:
     """The layers of a root for ``target``, the driver's on top; missing packages are fetched, verified and unpacked.
 
     Raises NoSolution without a compiler in the repositories, LockStale for a missing file, what Fetcher raises.
     """
     compilers = toolchain(target, platform, universe)
-    base = [_file(c.repository, c.suite, c.filename, c.sha256, c.size, target.indices) for c in compilers]
-    contents = [("the compiler", base)]
+    contents = {
+        "the compiler": [_file(c.repository, c.suite, c.filename, c.sha256, c.size, target.indices) for c in compilers]
+    }
     for what, parts in (
         (f"kernel {target.kernel.release}", _KERNEL),
         ("nvidia-fs's source", ("nvidia-fs-source",)),
         (f"the source of driver {target.driver.version}", ("driver-source",)),
     ):
-        chosen = [p for p in target.packages if p.part in parts]
-        if chosen:
-            files = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in chosen]
-            contents.append((what, files))
-    _fetch([file for _, files in contents for file in files], fetcher)
+        packages = [package for package in target.packages if package.part in parts]
+        contents[what] = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in packages]
+    paths = _fetch([file for files in contents.values() for file in files], fetcher)
     return [
-        root.layer([fetcher.file(uri, sha256=sha256, size=size) for uri, sha256, size in files], what=what)
-        for what, files in reversed(contents)
+        root.layer([paths[file] for file in files], what=what) for what, files in reversed(contents.items()) if files
     ]
 
 
@@ -87,29 +84,31 @@ def _newest(name: str, platform: StackPlatform, universe: Universe) -> Candidate
     return max(versions, key=lambda c: platform.order.key(c.version))
 
 
-_File = tuple[str, str, int]
+class _File(NamedTuple):
+    uri: str
+    sha256: str
+    size: int
 
 
 def _file(repository: str, suite: str, name: str, sha256: str, size: int, indices: Iterable[Index]) -> _File:
     base = next(index.uri for index in indices if (index.repository, index.suite) == (repository, suite))
-    return address(base, name), sha256, size
+    return _File(address(base, name), sha256, size)
 
 
-def _fetch(files: Sequence[_File], fetcher: Fetcher) -> None:
-    missing = [file for file in files if fetcher.find_cached(file[1], file[2]) is None]
-    if not missing:
-        return
-
+def _fetch(files: Sequence[_File], fetcher: Fetcher) -> dict[_File, Path]:
     def fetch(file: _File) -> Path:
-        uri, sha256, size = file
         try:
-            return fetcher.file(uri, sha256=sha256, size=size)
+            return fetcher.file(file.uri, sha256=file.sha256, size=file.size)
         except MissingFile as error:
             raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
 
-    with console.step(f"Fetching {len(missing)} packages ({sum(file[2] for file in missing) / 1e6:.0f} MB)"):
-        pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
-        try:
-            list(pool.map(fetch, missing))
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    paths = {file: path for file in files if (path := fetcher.find_cached(file.sha256, file.size))}
+    missing = [file for file in files if file not in paths]
+    if missing:
+        with console.step(f"Fetching {len(missing)} packages ({sum(file.size for file in missing) / 1e6:.0f} MB)"):
+            pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
+            try:
+                paths.update(zip(missing, pool.map(fetch, missing), strict=True))
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    return paths

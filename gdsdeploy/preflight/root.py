@@ -39,13 +39,6 @@ _USER: Final = ("--user", "--map-root-user")
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A folder of the cache that holds unpacked packages."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Root:
     """An open root; ``build``: the folder that is ``/build`` inside."""
 
@@ -71,8 +64,8 @@ def require() -> None:
         run.which(program, hint=f"apt-get install {package}")
 
 
-def layer(packages: Sequence[Path], *, what: str) -> Layer:
-    """The layer of these package files, unpacked unless cached.
+def layer(packages: Sequence[Path], *, what: str) -> str:
+    """The layer of these package files, unpacked unless cached: a folder below ``preflight/layers``.
 
     packages: Fetcher's files, named by sha256.  what: for the user.
     """
@@ -89,11 +82,11 @@ def layer(packages: Sequence[Path], *, what: str) -> Layer:
 
     entry = files.cached_folder(_layers(), name, make, what=what)
     os.utime(entry)
-    return Layer(f"{name}/root")
+    return f"{name}/root"
 
 
 @contextmanager
-def root(layers: Sequence[Layer]) -> Iterator[Root]:
+def root(layers: Sequence[str]) -> Iterator[Root]:
     """A root of these layers, the first on top; removed at the end with all that was written in it."""
     place = _place() / "work"
     place.mkdir(parents=True, exist_ok=True)
@@ -102,7 +95,7 @@ def root(layers: Sequence[Layer]) -> Iterator[Root]:
     try:
         build = work / "build"
         build.mkdir()
-        yield Root(build, ":".join(f"layers/{layer.name}" for layer in layers), _needs_user_namespace())
+        yield Root(build, ":".join(f"layers/{layer}" for layer in layers), _needs_user_namespace())
     finally:
         _remove(work, place)
 

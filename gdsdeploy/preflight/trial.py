@@ -19,7 +19,7 @@ from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import StackCandidate
 from gdsdeploy.preflight.record import Answer, Mode, ModuleResult, PreflightRecord
-from gdsdeploy.preflight.root import Layer, Root, root
+from gdsdeploy.preflight.root import Root, root
 from gdsdeploy.zipapp import hostapp
 
 #: All of the driver's modules, where their common build fails.
@@ -39,7 +39,7 @@ def require_machine(target: Target) -> None:
         )
 
 
-def trial(candidate: StackCandidate, layers: Sequence[Layer], mode: Mode) -> PreflightRecord:
+def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> PreflightRecord:
     """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises."""
     target = candidate.target
     assert target is not None
