@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError, NoSolution
 from gdsdeploy.host.model import version_rules
@@ -51,14 +51,13 @@ class StackCandidate:
     #: the reason for that
     problem: str = ""
     #: rules of compat.yml that forbid this combination
-    against: tuple[Verdict, ...] = field(default=())
+    against: tuple[Verdict, ...] = ()
 
     @property
     def label(self) -> str:
         """For progress and file names."""
-        return f"kernel {self.kernel}, driver {self.driver}" + (
-            f", nvidia-fs {self.nvidia_fs}" if self.nvidia_fs else ""
-        )
+        nvidia_fs = f", nvidia-fs {self.nvidia_fs}" if self.nvidia_fs else ""
+        return f"kernel {self.kernel}, driver {self.driver}{nvidia_fs}"
 
 
 def candidates(

@@ -27,13 +27,10 @@ _RECIPE: Final = "1"
 KEEP_DAYS: Final = 14
 #: Older work folders belong to runs that were killed.
 _STALE_SECONDS: Final = 86400.0
-_PROGRAMS: Final = (
-    ("dpkg-deb", "dpkg"),
-    ("tar", "tar"),
-    ("unshare", "util-linux"),
-    ("setpriv", "util-linux"),
-    ("mount", "mount"),
-)
+#: Program → its package.
+_PROGRAMS: Final = {
+    "dpkg-deb": "dpkg", "tar": "tar", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount"
+}  # fmt: skip
 _NAMESPACES: Final = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 _USER: Final = ("--user", "--map-root-user")
 
@@ -60,7 +57,7 @@ class Root:
 
 def require() -> None:
     """Raise MissingProgram, with the command that installs it, for the first missing program."""
-    for program, package in _PROGRAMS:
+    for program, package in _PROGRAMS.items():
         run.which(program, hint=f"apt-get install {package}")
 
 

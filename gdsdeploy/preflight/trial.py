@@ -26,8 +26,6 @@ from gdsdeploy.zipapp import hostapp
 DRIVER = "driver"
 PEERMEM = "nvidia_peermem"
 _PROGRAM = "gdsdeploy-host.pyz"
-#: Exit statuses of ``kmod audit``: done, failed, unknown.
-_ANSWERS = (0, 1, 3)
 
 
 def require_machine(target: Target) -> None:
@@ -136,7 +134,8 @@ def _name(text: str) -> str:
 def _audit(throwaway: Root, target: Target, modules: Sequence[ModuleResult]) -> list[ModuleResult]:
     """Audit all modules together: each against the driver that would be loaded, not only its sources."""
     files = sorted(f"/build/modules/{path.name}" for path in (throwaway.build / "modules").glob("*.ko"))
-    done = _kmod(throwaway, target, ["audit", *files], doing="audit the modules", ok=_ANSWERS)
+    # Its exit statuses are done, failed and unknown.
+    done = _kmod(throwaway, target, ["audit", *files], doing="audit the modules", ok=(0, 1, 3))
     audits = {audit["module"]: audit for audit in json.loads(done.stdout)}
     return [_module(module.module, audits[module.module]) if module.module in audits else module for module in modules]
 

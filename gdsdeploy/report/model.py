@@ -16,9 +16,6 @@ UNREACHABLE = "unreachable"
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
 ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
 
-#: The check whose findings say which path a mount takes.
-PATH_CHECK = "storage.path"
-
 #: Verdict → what people read; the symbol and the word always go together.
 SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!", NOT_APPLICABLE: "–"}
 WORDS = {**FINDING_WORDS, UNREACHABLE: "UNREACHABLE"}
@@ -68,7 +65,7 @@ class HostReport:
 
     def mounts(self) -> list[Finding]:
         """The findings about the path of a mount, which is their subject."""
-        return [finding for finding in self.findings if check_id(finding) == PATH_CHECK]
+        return [finding for finding in self.findings if check_id(finding) == "storage.path"]
 
     def of(self, verdict: str) -> list[Finding]:
         """The findings with that verdict."""

@@ -67,7 +67,8 @@ def _host(host: HostReport, verbose: bool) -> Iterator[str]:
         for finding in host.of(verdict):
             yield from _finding(host, finding)
     for finding in host.of(WAIVED):
-        yield f"{SYMBOLS[WAIVED]} {host.host}: {finding.check} ({WORDS[WAIVED]}{_until(finding)})"
+        until = " until {until}: {reason}".format(**finding.waiver) if finding.waiver else ""
+        yield f"{SYMBOLS[WAIVED]} {host.host}: {finding.check} ({WORDS[WAIVED]}{until})"
         yield from _field("expected", finding.expected)
         yield from _field("found", finding.found)
     for finding in host.of(PASS):
@@ -78,10 +79,6 @@ def _host(host: HostReport, verbose: bool) -> Iterator[str]:
         yield f"{SYMBOLS[NOT_APPLICABLE]} {host.host}: {finding.check} ({WORDS[NOT_APPLICABLE]}): {finding.found}"
     for gap in host.gaps:
         yield f"  {host.host}: evidence is incomplete: {gap}"
-
-
-def _until(finding: Finding) -> str:
-    return f" until {finding.waiver['until']}: {finding.waiver['reason']}" if finding.waiver else ""
 
 
 def _finding(host: HostReport, finding: Finding) -> Iterator[str]:

@@ -120,13 +120,8 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "forbidden_by": [verdict.rule for verdict in candidate.against],
     }
     if record is None:
-        return {
-            **value,
-            "builds": Answer.NOT_TRIED,
-            "loads": Answer.NOT_TRIED,
-            "error": candidate.problem,
-            "modules": [],
-        }
+        untried = dict.fromkeys(("builds", "loads"), Answer.NOT_TRIED)
+        return {**value, **untried, "error": candidate.problem, "modules": []}
     shown = ("builds", "loads", "rules", "modules", "mode", "seconds", "time", "ingredients", "logs")
     results = {key: result for key, result in asdict(record).items() if key in shown}
     return {**value, **results, "error": record.error, "kept": cell.is_earlier}

@@ -20,7 +20,11 @@ subject("nvme", after="nic")
 FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.IGNORECASE)
 #: Devices that a finding names; the rest is counted.
 NAMED = 16
-UNKNOWN_HINT = "See that the driver runs all of them, and validate again"
+UNKNOWN_HINT = "Check that the driver runs all of them, then validate again"
+MISSING_HINT = (
+    "Look for the missing device with lspci and journalctl -k. Power the host off and on. If the device is still"
+    " missing, have its slot and card checked"
+)
 
 
 @check(
@@ -31,7 +35,7 @@ UNKNOWN_HINT = "See that the driver runs all of them, and validate again"
     unknown_hint=UNKNOWN_HINT,
 )
 def gpus(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "gpus", "GPU", facts.hardware.gpus)
+    return _counted(facts, expectation, "gpus", "GPU")
 
 
 @check(
@@ -42,7 +46,7 @@ def gpus(facts: HostFacts, expectation: Expectation) -> Answer:
     unknown_hint=UNKNOWN_HINT,
 )
 def nics(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "nics", "network adapter", facts.hardware.nics)
+    return _counted(facts, expectation, "nics", "network adapter")
 
 
 @check(
@@ -53,13 +57,14 @@ def nics(facts: HostFacts, expectation: Expectation) -> Answer:
     unknown_hint=UNKNOWN_HINT,
 )
 def disks(facts: HostFacts, expectation: Expectation) -> Answer:
-    return _counted(facts, expectation, "nvme", "NVMe disk", facts.hardware.nvme)
+    return _counted(facts, expectation, "nvme", "NVMe disk")
 
 
-def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str, parts: Maybe[Tuple[Part, ...]]) -> Answer:
+def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) -> Answer:
     devices = expectation.hardware.get(key)
     if devices is None:
         return not_applicable(f"the profile has no key {key}")
+    parts: Maybe[Tuple[Part, ...]] = getattr(facts.hardware, key)
     count = int(devices["count"])
     expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
     answers = [(part, _counts(part, devices)) for part in require(parts)]
@@ -76,14 +81,10 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str, pa
     present = sure + [address for address, _ in open_ones]
     rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
     if most < count:
-        fallen = _fallen(facts) if key == "gpus" else []
+        fallen = [line for line in facts.kernel.log.lines if FALLEN.search(line)] if key == "gpus" else []
         words = f"expected {count}, found {most}: {count - most} missing; there{_named(present) or ': none'}{rest}"
         words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
-        hint = (
-            "Look for the missing device with lspci and in journalctl -k; power the host off and on, then have the slot"
-            " and the card looked at"
-        )
-        return failed(words, hint, [*fallen, *lines], expected=expected)
+        return failed(words, MISSING_HINT, [*fallen, *lines], expected=expected)
     words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
     hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
     return failed(words, hint, lines, expected=expected)
@@ -112,13 +113,9 @@ def _counts(part: Part, devices: Mapping[str, Any]) -> Maybe[bool]:
 
 
 def _words(part: Part) -> str:
-    driver = part.driver if isinstance(part.driver, str) else ""
-    words = [part.model if isinstance(part.model, str) else "", f"driver {driver}" if driver else "no driver"]
+    words = [part.model] if isinstance(part.model, str) else []
+    if not isinstance(part.driver, Unknown):
+        words.append(f"driver {part.driver}" if part.driver else "no driver")
     if not isinstance(part.link, Unknown):
         words.append(f"{part.link:g} Gbit/s" if part.link else "no active port")
-    return ", ".join(filter(None, words))
-
-
-def _fallen(facts: HostFacts) -> List[str]:
-    messages = facts.kernel.messages
-    return [line for line in messages if FALLEN.search(line)] if isinstance(messages, tuple) else []
+    return ", ".join(words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import List
 
 from ..facts import HostFacts, require
 from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, PEERMEM, Message, messages
@@ -59,24 +59,23 @@ def peermem_errors(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _judge(facts: HostFacts, module: str) -> Answer:
     log = facts.kernel.log
-    # A module that is loaded now has got over its refusals.
+    # A module that is loaded now has no failure to load any more.
     loaded = module == PEERMEM and facts.peermem.module.loaded is True
-    reported = [m for m in messages(log.lines, module) if not (loaded and m.meaning and m.meaning.loading)]
-    faults = [message for message in reported if message.is_fault]
+    reported = [m for m in messages(log.lines, module) if not (loaded and m.meaning.loading)]
+    faults = [message for message in reported if message.meaning.fault]
     if faults:
-        return failed("; ".join(_kinds(faults)), _hint(faults), [message.line for message in faults])
+        return failed(_kinds(faults), _hint(faults), [message.line for message in faults])
     require(log.since_boot)
     lines = [message.line for message in reported] + list(log.suppressed)
     note = "; the kernel left out repeated messages" if log.suppressed else ""
-    if reported:
-        return passed("no fault of this host: " + "; ".join(_kinds(reported)) + note, lines)
-    return passed("none in the kernel's messages" + note, lines)
+    words = f"no fault of this host: {_kinds(reported)}" if reported else "none in the kernel's messages"
+    return passed(words + note, lines)
 
 
-def _kinds(reported: List[Message]) -> Tuple[str, ...]:
-    return tuple(sorted({message.what for message in reported}))
+def _kinds(reported: List[Message]) -> str:
+    return "; ".join(sorted({message.what for message in reported}))
 
 
 def _hint(faults: List[Message]) -> str:
-    fixes = list(dict.fromkeys(message.fix for message in faults))
+    fixes = list(dict.fromkeys(message.meaning.fix for message in faults))
     return ". ".join(capitalized(fix) for fix in fixes[:FIXES])

@@ -19,7 +19,7 @@ STOPPED = "nvidia-fs-bug"
 @rule(cause.NVIDIA_FS, 40)
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """An error in nvidia-fs that the kernel stopped leaves it loaded, but without use until the next boot."""
-    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning and m.meaning.id == STOPPED]
+    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id == STOPPED]
     obstacle = _cause("nvidia-fs.stopped", facts, stops[-1]) if stops else None
     yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
 
@@ -32,11 +32,11 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         modules[NVIDIA_FS] = "nvidia-fs.reported-fault"
     for module, ident in modules.items():
         for message in messages(facts.kernel.log.lines, module):
-            if message.is_fault:
+            if message.meaning.fault:
                 yield _cause(ident, facts, message)
 
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:
     evidence = quote.with_source(facts.kernel.log.source, [message.line])
     section = "NVIDIA Xid Errors" if message.xid else reference.INSTALL
-    return Cause(ident, message.what, message.fix, evidence, section)
+    return Cause(ident, message.what, message.meaning.fix, evidence, section)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Iterable, Iterator, Optional, Tuple
+from typing import Iterable, Iterator, Tuple
 
 from .. import data
 
@@ -20,8 +20,6 @@ _ABOUT = {
 }
 #: nvidia-fs prints it first whenever it is loaded: what it printed before is over.
 _LOADED_AGAIN = "nvidia_fs: Initializing nvfs driver module"
-UNLISTED = "a number without an entry in gdsdeploy's table"
-_UNLISTED_FIX = "look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty"
 
 
 @dataclass(frozen=True)
@@ -40,28 +38,32 @@ class Meaning:
     loading: bool = False
 
 
+#: Of an Xid that the table doesn't have.
+UNLISTED = Meaning(
+    id="xid-unlisted",
+    module=NVIDIA,
+    pattern="",
+    sample="",
+    what="a number without an entry in gdsdeploy's table",
+    cause="hardware",
+    fault=True,
+    fix="look the number up in NVIDIA's catalog of Xid errors; until then treat the GPU as faulty",
+    source="",
+)
+
+
 @dataclass(frozen=True)
 class Message:
-    """A line about a fault; ``meaning`` is None for an Xid that the table doesn't have."""
+    """A line about a fault, or about something that looks like one."""
 
     line: str
-    meaning: Optional[Meaning]
+    meaning: Meaning
     #: ``Xid 79 on 0000:3b:00``; empty for other messages
     xid: str = ""
 
     @property
-    def is_fault(self) -> bool:
-        """Whether the host needs attention; an Xid of unknown meaning counts."""
-        return self.meaning is None or self.meaning.fault
-
-    @property
     def what(self) -> str:
-        words = UNLISTED if self.meaning is None else self.meaning.what
-        return f"{self.xid}: {words}" if self.xid else words
-
-    @property
-    def fix(self) -> str:
-        return _UNLISTED_FIX if self.meaning is None else self.meaning.fix
+        return f"{self.xid}: {self.meaning.what}" if self.xid else self.meaning.what
 
 
 @lru_cache(maxsize=1)
@@ -79,6 +81,6 @@ def messages(lines: Iterable[str], module: str) -> Iterator[Message]:
     for line in filter(_ABOUT[module].search, lines):
         xid = XID.search(line) if module == NVIDIA else None
         label = f"Xid {xid.group(2)} on {xid.group(1)}" if xid else ""
-        meaning = next((row for pattern, row in table if pattern.search(line)), None)
-        if meaning is not None or label:
+        meaning = next((row for pattern, row in table if pattern.search(line)), UNLISTED if xid else None)
+        if meaning is not None:
             yield Message(line, meaning, label)

@@ -140,3 +140,12 @@ def test_a_link_that_was_not_recorded_leaves_the_count_open() -> None:
     document = eight()
     del document["links"][f"{PCI}/0000:10:00.4/physfn"]
     assert judge(document, "gpu.present", gpus={"count": 9}).verdict == UNKNOWN
+
+
+def test_an_unknown_driver_is_not_reported_as_none() -> None:
+    document = eight()
+    path = f"{PCI}/{FIRST}/driver"
+    for link, words in (({"error": "EACCES"}, ""), ({"error": "ENOENT"}, ", no driver")):
+        document["links"][path] = link
+        (line,) = [line for line in judge(document, "gpu.present", gpus={"count": 8}).evidence if FIRST in line]
+        assert line == f"/sys/bus/pci/devices/{FIRST}: NVIDIA H100 80GB HBM3{words}"

@@ -58,7 +58,7 @@ def test_the_page_is_the_one_in_the_documentation() -> None:
 
 def test_an_unlisted_number_is_a_fault_and_named_so() -> None:
     result = finding("driver.errors", kernel_log("[ 90.4] NVRM: Xid (PCI:0000:3b:00): 790, pid=1, name=x"))
-    assert (result.verdict, result.found) == (FAIL, f"Xid 790 on 0000:3b:00: {UNLISTED}")
+    assert (result.verdict, result.found) == (FAIL, f"Xid 790 on 0000:3b:00: {UNLISTED.what}")
     assert "catalog" in result.hint
 
 
