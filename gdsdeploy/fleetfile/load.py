@@ -36,9 +36,9 @@ MAX_PROBLEMS = 40
 _SHOWN = 80
 #: pydantic's type of an error → what to say instead of its words, which are Python's.
 _TYPES = {
-    **dict.fromkeys(
-        ("model_type", "model_attributes_type", "dict_type"), "a mapping is needed here, lines of KEY: VALUE"
-    ),
+    "model_type": "a mapping is needed here, lines of KEY: VALUE",
+    "model_attributes_type": "a mapping is needed here, lines of KEY: VALUE",
+    "dict_type": "a mapping is needed here, lines of KEY: VALUE",
     "tuple_type": "a list is needed here",
     "string_type": "text is needed here; write it in quotes",
     "int_type": "a whole number is needed here",
@@ -76,7 +76,7 @@ def _read_golden(fleet: Fleet, folder: Path) -> None:
 def _problems(fleet: Fleet) -> list[Problem]:
     systems = supported_systems()
     unknown = [
-        (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
+        (("profiles", name, "os"), f"unknown operating system {profile.os!r}; supported: {', '.join(systems)}")
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]

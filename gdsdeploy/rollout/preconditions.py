@@ -97,7 +97,7 @@ class RolloutPreview:
         """Raise RolloutRefused with every reason, unless there is none."""
         if not self.reasons:
             return
-        lines = [f"the rollout is not begun, for {len(self.reasons)} reason{'s'[: len(self.reasons) > 1]}:"]
+        lines = [f"the rollout can't begin, for {len(self.reasons)} reason{'s'[: len(self.reasons) > 1]}:"]
         for reason in self.reasons:
             first, *more = reason.text.splitlines()
             who = f"{', '.join(reason.hosts)}: " if reason.hosts and not first.startswith(reason.hosts[0]) else ""
@@ -182,7 +182,7 @@ def prepare(
     if len(down) >= layout.max_unavailable and set(pending) - set(down) - set(layout.skipped):
         names = ", ".join(sorted(down))
         text = f"{len(down)} of at most {layout.max_unavailable} hosts are out of work already: {names}"
-        reasons.append(Reason(text, hint="Bring them back, or raise rollout.max_unavailable in the fleet file"))
+        reasons.append(Reason(text, hint="Return them to work, or raise rollout.max_unavailable in the fleet file"))
     expected, measured = durations.expected(fleet_path, plans)
     plan = Plan(
         id=f"{time.strftime('%Y%m%dT%H%M', time.gmtime())}-{secrets.token_hex(2)}",
@@ -260,7 +260,7 @@ def _unfinished(fleet_path: Path) -> Iterator[Reason]:
     if summary is not None and not summary.finished:
         yield Reason(
             f"the rollout {summary.id} is not finished",
-            hint=f"Go on: gdsdeploy rollout resume {fleet_path}; or end it: gdsdeploy rollout abort {fleet_path}",
+            hint=f"Continue: gdsdeploy rollout resume {fleet_path}; or end it: gdsdeploy rollout abort {fleet_path}",
         )
 
 
@@ -270,12 +270,12 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
         if isinstance(plan, GdsError):
             yield Reason(plan.message, (name,), plan.hint or "")
         elif plan.refusal:
-            yield Reason(plan.refusal, (name,), "Give it another profile in the fleet file, or lock for what it is")
+            yield Reason(plan.refusal, (name,), "Assign it the right profile in the fleet file")
         elif plan.unknown and not plan.satisfied:
             text = f"not everything about it could be read: {first_few(plan.unknown, 3, '; ')}"
             yield Reason(text, (name,), f"gdsdeploy plan {fleet_path} --limit {name} shows all of it")
         elif (supply := planned.supplies.get(name)) is not None and supply.lack:
-            hint = "Let its builder take part, or say modules: build for it in the fleet file"
+            hint = "Include its builder, or set modules: build for it in the fleet file"
             yield Reason(f"no machine builds its modules: {supply.lack}", (name,), hint)
 
 
@@ -286,7 +286,7 @@ def _unknown_before(
     never = tuple(name for name in pending if name not in previous)
     if never:
         yield Reason(
-            "never provisioned, so that there is nothing to roll it back to",
+            "it was never provisioned, so it has no earlier state for a rollback",
             never,
             f"Provision it first: gdsdeploy provision {fleet_path} --limit {','.join(never)}",
         )
@@ -305,9 +305,9 @@ def _unknown_before(
                     lost.setdefault(digest, []).append(name)
     for digest, names in lost.items():
         yield Reason(
-            f"it has the lock {releases.short(digest)}, which is not kept on this machine: it could not be rolled back",
+            f"it has the lock {releases.short(digest)}, which isn't kept on this machine, so a rollback is impossible",
             tuple(names),
-            f"Give that lock: gdsdeploy rollout start {fleet_path} --from LOCK",
+            f"Pass that lock: gdsdeploy rollout start {fleet_path} --from LOCK",
         )
 
 
@@ -353,15 +353,15 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
             text = f"{what}: its preflight is an older gdsdeploy's, which doesn't record every module"
             yield Reason(text, hint=f"Run it again: {command}")
         elif latest is None:
-            yield Reason(f"{what} was never tried", hint=f"Find out whether it builds and loads: {command}")
+            yield Reason(f"{what} was never tried", hint=f"Check whether it builds and loads: {command}")
         elif latest.failed:
             yield Reason(f"{what}: its preflight on {latest.time[:10]} failed: {latest.error}", hint=f"See: {command}")
         elif latest.builds is record.Answer.NOT_TRIED:
             modules = first_few(latest.untried_modules, 6)
             text = f"{what}: its preflight on {latest.time[:10]} ({latest.mode}) didn't try every module: {modules}"
-            yield Reason(text, hint=f"Find out whether they build and load: {command}")
+            yield Reason(text, hint=f"Check whether they build and load: {command}")
         else:
-            unknown = latest.error or "whether it would load could not be told"
+            unknown = latest.error or "it is unknown whether every module would load"
             text = f"{what}: its preflight on {latest.time[:10]} is undecided: {unknown}"
             yield Reason(text, hint=f"See: {command}")
 
@@ -371,7 +371,7 @@ def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, st
     if not names:
         return {}
     outcomes = ask(fleet, fleet_path, names, _STATUS, Answer.require_document, timeout=KNOCK)
-    return {answer.host: "it does not answer" for answer, _ in outcomes if answer.error is not None}
+    return {answer.host: "it doesn't answer" for answer, _ in outcomes if answer.error is not None}
 
 
 def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def validate(
     progress: Callable[[str], None],
     warn: Callable[[str], None] = console.warn,
 ) -> Report:
-    """Judge the hosts ``names``; a host that gives no evidence, or is another one, is in the report with the reason.
+    """Judge the hosts ``names``; the report has the reason for a host without evidence, or with two names.
 
     timeout: seconds for each host, beside those of reading under load.
     warn: takes what isn't an error: machines with the same machine id.
@@ -243,7 +243,7 @@ def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -
     title = "The host's own gate has judged this boot, against this lock"
     verdict = f"a verdict of this boot against {expected.lock_digest}"
     if record is None:
-        hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
+        hint = "On the host, run systemctl start gds-gate and journalctl -u gds-gate; provision installs the gate"
         return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
     present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
     if record.lock_digest == expected.lock_digest:

@@ -216,7 +216,7 @@ def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(
     debian.write_fleet("{os: plan-9}")
     assert run("lock", debian.fleet) == FleetInvalid.exit_code
     err = plain(capsys.readouterr().err)
-    assert "fleet.yml:6:13: profiles.gds.os: the operating system 'plan-9' is not known; known are debian-12, " in err
+    assert "fleet.yml:6:13: profiles.gds.os: unknown operating system 'plan-9'; supported: debian-12, " in err
 
 
 def test_a_tampered_index_leaves_no_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) ->
     rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
     if most < count:
         fallen = [line for line in facts.kernel.log.lines if FALLEN.search(line)] if key == "gpus" else []
-        words = f"expected {count}, found {most}: {count - most} missing; there{_named(present) or ': none'}{rest}"
+        words = f"expected {count}, found {most}: {count - most} missing; present{_named(present) or ': none'}{rest}"
         words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
         return failed(words, MISSING_HINT, [*fallen, *lines], expected=expected)
     words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"

@@ -62,7 +62,7 @@ _SUBJECTS: Dict[str, str] = {}
 #: The observation where a check that runs once for each subject has none.
 NO_SUBJECT = "this host has nothing that the check is about"
 #: The answer of checks of the running kernel on a host that doesn't choose it.
-ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
+ELSEWHERE = "not checked: this host doesn't choose its kernel"
 #: The answer of checks of what provision wrote that would fail on a host that it never changed.
 NEVER_PROVISIONED = "the host was never provisioned: see host.provisioned"
 #: What to do when the evidence doesn't decide; it fits most reasons.

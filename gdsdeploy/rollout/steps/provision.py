@@ -68,7 +68,7 @@ def refuse(work: Work, look: Look) -> None:
     if look.plan.refusal:
         raise HostUnfit(
             f"{work.name}: {look.plan.refusal}",
-            hint="Give it another profile in the fleet file, or lock for what it is",
+            hint="Assign it the right profile in the fleet file",
         )
     if not look.sure:
         lines = "\n".join(f"  - {text}" for text in look.plan.unknown)
@@ -79,7 +79,7 @@ def refuse(work: Work, look: Look) -> None:
     if look.supply.lack:
         raise RolloutRefused(
             f"{work.name}: no machine builds its modules: {look.supply.lack}",
-            hint="Let its builder take part, or say modules: build for it in the fleet file",
+            hint="Include its builder, or set modules: build for it in the fleet file",
         )
 
 

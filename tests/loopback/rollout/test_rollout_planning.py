@@ -119,14 +119,14 @@ def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> No
     fleet.drains.against = ["scontrol: permission denied"]
     fleet.locks["e"] = ""
     text = refusal(fleet)
-    assert text.startswith("the rollout is not begun, for 6 reasons:\n")
+    assert text.startswith("the rollout can't begin, for 6 reasons:\n")
     for line in (
         "  - scontrol: permission denied",
         "  - a: no answer\n    Is it up?",
         "  - b: it runs debian-12",
         "  - c: not everything about it could be read: dpkg did not answer",
         "  - d: no machine builds its modules: build1 did not answer",
-        "  - e: never provisioned, so that there is nothing to roll it back to\n    Provision it first:",
+        "  - e: it was never provisioned, so it has no earlier state for a rollback\n    Provision it first:",
     ):
         assert line in text
 
@@ -141,7 +141,7 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
     fleet.tried(builds=record.Answer.NO, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
     fleet.tried(loads=record.Answer.UNKNOWN)
-    assert "is undecided: whether it would load could not be told" in refusal(fleet)
+    assert "is undecided: it is unknown whether every module would load" in refusal(fleet)
 
 
 def test_a_quick_preflight_does_not_admit_a_stack(make_fleet: Callable[..., PlannedFleet]) -> None:
@@ -207,7 +207,7 @@ def test_a_lock_that_hosts_have_and_this_machine_has_not(
     other = lockfile.build({"gds": fleet.old.targets["gds"].model_copy(update={"pins": {"driver": "535"}})})
     fleet.locks = dict.fromkeys("ab", other.digest)
     text = refusal(fleet)
-    assert f"  - a, b: it has the lock {other.digest[7:19]}, which is not kept on this machine" in text
+    assert f"  - a, b: it has the lock {other.digest[7:19]}, which isn't kept on this machine" in text
     assert "--from LOCK" in text
     prepare(fleet, since=other).require()
     assert "a, b: it has the lock" in refusal(fleet, since=fleet.old), "another lock is none"
@@ -340,7 +340,7 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     assert fleet.sessions() == 3, "who takes part is asked for its plan and its status, the others only knocked at"
     with pytest.raises(RolloutRefused) as caught:
         preview.require()
-    assert "gpu1: never provisioned" in caught.value.message or "gpu1: it runs" in caught.value.message
+    assert "gpu1: it was never provisioned" in caught.value.message or "gpu1: it runs" in caught.value.message
 
 
 def test_what_a_host_says_beside_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:

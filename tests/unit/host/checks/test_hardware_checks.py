@@ -56,7 +56,7 @@ def test_a_missing_gpu_is_counted_and_the_others_are_named() -> None:
     finding = judge(document, "gpu.present", gpus={"count": 8})
     rest = [address for address in ADDRESSES if address != ADDRESSES[3]]
     assert finding.verdict == FAIL
-    assert finding.found.startswith(f"expected 8, found 7: 1 missing; there: {', '.join(rest)}")
+    assert finding.found.startswith(f"expected 8, found 7: 1 missing; present: {', '.join(rest)}")
     assert line in finding.evidence
     assert "fallen off the bus" in finding.found
     assert finding.hint
