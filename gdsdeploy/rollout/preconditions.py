@@ -43,6 +43,10 @@ class Reason:
     hosts: tuple[str, ...] = ()
     hint: str = ""
 
+    @classmethod
+    def of(cls, error: GdsError, *hosts: str) -> Reason:
+        return cls(error.message, hosts, error.hint or "")
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -167,11 +171,7 @@ def prepare(
     states = {name: state for name, state in replies.items() if isinstance(state, PresentState)}
     previous = {name: state.lock for name, state in states.items() if state.lock}
     reasons += _unread(planned, fleet_path)
-    reasons += [
-        Reason(error.message, (name,), error.hint or "")
-        for name, error in replies.items()
-        if isinstance(error, GdsError)
-    ]
+    reasons += [Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
@@ -268,7 +268,7 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
     """Machines without an answer, with another profile's hardware, with unknown facts, or without a builder."""
     for name, plan in planned.hosts.items():
         if isinstance(plan, GdsError):
-            yield Reason(plan.message, (name,), plan.hint or "")
+            yield Reason.of(plan, name)
         elif plan.refusal:
             yield Reason(plan.refusal, (name,), "Assign it the right profile in the fleet file")
         elif plan.unknown and not plan.satisfied:
@@ -299,7 +299,7 @@ def _unknown_before(
                 if release is not None:
                     release.for_host(name, fleet)
             except GdsError as error:
-                yield Reason(error.message, (name,), error.hint or "")
+                yield Reason.of(error, name)
             else:
                 if release is None:
                     lost.setdefault(digest, []).append(name)
@@ -330,7 +330,7 @@ def _trials(
             and record.ingredients(release.lock.targets[profile]) == ingredients
             for release in before
         )  # fmt: skip
-        kept = [supplies[name] for name in names if name in supplies and supplies[name].cached]
+        caches = [supplies[name] for name in names if name in supplies and supplies[name].cached]
         yield Trial(
             profile,
             target.kernel.release,
@@ -338,32 +338,33 @@ def _trials(
             record.find(target),
             same,
             outdated=record.outdated(target),
-            builders=tuple(sorted({supply.origin for supply in kept})) if len(kept) == len(names) else (),
+            builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
         )
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
     for trial in trials:
-        if trial.ok:
-            continue
-        what = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
-        command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode full"
-        latest = trial.record
-        if latest is None and trial.outdated:
-            text = f"{what}: its preflight is an older gdsdeploy's, which doesn't record every module"
-            yield Reason(text, hint=f"Run it again: {command}")
-        elif latest is None:
-            yield Reason(f"{what} was never tried", hint=f"Check whether it builds and loads: {command}")
-        elif latest.failed:
-            yield Reason(f"{what}: its preflight on {latest.time[:10]} failed: {latest.error}", hint=f"See: {command}")
-        elif latest.builds is record.Answer.NOT_TRIED:
-            modules = first_few(latest.untried_modules, 6)
-            text = f"{what}: its preflight on {latest.time[:10]} ({latest.mode}) didn't try every module: {modules}"
-            yield Reason(text, hint=f"Check whether they build and load: {command}")
-        else:
-            unknown = latest.error or "it is unknown whether every module would load"
-            text = f"{what}: its preflight on {latest.time[:10]} is undecided: {unknown}"
-            yield Reason(text, hint=f"See: {command}")
+        if not trial.ok:
+            stack = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
+            problem, hint = _problem(trial)
+            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode full"
+            yield Reason(f"{stack}{problem}", hint=f"{hint}: {command}")
+
+
+def _problem(trial: Trial) -> tuple[str, str]:
+    """How the sentence about a stack ends, and how the one about the command begins."""
+    latest = trial.record
+    if latest is None and trial.outdated:
+        return ": its preflight is an older gdsdeploy's, which doesn't record every module", "Run it again"
+    if latest is None:
+        return " was never tried", "Check whether it builds and loads"
+    preflight = f": its preflight on {latest.time[:10]}"
+    if latest.failed:
+        return f"{preflight} failed: {latest.error}", "See"
+    if latest.builds is record.Answer.NOT_TRIED:
+        modules = first_few(latest.untried_modules, 6)
+        return f"{preflight} ({latest.mode}) didn't try every module: {modules}", "Check whether they build and load"
+    return f"{preflight} is undecided: {latest.error or 'it is unknown whether every module would load'}", "See"
 
 
 def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, str]:
@@ -380,7 +381,7 @@ def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> di
         states = drains.states(names)
     except DrainFailed as error:
         if not reasons:
-            reasons.append(Reason(error.message, hint=error.hint or ""))
+            reasons.append(Reason.of(error))
         return {}
     words = {}
     for name, state in states.items():

@@ -189,11 +189,11 @@ def test_a_stack_that_hosts_have_already_needs_no_preflight(make_fleet: Callable
 def test_kept_modules_of_a_builder_need_no_preflight(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a", "b")
     fleet.untried()
-    kept = Supply("receive", "x", "w", cached=True, origin="build1")
+    cache = Supply("receive", "x", "w", cached=True, origin="build1")
     for other in (Supply("build", "x", "v"), Supply("receive", "x", "v", builder="build1", origin="build1")):
-        fleet.supplies = {"a": kept, "b": other}
+        fleet.supplies = {"a": cache, "b": other}
         assert "was never tried" in refusal(fleet), "b's modules don't exist yet"
-    fleet.supplies = {"a": kept, "b": kept}
+    fleet.supplies = {"a": cache, "b": cache}
     preview = prepare(fleet)
     preview.require()
     assert "✓ gds: kernel 2, driver 550.1: built and audited by build1" in shown.text(preview, 0.0)

@@ -18,18 +18,18 @@ STANZAS = [*without(TRIXIE, "gcc-14"), package("gcc-14", "14"), *TOOLS]
 
 
 class Packages:
-    """A repository whose files are named by their sha256; ``gone``: it no longer has any."""
+    """A repository whose files are named by their sha256; ``is_empty``: it no longer has any."""
 
-    def __init__(self, gone: bool = False) -> None:
-        self.gone, self.fetched = gone, list[str]()
+    def __init__(self, is_empty: bool = False) -> None:
+        self.is_empty, self.fetches = is_empty, list[str]()
 
     def find_cached(self, sha256: str, _size: int) -> Path | None:
-        return Path(sha256) if sha256 in self.fetched else None
+        return Path(sha256) if sha256 in self.fetches else None
 
     def file(self, uri: str, *, sha256: str, size: int) -> Path:
-        if self.gone:
+        if self.is_empty:
             raise MissingFile(f"{uri} ({size} bytes)")
-        self.fetched.append(sha256)
+        self.fetches.append(sha256)
         return Path(sha256)
 
 
@@ -59,13 +59,13 @@ def test_the_drivers_source_is_on_top_and_each_package_is_fetched_once(unpacked:
     locked = target(STANZAS)
     sources = [f"the source of driver {locked.driver.version}", "nvidia-fs's source"]
     assert names == [*sources, f"kernel {locked.kernel.release}", "the compiler"]
-    assert {str(path) for paths in unpacked.values() for path in paths} == set(packages.fetched)
-    before = list(packages.fetched)
+    assert {str(path) for paths in unpacked.values() for path in paths} == set(packages.fetches)
+    before = list(packages.fetches)
     assert layers(packages) == names
-    assert packages.fetched == before
+    assert packages.fetches == before
 
 
 def test_a_package_that_left_the_repository_makes_the_lock_stale(unpacked: dict[str, list[Path]]) -> None:
     with pytest.raises(LockStale, match=r"https://mirror\.example"):
-        layers(Packages(gone=True))
+        layers(Packages(is_empty=True))
     assert not unpacked
