@@ -54,6 +54,7 @@ def broken(rule: Rule, combination: Mapping[str, str]) -> bool:
 
 
 def words(rule: Rule) -> str:
+    """``known as ID: what it says; fixed in VERSION``, for the hint of an error."""
     fixed = f"; fixed in {rule.fixed}" if rule.fixed else ""
     return f"known as {rule.id}: {rule.says.rstrip('.')}{fixed}"
 
