@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import posixpath
-import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.environment import Variable
 from ..facts.userland import WHEEL
-from ..io.printable import line
 from ..model import consumer as table
 from ..model.consumer import Consumer, Need, consumers
 from . import config, processes
 from .cause import weigh
 from .mechanisms import mechanisms
+from .text import wrapped
 
 VERSION = 1
-WIDTH = 88
-#: Words for whether a need holds; it is None for advice.
 STATES = {True: "holds", False: "fails", None: "advice"}
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,12 @@ class JudgedNeed:
     @property
     def state(self) -> str:
         """``holds``, ``fails``, ``unknown`` or ``advice``."""
-        return UNKNOWN if isinstance(self.holds, Unknown) else STATES[self.holds]
+        return "unknown" if isinstance(self.holds, Unknown) else STATES[self.holds]
+
+    @property
+    def reason(self) -> str:
+        """Why it is unknown; empty where it isn't."""
+        return self.holds.reason if isinstance(self.holds, Unknown) else ""
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def _config(facts: HostFacts, need: Need) -> JudgedNeed:
 
 def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     loaded, packages = config.library(facts), facts.userland.python_packages
-    wheels = {} if isinstance(packages, Unknown) else {path: _wheel(path) for path in packages}
-    versions = {path: version for path, version in wheels.items() if version}
+    paths = () if isinstance(packages, Unknown) else packages
+    wheels = ((path, WHEEL.fullmatch(posixpath.basename(path))) for path in paths)
+    versions = {path: wheel.group(2) for path, wheel in wheels if wheel}
     lines = [f"{path}: libcufile {version}" for path, version in versions.items()]
     lines += [f"the loader takes libcufile {loaded}"] if isinstance(loaded, str) else []
     if isinstance(loaded, str) and not all((version + ".").startswith(loaded + ".") for version in versions.values()):
@@ -115,11 +117,6 @@ def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     if isinstance(loaded, Unknown):
         return JudgedNeed(need, loaded, tuple(lines))
     return JudgedNeed(need, True, tuple(lines)) if lines else JudgedNeed(need, False, ("there is no libcufile",))
-
-
-def _wheel(path: str) -> str:
-    match = WHEEL.fullmatch(posixpath.basename(path))
-    return match.group(2) if match else ""
 
 
 def _mechanism(facts: HostFacts, need: Need) -> JudgedNeed:
@@ -139,17 +136,13 @@ def _udev(facts: HostFacts, need: Need) -> JudgedNeed:
     return JudgedNeed(need, bool(entries), ("/run/udev: " + (", ".join(entries) or "empty, or not there"),))
 
 
-def _advice(_facts: HostFacts, need: Need) -> JudgedNeed:
-    return JudgedNeed(need, None)
-
-
 _JUDGES: Dict[str, Callable[[HostFacts, Need], JudgedNeed]] = {
     table.VARIABLE: _variable,
     table.CONFIG: _config,
     table.LIBRARY: _library,
     table.MECHANISM: _mechanism,
     table.UDEV: _udev,
-    table.ADVICE: _advice,
+    table.ADVICE: lambda _facts, need: JudgedNeed(need, None),
 }
 
 
@@ -168,29 +161,19 @@ def as_document(answer: ConsumerNeeds) -> Dict[str, Any]:
 
 
 def _row(answer: JudgedNeed) -> Dict[str, Any]:
-    fields = asdict(answer.need)
-    reason = answer.holds.reason if isinstance(answer.holds, Unknown) else ""
-    shared = {name: fields[name] for name in ("id", "kind", "what", "fix", "source")}
-    return {**shared, "state": answer.state, "reason": reason, "evidence": list(answer.evidence)}
+    shared = {name: getattr(answer.need, name) for name in ("id", "kind", "what", "fix", "source")}
+    return {**shared, "state": answer.state, "reason": answer.reason, "evidence": list(answer.evidence)}
 
 
 def render(answer: ConsumerNeeds) -> str:
-    """Lines of at most WIDTH characters, except for longer words."""
     consumer = answer.consumer
-    lines = _wrapped(f"{consumer.title} on {answer.host}: {consumer.does}", "")
-    lines += _wrapped("installed: " + (", ".join(answer.installed) or "no Python package of it was seen"), "  ")
+    lines = wrapped(f"{consumer.title} on {answer.host}: {consumer.does}", "")
+    lines += wrapped("installed: " + (", ".join(answer.installed) or "no Python package of it was seen"), "  ")
     for each in answer.needs:
-        lines += ["", *_wrapped(f"{each.need.what} [{each.need.id}]", f"{each.state.upper():<8} ")]
-        reason = (each.holds.reason,) if isinstance(each.holds, Unknown) else ()
-        for text in (*reason, *each.evidence):
-            lines += _wrapped(text, "         seen ")
+        lines += ["", *wrapped(f"{each.need.what} [{each.need.id}]", f"{each.state.upper():<8} ")]
+        for text in (each.reason, *each.evidence):
+            lines += wrapped(text, "         seen ")
         if each.holds is not True:
-            lines += _wrapped(each.need.fix, "         do   ")
-        lines += _wrapped(each.need.source, "         read ")
+            lines += wrapped(each.need.fix, "         do   ")
+        lines += wrapped(each.need.source, "         read ")
     return "\n".join(lines)
-
-
-def _wrapped(text: str, first: str) -> List[str]:
-    inner = " " * len(first)
-    wrapper = textwrap.TextWrapper(WIDTH, first, inner, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(line(text))

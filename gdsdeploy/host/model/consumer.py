@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from .. import data
 
@@ -43,7 +43,10 @@ class Consumer:
 @functools.lru_cache(maxsize=1)
 def consumers() -> Dict[str, Consumer]:
     """Every consumer by its name, in the order of the table."""
-    return {row.name: row for row in data.rows("consumers", _consumer)}
+    rows = data.rows("consumers", dict)
+    needs = {fields["id"]: fields for row in rows for fields in row["needs"]}
+    made = (Consumer(**{**row, "needs": tuple(_need(fields, needs) for fields in row["needs"])}) for row in rows)
+    return {consumer.name: consumer for consumer in made}
 
 
 def variable_names() -> Tuple[str, ...]:
@@ -52,6 +55,8 @@ def variable_names() -> Tuple[str, ...]:
     return tuple(sorted({need.variable for need in needs if need.variable}))
 
 
-def _consumer(**fields: object) -> Consumer:
-    needs = fields.pop("needs")
-    return Consumer(needs=tuple(Need(**need) for need in needs), **fields)  # type: ignore[attr-defined,arg-type]
+def _need(fields: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> Need:
+    """A row of the table; ``like`` names another need, whose fields count where this one doesn't have them."""
+    merged = {**needs.get(fields.get("like", ""), {}), **fields}
+    merged.pop("like", None)
+    return Need(**merged)
