@@ -11,7 +11,7 @@ from ..facts.overlay import VARIABLE, Overlay
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import all_known
-from . import config, overlay
+from . import config, overlay, userspace_rdma
 from .cause import Cause, Condition, distinct, weigh
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
@@ -40,6 +40,10 @@ def _explain(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> Exp
     conditions: List[Condition] = [*overlay.usable(own), *config.direct(own, None)]
     for mount in mounts:
         conditions += config.direct(own, mount)
+        client = userspace_rdma.CLIENTS.get(mount.filesystem)
+        # Where the program has the host's own choice, the mount's path has the cause.
+        if client and not client.hooks and userspace_rdma.peer_type(own) != userspace_rdma.peer_type(facts):
+            conditions += userspace_rdma.memory(own)
     verdict = weigh(conditions)
     return ExplainedProgram(program, _differs(facts, own, program), distinct(verdict.causes), verdict.unseen)
 
@@ -76,10 +80,12 @@ def is_listed(explained: ExplainedProgram) -> bool:
 
 
 def configuration(program: Program) -> str:
-    """The files of its configuration, in words."""
-    over = program.overlay
-    second = over.path if isinstance(over, Overlay) else f"({over.reason})" if isinstance(over, Unknown) else ""
-    return " with ".join(filter(None, [program.base_path, second]))
+    """The files of its configuration and the variables over them, in words."""
+    over, variables = program.overlay, program.variables
+    more = [over.path] if isinstance(over, Overlay) else [f"({over.reason})"] if isinstance(over, Unknown) else []
+    if not isinstance(variables, Unknown):
+        more += [f"{name}={value}" for name, value in variables.items() if _counts(name)]
+    return program.base_path + (" with " + ", ".join(more) if more else "")
 
 
 def versions(program: Program) -> List[str]:

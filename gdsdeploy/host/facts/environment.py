@@ -20,7 +20,7 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .document import Document
-from .unknown import Maybe, Unknown, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, if_present, when_known, why_not, with_default
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -71,6 +71,14 @@ class EnvironmentFacts:
             return self.variables[name]
         complete = self.complete if name.startswith("CUFILE_") else self.consumers_complete
         return complete if isinstance(complete, Unknown) else None
+
+    def switch(self, name: str) -> Maybe[Optional[bool]]:
+        """A switch of libcufile; None where no place sets it, or libcufile ignores its value.
+
+        libcufile takes ``true`` and ``false`` in any case, and ignores all else (seen in 1.4.0 to 1.20.0).
+        """
+        values = {"true": True, "false": False}
+        return if_present(self.variable(name), lambda variable: values.get(variable.value.lower()))
 
 
 def environment_facts(document: Document) -> EnvironmentFacts:

@@ -43,7 +43,7 @@ class Consumer:
 @functools.lru_cache(maxsize=1)
 def consumers() -> Dict[str, Consumer]:
     """Every consumer by its name, in the order of the table."""
-    rows = data.rows("consumers", dict)
+    rows: Tuple[Dict[str, Any], ...] = data.rows("consumers", dict)
     needs = {fields["id"]: fields for row in rows for fields in row["needs"]}
     made = (Consumer(**{**row, "needs": tuple(_need(fields, needs) for fields in row["needs"])}) for row in rows)
     return {consumer.name: consumer for consumer in made}

@@ -71,6 +71,7 @@ def test_a_program_that_forces_compat_mode() -> None:
         ({"broken": "it isn't JSON: x"}, {}, "cufile.overlay-refused"),
         ({"config": {"denylist": {"mounts": [MOUNT]}}}, {}, "cufile.denied"),
         (None, {"variables": {"CUFILE_FORCE_COMPAT_MODE": "true"}}, "cufile.variable-forces-compat"),
+        (None, {"variables": {"CUFILE_FORCE_COMPAT_MODE": "TRUE"}}, "cufile.variable-forces-compat"),
     ],
 )
 def test_what_else_keeps_a_program_off_the_direct_path(record: Any, values: Any, cause: str) -> None:
