@@ -89,7 +89,7 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
     collected = NCCL_FILE in document.paths("excerpts")
-    consumers_complete = complete if collected else Unknown("the variables of cuFile's consumers were not collected")
+    consumers_complete = complete if collected else document.not_collected("the variables of cuFile's consumers were", "environment")
     return EnvironmentFacts(
         _container(document),
         devices,
@@ -105,12 +105,14 @@ def environment_facts(document: Document) -> EnvironmentFacts:
 
 def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
     """Those that exist; Unknown where none is known to exist and one of them was not looked for."""
-    listings = {parent: document.names(parent + "/" + OWN_NAME) for parent in OWN_PARENTS}
-    existing = tuple(f"{parent}/{OWN_NAME}" for parent, names in listings.items() if isinstance(names, tuple) and names)
-    unread = [parent for parent, names in listings.items() if not isinstance(names, tuple)]
+    listings = {f"{parent}/{OWN_NAME}": document.names(f"{parent}/{OWN_NAME}") for parent in OWN_PARENTS}
+    existing = tuple(folder for folder, names in listings.items() if isinstance(names, tuple) and names)
+    unread = [folder for folder, names in listings.items() if not isinstance(names, tuple)]
     if existing or not unread:
         return existing
-    return Unknown(f"whether {unread[0]}/{OWN_NAME} exists was not recorded")
+    if unread[0] not in document.paths("listings"):
+        return document.not_collected(f"whether {unread[0]} exists was", "environment")
+    return why_not(listings[unread[0]], f"whether {unread[0]} exists is not known")
 
 
 def _container(document: Document) -> Maybe[Optional[str]]:

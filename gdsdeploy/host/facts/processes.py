@@ -57,10 +57,9 @@ def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
     record = document.record("processes", PROCESSES)
     rows = record.get("programs") if isinstance(record, dict) else None
     if not isinstance(record, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        recorded = PROCESSES in document.paths("processes")
-        unknown = Unknown(
-            "the record of running programs is malformed" if recorded else "no running program was looked at"
-        )
+        unknown = document.not_collected("running programs were", "processes")
+        if PROCESSES in document.paths("processes"):
+            unknown = Unknown("the record of running programs is malformed")
         return ProcessFacts(unknown, unknown)
     return ProcessFacts(tuple(_program(document, cufile, row) for row in rows), _complete(record))
 

@@ -180,7 +180,7 @@ def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.M
     assert {need["id"]: need["state"] for need in report["needs"]}["nccl.gdr-level"] == "holds"
     code, out, _ = run("--for", "kvikio", "--evidence", SAVED)
     assert code == 0
-    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected" in out
+    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected: an older" in out
     monkeypatch.setenv("KVIKIO_COMPAT_MODE", "on")
     code, out, _ = run("--for", "kvikio")
     assert code == 0

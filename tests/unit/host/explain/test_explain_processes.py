@@ -104,4 +104,4 @@ def test_what_could_not_be_read_is_said() -> None:
 def test_older_evidence_has_none() -> None:
     report = as_document(explain(facts_from(copy.deepcopy(PROVISIONED)), ()))
     assert report["processes"] is None
-    assert "no running program was looked at" in report["unseen"]
+    assert "running programs were not collected: an older gdsdeploy recorded this evidence" in report["unseen"]
