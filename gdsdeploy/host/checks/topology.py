@@ -59,7 +59,7 @@ def link(facts: HostFacts, _expectation: Expectation) -> Answer:
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
         return failed(words, hint, [_link_line(node) for node, _ in slow])
     if not linked:
-        return not_applicable("no device has a PCIe link of its own")
+        return not_applicable("no device has a PCIe link")
     words = f"{len(linked)} link{'' if len(linked) == 1 else 's'} at what both ends can do"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.environment import Variable
+from ..facts.unknown import if_known
 from ..facts.userland import WHEEL
 from ..model import consumer as table
 from ..model.consumer import Consumer, Need, consumers
@@ -67,8 +68,7 @@ def needs_of(name: str, facts: HostFacts) -> ConsumerNeeds:
 
 
 def _installed(consumer: Consumer, facts: HostFacts) -> Iterator[str]:
-    packages = facts.userland.python_packages
-    for path in () if isinstance(packages, Unknown) else packages:
+    for path in if_known(facts.userland.python_packages, ()):
         if posixpath.basename(path).split("-")[0].lower() in consumer.packages:
             yield path
 
@@ -79,9 +79,8 @@ def _variable(facts: HostFacts, need: Need) -> JudgedNeed:
     lines: List[str] = []
     if isinstance(variable, Variable) and variable.value.upper() in need.refused:
         lines.append(f"{variable.place}: {variable.line}")
-    running = facts.processes.programs
-    for program in () if isinstance(running, Unknown) else running:
-        value = "" if isinstance(program.variables, Unknown) else program.variables.get(need.variable, "")
+    for program in if_known(facts.processes.programs, ()):
+        value = if_known(program.variables, {}).get(need.variable, "")
         if value.upper() in need.refused:
             lines.append(f"{program.label}: {need.variable}={value}")
     if lines:
@@ -95,16 +94,14 @@ def _config(facts: HostFacts, need: Need) -> JudgedNeed:
     """By default, and for every program that runs now."""
     verdict = weigh(config.direct(facts, None))
     lines = [quote for cause in verdict.causes for quote in (cause.what, *cause.evidence)]
-    explained = processes.programs(facts)
-    for each in () if isinstance(explained, Unknown) else explained:
+    for each in if_known(processes.programs(facts), ()):
         lines += [f"{each.program.label}: {cause.what}" for cause in each.causes]
     return JudgedNeed(need, False if lines else verdict.holds, tuple(lines))
 
 
 def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     loaded, packages = config.library(facts), facts.userland.python_packages
-    paths = () if isinstance(packages, Unknown) else packages
-    wheels = ((path, WHEEL.fullmatch(posixpath.basename(path))) for path in paths)
+    wheels = ((path, WHEEL.fullmatch(posixpath.basename(path))) for path in if_known(packages, ()))
     versions = {path: wheel.group(2) for path, wheel in wheels if wheel}
     lines = [f"{path}: libcufile {version}" for path, version in versions.items()]
     lines += [f"the loader takes libcufile {loaded}"] if isinstance(loaded, str) else []

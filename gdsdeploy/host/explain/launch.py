@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from ..facts import HostFacts
+from ..facts.unknown import if_known
 from ..paths import CUFILE
 
 UDEV, RDMA_DEVICES = "/run/udev", "/dev/infiniband"
@@ -34,12 +35,11 @@ class View:
 
 def view(facts: HostFacts, mounts: Sequence[str]) -> View:
     """What a container on this host needs for I/O on ``mounts``."""
-    numbers, adapters = facts.nvidia_fs.devices, facts.peermem.rdma_devices
-    devices = tuple(f"/dev/nvidia-fs{number}" for number in (numbers if isinstance(numbers, tuple) else ()))
+    devices = tuple(f"/dev/nvidia-fs{number}" for number in if_known(facts.nvidia_fs.devices, ()))
     # Docker makes a folder of a path that doesn't exist, and Apptainer refuses it.
     absent = {UDEV: facts.environment.udev == (), CUFILE: facts.cufile.digests[CUFILE] is None}
     shared = tuple(path for path, is_absent in absent.items() if not is_absent)
-    return View(devices, isinstance(adapters, tuple) and bool(adapters), tuple(mounts), shared)
+    return View(devices, bool(if_known(facts.peermem.rdma_devices, ())), tuple(mounts), shared)
 
 
 def launch(manager: str, needs: View) -> str:

@@ -20,7 +20,7 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .document import Document
-from .unknown import Maybe, Unknown, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -61,9 +61,7 @@ class EnvironmentFacts:
     #: the same for the consumers' variables, which older evidence doesn't have
     consumers_complete: Maybe[bool] = True
     #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
-    own_folders: Maybe[Tuple[str, ...]] = field(
-        default_factory=lambda: Unknown("gdsdeploy's folders were not looked for")
-    )
+    own_folders: Maybe[Tuple[str, ...]] = Unknown("gdsdeploy's folders were not looked for")
 
     def variable(self, name: str) -> Maybe[Optional[Variable]]:
         """The variable, or None where no place sets it."""
@@ -89,7 +87,9 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     root = when_known(document.uid(), lambda uid: uid == 0)
     by_name = {variable.name: variable for variable in variables}
     collected = NCCL_FILE in document.paths("excerpts")
-    consumers_complete = complete if collected else document.not_collected("the variables of cuFile's consumers were", "environment")
+    consumers_complete = (
+        complete if collected else document.not_collected("the variables of cuFile's consumers were", "environment")
+    )
     return EnvironmentFacts(
         _container(document),
         devices,
@@ -153,29 +153,27 @@ def _layered(document: Document) -> Maybe[bool]:
 
 
 def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
-    variables: List[Variable] = []
-    complete: Maybe[bool] = True
-    paths = list(VARIABLE_FILES)
-    for folder in VARIABLE_FOLDERS:
-        names = document.names(folder)
-        if isinstance(names, Unknown):
-            complete = names
-        elif names is not None:
-            paths += [folder + "/" + name for name in names if name.endswith((".sh", ".conf"))]
-    if NCCL_FILE in document.paths("excerpts"):
-        paths.append(NCCL_FILE)
-    for path in paths:
-        lines = document.lines(path)
-        if isinstance(lines, Unknown):
-            complete = lines
-        elif lines:
-            assignments = ((line, dict(_ASSIGNED.findall(line))) for line in lines if line.lstrip()[:1] != "#")
-            variables += [
-                Variable(name, pairs[name], path, line.strip()) for line, pairs in assignments for name in pairs
-            ]
-    own = document.environment()
-    if isinstance(own, Unknown):
-        return variables, own
-    place = "the environment of this program"
-    own_names = sorted(name for name in own if name.startswith("CUFILE_") or name in variable_names())
-    return [*variables, *(Variable(name, own[name], place, f"{name}={own[name]}") for name in own_names)], complete
+    """Every variable, in the order in which places count; and whether every place was looked at."""
+    folders = {folder: document.names(folder) for folder in VARIABLE_FOLDERS}
+    paths = [f"{folder}/{name}" for folder in folders for name in document.existing(folder) if sets_variables(name)]
+    collected = [NCCL_FILE] if NCCL_FILE in document.paths("excerpts") else []
+    files = {path: document.lines(path) for path in (*VARIABLE_FILES, *paths, *collected)}
+    own, place = document.environment(), "the environment of this program"
+    variables = [
+        Variable(name, value, path, line.strip())
+        for path, lines in files.items()
+        for line in if_known(lines, ()) or ()
+        if not line.lstrip().startswith("#")
+        for name, value in dict(_ASSIGNED.findall(line)).items()
+    ]
+    variables += [
+        Variable(name, value, place, f"{name}={value}")
+        for name, value in sorted(if_known(own, {}).items())
+        if name.startswith("CUFILE_") or name in variable_names()
+    ]
+    return variables, when_known(all_known([own, *folders.values(), *files.values()]), lambda _: True)
+
+
+def sets_variables(name: str) -> bool:
+    """Whether a file in one of VARIABLE_FOLDERS counts."""
+    return name.endswith((".sh", ".conf"))

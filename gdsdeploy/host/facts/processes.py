@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..paths import CUFILE, PROCESSES
@@ -50,7 +50,7 @@ class Program:
 class ProcessFacts:
     programs: Maybe[Tuple[Program, ...]]
     #: whether every process of the host was looked at
-    complete: Maybe[bool] = field(default=True)
+    complete: Maybe[bool] = True
 
 
 def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
