@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
 from ..model.consumer import variable_names
@@ -55,13 +55,13 @@ class EnvironmentFacts:
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
     #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
-    variables: Mapping[str, Variable] = field(default_factory=dict)
+    variables: Mapping[str, Variable]
     #: whether every place was looked at
-    complete: Maybe[bool] = True
+    complete: Maybe[bool]
     #: the same for the consumers' variables, which older evidence doesn't have
-    consumers_complete: Maybe[bool] = True
+    consumers_complete: Maybe[bool]
     #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
-    own_folders: Maybe[Tuple[str, ...]] = Unknown("gdsdeploy's folders were not looked for")
+    own_folders: Maybe[Tuple[str, ...]]
 
     def variable(self, name: str) -> Maybe[Optional[Variable]]:
         """The variable, or None where no place sets it."""

@@ -50,7 +50,7 @@ class Program:
 class ProcessFacts:
     programs: Maybe[Tuple[Program, ...]]
     #: whether every process of the host was looked at
-    complete: Maybe[bool] = True
+    complete: Maybe[bool]
 
 
 def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:

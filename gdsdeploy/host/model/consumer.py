@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Iterable, Mapping, Tuple
 
 from .. import data
 
@@ -45,8 +45,7 @@ def consumers() -> Dict[str, Consumer]:
     """Every consumer by its name, in the order of the table."""
     rows: Tuple[Dict[str, Any], ...] = data.rows("consumers", dict)
     needs = {fields["id"]: fields for row in rows for fields in row["needs"]}
-    made = (Consumer(**{**row, "needs": tuple(_need(fields, needs) for fields in row["needs"])}) for row in rows)
-    return {consumer.name: consumer for consumer in made}
+    return {row["name"]: _consumer(needs, **row) for row in rows}
 
 
 def variable_names() -> Tuple[str, ...]:
@@ -55,8 +54,8 @@ def variable_names() -> Tuple[str, ...]:
     return tuple(sorted({need.variable for need in needs if need.variable}))
 
 
-def _need(fields: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> Need:
-    """A row of the table; ``like`` names another need, whose fields count where this one doesn't have them."""
-    merged = {**needs.get(fields.get("like", ""), {}), **fields}
-    merged.pop("like", None)
-    return Need(**merged)
+def _consumer(by_id: Mapping[str, Mapping[str, Any]], *, source: str, needs: Iterable[Any], **fields: Any) -> Consumer:
+    """A row.  A need without a field has that of the need that ``like`` names, else the consumer's source."""
+    merged = [{"source": source, **by_id.get(need.get("like", ""), {}), **need} for need in needs]
+    made = [Need(**{name: value for name, value in need.items() if name != "like"}) for need in merged]
+    return Consumer(needs=tuple(made), **fields)
