@@ -81,25 +81,17 @@ class EnvironmentFacts:
 
 def environment_facts(document: Document) -> EnvironmentFacts:
     variables, complete = _variables(document)
-    devices, infiniband, udev = (
-        with_default(document.names(path), ()) for path in ("/dev/nvidia*", "/dev/infiniband", "/run/udev")
-    )
-    root = when_known(document.uid(), lambda uid: uid == 0)
-    by_name = {variable.name: variable for variable in variables}
-    collected = NCCL_FILE in document.paths("excerpts")
-    consumers_complete = (
-        complete if collected else document.not_collected("the variables of cuFile's consumers were", "environment")
-    )
+    missing = document.not_collected("the variables of cuFile's consumers were", "environment")
     return EnvironmentFacts(
-        _container(document),
-        devices,
-        infiniband,
-        udev,
-        root,
-        by_name,
-        complete,
-        consumers_complete,
-        _own_folders(document),
+        container=_container(document),
+        devices=with_default(document.names("/dev/nvidia*"), ()),
+        infiniband=with_default(document.names("/dev/infiniband"), ()),
+        udev=with_default(document.names("/run/udev"), ()),
+        root=when_known(document.uid(), lambda uid: uid == 0),
+        variables={variable.name: variable for variable in variables},
+        complete=complete,
+        consumers_complete=complete if NCCL_FILE in document.paths("excerpts") else missing,
+        own_folders=_own_folders(document),
     )
 
 
