@@ -30,8 +30,8 @@ def _by_setting(facts: HostFacts, ident: str, key: str, what: str, fix: str) -> 
 def _by_variable(ident: str, variable: Maybe[Optional[Variable]], what: str, fix: str) -> Optional[Cause]:
     if not isinstance(variable, Variable):
         return None
-    evidence = quote.with_source(variable.place, [variable.line])
-    return Cause(ident, f"{variable.name} {what}", fix.format(variable.place), evidence, reference.VARIABLES)
+    what, fix = f"{variable.name} {what}", fix.format(variable.place)
+    return Cause(ident, what, fix, quote.variable(variable), reference.VARIABLES)
 
 
 @rule(USABLE, 10)

@@ -140,7 +140,7 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
         if isinstance(facts.environment.switch(VARIABLE), bool):
             variable = facts.environment.variables[VARIABLE]
             fix += f", and remove {VARIABLE} from {variable.place}"
-            evidence = quote.with_source(variable.place, [variable.line])
+            evidence = quote.variable(variable)
         yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
     yield from conditions
 

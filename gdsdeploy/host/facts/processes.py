@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from ..paths import CUFILE, PROCESSES
 from .cufile import CufileFacts
 from .document import Document
+from .environment import Variable
 from .overlay import VARIABLE, Overlay, overlay
 from .unknown import Maybe, Unknown, if_present
 from .userland import WHEEL
@@ -116,7 +117,7 @@ def _overlay(document: Document, row: Mapping[str, Any], variables: Mapping[str,
     if not key:
         return Unknown(f"{VARIABLE}={named} names a file in a folder of another container")
     place = "the environment of process {}".format(row.get("pid"))
-    return overlay(document, key, named, place, f"{VARIABLE}={named}")
+    return overlay(document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
 
 
 def _version(path: str, wheels: Any) -> Maybe[str]:
