@@ -56,6 +56,7 @@ def variable_names() -> Tuple[str, ...]:
 
 def _consumer(by_id: Mapping[str, Mapping[str, Any]], *, source: str, needs: Iterable[Any], **fields: Any) -> Consumer:
     """A row.  A need without a field has that of the need that ``like`` names, else the consumer's source."""
-    merged = [{"source": source, **by_id.get(need.get("like", ""), {}), **need} for need in needs]
-    made = [Need(**{name: value for name, value in need.items() if name != "like"}) for need in merged]
-    return Consumer(needs=tuple(made), **fields)
+    rows = [{"source": source, **by_id.get(need.get("like", ""), {}), **need} for need in needs]
+    for row in rows:
+        row.pop("like", None)
+    return Consumer(needs=tuple(Need(**row) for row in rows), **fields)
