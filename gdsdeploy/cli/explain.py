@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError, did_you_mean
-from gdsdeploy.host.explain import Explanation, as_document, consumers, launch
+from gdsdeploy.host.explain import as_document, consumers, launch
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import HostFacts
 from gdsdeploy.host.facts.evidence_file import is_bundle
@@ -18,14 +20,7 @@ from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import support
-from gdsdeploy.validate.explain import (
-    DEFAULT_FLEET,
-    facts_of_host,
-    facts_of_this_machine,
-    of_file,
-    of_host,
-    of_this_machine,
-)
+from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_host, facts_of_this_machine
 
 
 @click.command()
@@ -34,12 +29,7 @@ from gdsdeploy.validate.explain import (
 @click.option(
     "--fleet", type=options.FILE, default=DEFAULT_FLEET, show_default=True, metavar="FILE", help="HOST's fleet file."
 )
-@click.option(
-    "--evidence",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="FILE",
-    help="Explain saved evidence; no host is asked.",
-)
+@click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
 @click.option(
     "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
@@ -98,112 +88,78 @@ def command(
     """
     if query.pop("support"):
         alone = mount is None and evidence is None and error is None and consumer is None and manager is None
-        options.require(alone, "--support takes a FILESYSTEM only")
-        _support(host or "", {name: value or "" for name, value in query.items()}, as_json)
+        options.require(alone, "--support takes a FILESYSTEM only; leave the other arguments out")
+        _print(as_json, *_support(host or "", {name: value or "" for name, value in query.items()}))
         return
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
     options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
         alone = host is None and evidence is None and consumer is None and manager is None
         options.require(alone, "--error CODE doesn't go with HOST, --evidence, --for or --launch")
-        _error(error, as_json)
-        return
-    if consumer is not None:
-        options.require(manager is None, "--for and --launch are two questions; ask one of them")
-        no_mount = mount is None and not (host or "").startswith("/")
-        options.require(no_mount, "--for NAME is about a host, so it takes no MOUNT")
-        _consumer(consumer, host, fleet, evidence, timeout, as_json)
+        _print(as_json, *_error(error))
         return
     if host is not None and host.startswith("/"):
         options.require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
         host, mount = None, host
-    if manager is not None:
-        _launch(manager, host, _absolute(mount), fleet, evidence, timeout, as_json)
-        return
-    explanation = _explanation(host, mount, fleet, evidence, timeout)
-    if as_json:
-        console.json(as_document(explanation))
-    else:
-        console.data(render(explanation))
-
-
-def _explanation(
-    host: str | None, mount: str | None, fleet: Path, evidence: Path | None, timeout: float
-) -> Explanation:
-    mount = _absolute(mount)
-    if evidence is not None:
-        options.require(host is None or _is_bundle(evidence), "--evidence FILE replaces HOST")
-        return of_file(evidence, host or "", mount or "")
-    if host is not None:
-        with console.step(f"Asking {host}"):
-            return of_host(fleet, host, mount or "", timeout)
-    with console.step("Examining this machine"):
-        return of_this_machine(mount or "")
-
-
-def _absolute(mount: str | None) -> str | None:
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
-    return mount and os.path.normpath(mount)
-
-
-def _launch(
-    manager: str, host: str | None, mount: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool
-) -> None:
-    needs = launch.view(_facts(host, fleet, evidence, timeout), [mount] if mount else [])
-    if as_json:
-        console.json({"version": 1, "manager": manager, "launch": launch.launch(manager, needs)})
-    else:
-        console.data(launch.launch(manager, needs))
-
-
-def _consumer(name: str, host: str | None, fleet: Path, evidence: Path | None, timeout: float, as_json: bool) -> None:
-    names = consumers.names()
-    if name not in names:
-        words = f"there is no consumer {name!r}{did_you_mean(name, names)}"
-        raise GdsError(words, hint=f"The consumers are: {', '.join(names)}")
-    facts = _facts(host, fleet, evidence, timeout)
+    path = os.path.normpath(mount) if mount else ""
+    if consumer is not None:
+        options.require(manager is None, "--for doesn't go with --launch: pass one of them")
+        options.require(mount is None, "--for NAME is about a host, so it takes no MOUNT")
+        _require_consumer(consumer)
+    facts = _facts(host, path, fleet, evidence, timeout)
     with reply_schema.unexpected_errors(host or "this host"):
-        needs = consumers.needs_of(name, facts)
-    if as_json:
-        console.json(consumers.as_document(needs))
-    else:
-        console.data(consumers.render(needs))
+        if consumer is not None:
+            needs = consumers.needs_of(consumer, facts)
+            answer = consumers.as_document(needs), consumers.render(needs)
+        elif manager is not None:
+            text = launch.launch(manager, launch.view(facts, [path] if path else []))
+            answer = {"version": 1, "manager": manager, "launch": text}, text
+        else:
+            explanation = explain_facts(facts, path)
+            answer = as_document(explanation), render(explanation)
+    _print(as_json, *answer)
 
 
-def _facts(host: str | None, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:
-    if evidence is not None:
-        options.require(host is None or _is_bundle(evidence), "--evidence FILE replaces HOST")
-        return evidence_file.of_host(evidence, host or "")
-    if host is not None:
-        with console.step(f"Asking {host}"):
-            return facts_of_host(fleet, host, timeout=timeout)
-    with console.step("Examining this machine"):
-        return facts_of_this_machine()
-
-
-def _is_bundle(file: Path) -> bool:
-    with evidence_file.evidence_errors():
-        return is_bundle(str(file))
-
-
-def _support(filesystem: str, query: dict[str, str], as_json: bool) -> None:
-    try:
-        rows = support.matrix(filesystem, **query)
-    except support.UnknownNameError as unknown:
-        raise GdsError(unknown.message, hint=unknown.hint) from None
-    if as_json:
-        console.json(support.as_document(rows))
-    else:
-        console.data(support.render(rows))
-
-
-def _error(code: str, as_json: bool) -> None:
-    try:
-        document, text = cufile_errors.document(code), cufile_errors.text(code)
-    except cufile_errors.UnknownCodeError as unknown:
-        names = ", ".join(unknown.nearest)
-        raise GdsError(unknown.message, hint=f"The nearest are: {names}" if names else None) from None
+def _print(as_json: bool, document: Any, text: str) -> None:
     if as_json:
         console.json(document)
     else:
         console.data(text)
+
+
+def _require_consumer(name: str) -> None:
+    names = consumers.names()
+    if name not in names:
+        raise GdsError(f"unknown consumer {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
+
+
+def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:
+    """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
+    if evidence is not None:
+        with evidence_file.evidence_errors():
+            options.require(host is None or is_bundle(str(evidence)), "--evidence FILE replaces HOST: leave HOST out")
+        facts = evidence_file.of_host(evidence, host or "")
+    elif host is not None:
+        with console.step(f"Asking {host}"):
+            facts = facts_of_host(fleet, host, mount, timeout)
+    else:
+        with console.step("Examining this machine"):
+            facts = facts_of_this_machine(mount)
+    return replace(facts, name=host) if host else facts
+
+
+def _support(filesystem: str, query: dict[str, str]) -> tuple[Any, str]:
+    try:
+        rows = support.matrix(filesystem, **query)
+    except support.UnknownNameError as unknown:
+        raise GdsError(unknown.message, hint=unknown.hint) from None
+    return support.as_document(rows), support.render(rows)
+
+
+def _error(code: str) -> tuple[Any, str]:
+    try:
+        return cufile_errors.document(code), cufile_errors.text(code)
+    except cufile_errors.UnknownCodeError as unknown:
+        names = ", ".join(unknown.nearest)
+        raise GdsError(unknown.message, hint=f"The nearest are: {names}" if names else None) from None

@@ -20,7 +20,7 @@ subject("cufile", after="boot")
     "cufile.library",
     "the libcufile that programs load is the locked release",
     expects="libcufile {libcufile_version}",
-    prevents="a second libcufile, of a CUDA toolkit or a Python package, that reads the configuration by other rules",
+    prevents="a second libcufile, from a CUDA toolkit or a Python package, which reads the configuration differently",
 )
 def library(facts: HostFacts, expectation: Expectation) -> Answer:
     version = require(facts.cufile.library)
@@ -41,7 +41,7 @@ def _is_locked(version: str, expectation: Expectation) -> bool:
     "cufile.rendered",
     "the configuration of libcufile is the rendered one",
     expects="{cufile_path} with sha256 {cufile_sha256}",
-    prevents="forgotten edits by hand, and a file that was left behind for another release",
+    prevents="manual edits that were forgotten, and a file for another release",
     of_provision=True,
 )
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -81,7 +81,7 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     "cufile.effective",
     "libcufile uses the values of its configuration",
     expects="every value of {cufile_path} that libcufile {libcufile_version} logs is the one in the file",
-    prevents="a value that the library accepts silently, and then replaces with another one",
+    prevents="a value that libcufile accepts and silently replaces",
     unknown_hint="libcufile's messages name what is missing; with allow_compat_mode false that is often nvidia-fs",
 )
 def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
@@ -114,7 +114,7 @@ def _nothing_logged(facts: HostFacts) -> Answer:
     "cufile.processes",
     "no running program's own configuration keeps it off the direct path",
     expects="running programs with libcufile have no configuration or variable that forces compat mode",
-    prevents="a healthy host whose jobs go through CPU memory, each with a cufile.json or a variable of its own",
+    prevents="jobs that go through CPU memory on a healthy host, because of their own cufile.json or variable",
     unknown_hint="Run this as root: it reads /proc/PID/maps and environ, and the file that the environment names",
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answers:
@@ -122,10 +122,10 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
         return not_applicable("not asked: the mode is compat")
     points = [facts.storage.mount_of(str(entry["mount"])) for entry in expectation.storage]
     explained = require(processes.programs(facts, [point for point in points if isinstance(point, Mount)]))
-    refused = [each for each in explained if each.causes]
-    if refused:
-        lines = [f"{each.program.label}: {cause.what}" for each in refused for cause in each.causes]
-        quotes = [line for each in refused for cause in each.causes for line in cause.evidence]
+    causes = [(each.program.label, cause) for each in explained for cause in each.causes]
+    if causes:
+        lines = [f"{label}: {cause.what}" for label, cause in causes]
+        quotes = [line for _, cause in causes for line in cause.evidence]
         hint = "See each program's configuration: gdsdeploy explain HOST. Correct the file, and start the program again"
         return failed("; ".join(lines), hint, [*lines, *quotes])
     for point in points if explained else []:
@@ -146,7 +146,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answers:
     "cufile.bundled",
     "running programs have loaded the locked libcufile",
     expects="libcufile {libcufile_version} in every program that uses it",
-    prevents="a libcufile of a Python package or an image, which reads the configuration by other rules",
+    prevents="a libcufile from a Python package or an image, which reads the configuration differently",
     unknown_hint="Run this as root: it reads /proc/PID/maps",
 )
 def bundled(facts: HostFacts, expectation: Expectation) -> Answers:

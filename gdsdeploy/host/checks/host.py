@@ -17,7 +17,7 @@ FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
     "gdsdeploy has provisioned this host",
     expects="a folder of gdsdeploy: " + FOLDERS,
     prevents="a list of failures that all mean the same: this host was left out when the fleet was provisioned",
-    unknown_hint="Validate this host again: evidence that an earlier release collected doesn't say it",
+    unknown_hint="Validate the host again with this release: gdsdeploy validate FLEET --limit HOST",
 )
 def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
     manager = require(facts.environment.container)

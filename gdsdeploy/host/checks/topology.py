@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple
 
+from ..explain.gpus import CACHE_KIB, grace
+from ..explain.p2pdma import STATIC_BYTES
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.pci import Link
 from ..facts.topology import (
@@ -27,10 +29,6 @@ from .registry import Answer, check, failed, not_applicable, passed, subject
 
 subject("topology", after="kernel")
 
-#: KiB of bounce buffers that libcufile maps through BAR1 by default.
-CACHE_KIB = 131072
-#: With static BAR1 it maps the whole memory, and no GPU that has the mode has less than this.
-STATIC_BYTES = 16 << 30
 NO_GPU = "not proven: this host has no GPU"
 #: Differences named in a finding; the rest is counted.
 NAMED = 3
@@ -61,7 +59,7 @@ def link(facts: HostFacts, _expectation: Expectation) -> Answer:
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
         return failed(words, hint, [_link_line(node) for node, _ in slow])
     if not linked:
-        return not_applicable("no device has a PCIe link of its own")
+        return not_applicable("no device has a PCIe link")
     words = f"{len(linked)} link{'' if len(linked) == 1 else 's'} at what both ends can do"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
@@ -147,6 +145,10 @@ def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
 def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "a BAR1"):
         return early
+    on_grace = grace(facts)
+    if on_grace is True:
+        # Linux, drivers/vfio/pci/nvgrace-gpu: the GPU has a BAR1 that isn't used once the link is up.
+        return not_applicable("not needed: NVLink-C2C reaches the memory of this machine's GPUs, not BAR1")
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = STATIC_BYTES if expectation.mode == "p2pdma" else (cache if isinstance(cache, int) else CACHE_KIB) * 1024
     gpus = require(facts.topology).of_kind(GPU)
@@ -155,6 +157,7 @@ def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
     shown = [gpu.label + (" has none" if gpu.bar1 is None else f" {gpu.bar1 >> 20} MiB") for gpu in small or gpus]
     expected = f"{needed >> 20} MiB or more"
     if small:
+        require(on_grace)
         hint = "Enable Above 4G Decoding and Resizable BAR in the firmware; for a virtual machine, map the whole GPU"
         return failed(", ".join(shown), hint, lines, expected=expected)
     return passed(", ".join(shown), lines, expected=expected)

@@ -7,7 +7,7 @@ import re
 from typing import Dict, Mapping
 
 from ..facts.document import Document
-from ..facts.environment import Variable, environment_facts
+from ..facts.environment import Variable, environment_facts, sets_variables
 from ..facts.overlay import VARIABLE
 from ..model.consumer import variable_names
 from ..paths import (
@@ -46,7 +46,7 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.excerpt(path, pattern)
     for folder in VARIABLE_FOLDERS:
         for name in recorder.names(folder):
-            if name.endswith((".sh", ".conf")):
+            if sets_variables(name):
                 recorder.excerpt(folder + "/" + name, pattern)
     for folder in OWN_PARENTS:
         recorder.names(folder, OWN_NAME)

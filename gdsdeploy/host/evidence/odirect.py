@@ -8,12 +8,13 @@ import struct
 import uuid
 from typing import Any, Dict
 
+from ..facts.storage import plain
 from ..io.inspect import inode_flags
 from ..odirect import audit
 from ..paths import BTRFS, MOUNTINFO
 from .recorder import Recorder
 from .request import EvidenceRequest
-from .storage import mount_of, plain
+from .storage import mount_of
 
 #: Seconds for one mount within a pass over a host; a local disk needs less than a tenth of one.
 SECONDS = 5.0

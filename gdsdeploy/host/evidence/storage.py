@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
+from ..facts.storage import plain
 from ..io.inspect import ext4_features, inode_flags
 from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .recorder import Recorder
@@ -36,7 +37,7 @@ SECONDS = 5.0
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     # Mounts on block devices: anonymous devices have the major number 0.
-    entries = [entry for entry in _entries(text) if re.match(r"[1-9][0-9]*:[0-9]+$", entry[0])]
+    entries = [(number, point) for number, point, _ in _rows(text) if re.match(r"[1-9][0-9]*:[0-9]+$", number)]
     points = {mount_of(path, text) for path in request.mounts}
     first = [entry for entry in entries if entry[1] in points]
     visited: List[str] = []
@@ -58,7 +59,7 @@ def _collect_layers(recorder: Recorder, request: EvidenceRequest, text: str) -> 
     """What device mapper, Lustre and ZFS do with the data."""
     if any(name.startswith("dm-") for name in recorder.names("/sys/block")):
         recorder.command(DMSETUP, ["dmsetup", "table"])
-    kinds = {plain(words[4]): right.split()[0] for words, right in _rows(text)}
+    kinds = {point: kind for _, point, kind in _rows(text)}
     if "lustre" in kinds.values():
         recorder.texts(LUSTRE_OSC, [name + "/checksums" for name in recorder.names(LUSTRE_OSC)])
     if "zfs" in kinds.values():
@@ -68,27 +69,17 @@ def _collect_layers(recorder: Recorder, request: EvidenceRequest, text: str) -> 
             recorder.command(LFS + point, ["lfs", "getstripe", "-d", point], timeout=SECONDS)
 
 
-def _rows(mountinfo: str) -> List[Tuple[List[str], str]]:
-    """(words before the separator, text after it) of each line"""
-    lines = [line.partition(" - ") for line in mountinfo.splitlines()]
-    return [(left.split(), right) for left, _, right in lines if len(left.split()) > 4 and right.split()]
-
-
-def _entries(mountinfo: str) -> List[Tuple[str, str]]:
-    """(device number, mount point) of each mount"""
-    rows = [line.split() for line in mountinfo.splitlines()]
-    return [(words[2], plain(words[4])) for words in rows if len(words) > 4]
+def _rows(mountinfo: str) -> List[Tuple[str, str, str]]:
+    """(device number, mount point, filesystem) of each mount"""
+    halves = [line.partition(" - ") for line in mountinfo.splitlines()]
+    rows = [(left.split(), right.split()) for left, _, right in halves]
+    return [(left[2], plain(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
 
 
 def mount_of(path: str, mountinfo: str) -> str:
     """The mount point that ``path`` lies on, empty if there is none; by name only, without touching the filesystem."""
-    points = [point for _, point in _entries(mountinfo)]
+    points = [point for _, point, _ in _rows(mountinfo)]
     return max((point for point in points if (path + "/").startswith(point.rstrip("/") + "/")), key=len, default="")
-
-
-def plain(text: str) -> str:
-    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
 def _device(recorder: Recorder, number: str, visited: List[str]) -> None:

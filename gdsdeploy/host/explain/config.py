@@ -30,8 +30,8 @@ def _by_setting(facts: HostFacts, ident: str, key: str, what: str, fix: str) -> 
 def _by_variable(ident: str, variable: Maybe[Optional[Variable]], what: str, fix: str) -> Optional[Cause]:
     if not isinstance(variable, Variable):
         return None
-    evidence = quote.with_source(variable.place, [variable.line])
-    return Cause(ident, f"{variable.name} {what}", fix.format(variable.place), evidence, reference.VARIABLES)
+    what, fix = f"{variable.name} {what}", fix.format(variable.place)
+    return Cause(ident, what, fix, quote.variable(variable), reference.VARIABLES)
 
 
 @rule(USABLE, 10)
@@ -52,9 +52,10 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     fix = "set properties.force_compat_mode to false"
     cause = _by_setting(facts, "cufile.force-compat", key, "cufile.json forces compat mode", fix)
     yield Condition(when_known(facts.cufile.setting("properties", key, False), lambda value: value is not True), cause)
-    forced = facts.environment.variable("CUFILE_FORCE_COMPAT_MODE")
-    variable_cause = _by_variable("cufile.variable-forces-compat", forced, "forces compat mode", "remove it from {}")
-    yield Condition(when_known(forced, lambda variable: variable is None or variable.value != "true"), variable_cause)
+    name = "CUFILE_FORCE_COMPAT_MODE"
+    variable = facts.environment.variable(name)
+    variable_cause = _by_variable("cufile.variable-forces-compat", variable, "forces compat mode", "remove it from {}")
+    yield Condition(when_known(facts.environment.switch(name), lambda forced: forced is not True), variable_cause)
     for key in ("vanilla_posix_io_mode", "posix_io_mode"):
         if facts.cufile.setting("properties", key, False) is True:
             what = f"cufile.json sets properties.{key}; its effect on the direct path is unknown"
@@ -102,11 +103,11 @@ def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:
         if isinstance(value, Unknown):
             return value, None
     fix = "remove the causes above, or set properties.allow_compat_mode to true"
-    variable = facts.environment.variables.get("CUFILE_ALLOW_COMPAT_MODE")
+    name = "CUFILE_ALLOW_COMPAT_MODE"
     release = library(facts)
     reads_variable = isinstance(release, str) and numbers(release) <= LAST_WITH_ALLOW_COMPAT
-    if variable is not None and variable.value == "false" and reads_variable and forced is not True:
-        fix = "remove the causes above, or remove the variable from {}"
+    if facts.environment.switch(name) is False and reads_variable and forced is not True:
+        fix, variable = "remove the causes above, or remove the variable from {}", facts.environment.variable(name)
         return False, _by_variable("cufile.variable-no-compat", variable, "disallows compat mode", fix)
     if allowed is True or forced is True:
         return True, None

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.environment import Variable
+from ..facts.unknown import if_known
 from ..facts.userland import WHEEL
-from ..io.printable import line
 from ..model import consumer as table
 from ..model.consumer import Consumer, Need, consumers
 from . import config, processes
 from .cause import weigh
 from .mechanisms import mechanisms
+from .text import wrapped
 
 VERSION = 1
-WIDTH = 88
-#: Words for whether a need holds; it is None for advice.
 STATES = {True: "holds", False: "fails", None: "advice"}
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,12 @@ class JudgedNeed:
     @property
     def state(self) -> str:
         """``holds``, ``fails``, ``unknown`` or ``advice``."""
-        return UNKNOWN if isinstance(self.holds, Unknown) else STATES[self.holds]
+        return "unknown" if isinstance(self.holds, Unknown) else STATES[self.holds]
+
+    @property
+    def reason(self) -> str:
+        """Why it is unknown; empty where it isn't."""
+        return self.holds.reason if isinstance(self.holds, Unknown) else ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,7 @@ def needs_of(name: str, facts: HostFacts) -> ConsumerNeeds:
 
 
 def _installed(consumer: Consumer, facts: HostFacts) -> Iterator[str]:
-    packages = facts.userland.python_packages
-    for path in () if isinstance(packages, Unknown) else packages:
+    for path in if_known(facts.userland.python_packages, ()):
         if posixpath.basename(path).split("-")[0].lower() in consumer.packages:
             yield path
 
@@ -78,9 +79,8 @@ def _variable(facts: HostFacts, need: Need) -> JudgedNeed:
     lines: List[str] = []
     if isinstance(variable, Variable) and variable.value.upper() in need.refused:
         lines.append(f"{variable.place}: {variable.line}")
-    running = facts.processes.programs
-    for program in () if isinstance(running, Unknown) else running:
-        value = "" if isinstance(program.variables, Unknown) else program.variables.get(need.variable, "")
+    for program in if_known(facts.processes.programs, ()):
+        value = if_known(program.variables, {}).get(need.variable, "")
         if value.upper() in need.refused:
             lines.append(f"{program.label}: {need.variable}={value}")
     if lines:
@@ -94,16 +94,15 @@ def _config(facts: HostFacts, need: Need) -> JudgedNeed:
     """By default, and for every program that runs now."""
     verdict = weigh(config.direct(facts, None))
     lines = [quote for cause in verdict.causes for quote in (cause.what, *cause.evidence)]
-    explained = processes.programs(facts)
-    for each in () if isinstance(explained, Unknown) else explained:
+    for each in if_known(processes.programs(facts), ()):
         lines += [f"{each.program.label}: {cause.what}" for cause in each.causes]
     return JudgedNeed(need, False if lines else verdict.holds, tuple(lines))
 
 
 def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     loaded, packages = config.library(facts), facts.userland.python_packages
-    wheels = {} if isinstance(packages, Unknown) else {path: _wheel(path) for path in packages}
-    versions = {path: version for path, version in wheels.items() if version}
+    wheels = ((path, WHEEL.fullmatch(posixpath.basename(path))) for path in if_known(packages, ()))
+    versions = {path: wheel.group(2) for path, wheel in wheels if wheel}
     lines = [f"{path}: libcufile {version}" for path, version in versions.items()]
     lines += [f"the loader takes libcufile {loaded}"] if isinstance(loaded, str) else []
     if isinstance(loaded, str) and not all((version + ".").startswith(loaded + ".") for version in versions.values()):
@@ -115,11 +114,6 @@ def _library(facts: HostFacts, need: Need) -> JudgedNeed:
     if isinstance(loaded, Unknown):
         return JudgedNeed(need, loaded, tuple(lines))
     return JudgedNeed(need, True, tuple(lines)) if lines else JudgedNeed(need, False, ("there is no libcufile",))
-
-
-def _wheel(path: str) -> str:
-    match = WHEEL.fullmatch(posixpath.basename(path))
-    return match.group(2) if match else ""
 
 
 def _mechanism(facts: HostFacts, need: Need) -> JudgedNeed:
@@ -139,17 +133,13 @@ def _udev(facts: HostFacts, need: Need) -> JudgedNeed:
     return JudgedNeed(need, bool(entries), ("/run/udev: " + (", ".join(entries) or "empty, or not there"),))
 
 
-def _advice(_facts: HostFacts, need: Need) -> JudgedNeed:
-    return JudgedNeed(need, None)
-
-
 _JUDGES: Dict[str, Callable[[HostFacts, Need], JudgedNeed]] = {
     table.VARIABLE: _variable,
     table.CONFIG: _config,
     table.LIBRARY: _library,
     table.MECHANISM: _mechanism,
     table.UDEV: _udev,
-    table.ADVICE: _advice,
+    table.ADVICE: lambda _facts, need: JudgedNeed(need, None),
 }
 
 
@@ -168,29 +158,19 @@ def as_document(answer: ConsumerNeeds) -> Dict[str, Any]:
 
 
 def _row(answer: JudgedNeed) -> Dict[str, Any]:
-    fields = asdict(answer.need)
-    reason = answer.holds.reason if isinstance(answer.holds, Unknown) else ""
-    shared = {name: fields[name] for name in ("id", "kind", "what", "fix", "source")}
-    return {**shared, "state": answer.state, "reason": reason, "evidence": list(answer.evidence)}
+    shared = {name: getattr(answer.need, name) for name in ("id", "kind", "what", "fix", "source")}
+    return {**shared, "state": answer.state, "reason": answer.reason, "evidence": list(answer.evidence)}
 
 
 def render(answer: ConsumerNeeds) -> str:
-    """Lines of at most WIDTH characters, except for longer words."""
     consumer = answer.consumer
-    lines = _wrapped(f"{consumer.title} on {answer.host}: {consumer.does}", "")
-    lines += _wrapped("installed: " + (", ".join(answer.installed) or "no Python package of it was seen"), "  ")
+    lines = wrapped(f"{consumer.title} on {answer.host}: {consumer.does}", "")
+    lines += wrapped("installed: " + (", ".join(answer.installed) or "no Python package of it was seen"), "  ")
     for each in answer.needs:
-        lines += ["", *_wrapped(f"{each.need.what} [{each.need.id}]", f"{each.state.upper():<8} ")]
-        reason = (each.holds.reason,) if isinstance(each.holds, Unknown) else ()
-        for text in (*reason, *each.evidence):
-            lines += _wrapped(text, "         seen ")
+        lines += ["", *wrapped(f"{each.need.what} [{each.need.id}]", f"{each.state.upper():<8} ")]
+        for text in (each.reason, *each.evidence):
+            lines += wrapped(text, "         seen ")
         if each.holds is not True:
-            lines += _wrapped(each.need.fix, "         do   ")
-        lines += _wrapped(each.need.source, "         read ")
+            lines += wrapped(each.need.fix, "         do   ")
+        lines += wrapped(each.need.source, "         read ")
     return "\n".join(lines)
-
-
-def _wrapped(text: str, first: str) -> List[str]:
-    inner = " " * len(first)
-    wrapper = textwrap.TextWrapper(WIDTH, first, inner, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(line(text))

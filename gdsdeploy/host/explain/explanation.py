@@ -8,13 +8,13 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.storage import Mount
-from ..facts.unknown import when_known
+from ..facts.unknown import if_known, when_known
 from . import blocks, processes
 from .cause import Path
 from .filesystem import NATIVE
 from .kinds import Kind, kinds
 from .path import path_of
-from .processes import ExplainedProgram
+from .processes import ExplainedProgram, as_row
 
 VERSION = 1
 #: Filesystems of the kernel and of container runtimes, which hold no data for a GPU.
@@ -77,9 +77,7 @@ def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
 
 
 def _all(facts: HostFacts) -> Iterator[ExplainedMount]:
-    mounts = facts.storage.mounts
-    by_point = {} if isinstance(mounts, Unknown) else mounts
-    for mount in sorted(by_point.values(), key=lambda mount: mount.mount_point):
+    for _, mount in sorted(if_known(facts.storage.mounts, {}).items()):
         if mount.filesystem in NATIVE or not UNINTERESTING.match(mount.filesystem):
             yield ExplainedMount(mount, path_of(facts, mount))
 
@@ -105,15 +103,9 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "stack": [list(run) for run in explanation.runs],
         "mounts": [_mount(explained) for explained in explanation.mounts],
         "kinds": [_kind(kind) for kind in explanation.kinds],
-        "processes": None
-        if isinstance(explanation.programs, Unknown)
-        else [_program(explained) for explained in explanation.programs],
+        "processes": if_known(when_known(explanation.programs, lambda every: [as_row(each) for each in every]), None),
         "unseen": list(explanation.unseen),
     }
-
-
-def _program(explained: ExplainedProgram) -> Dict[str, Any]:
-    return {**processes.as_row(explained), "causes": as_dict(explained.causes)}
 
 
 def _mount(explained: ExplainedMount) -> Dict[str, Any]:
@@ -129,13 +121,11 @@ def _mount(explained: ExplainedMount) -> Dict[str, Any]:
 
 
 def _kind(kind: Kind) -> Dict[str, Any]:
-    present = None if isinstance(kind.present, Unknown) else kind.present
-    return {"kind": kind.label, "here": present, "libcufile": kind.row, **_path(kind.path)}
+    return {"kind": kind.label, "here": if_known(kind.present, None), "libcufile": kind.row, **_path(kind.path)}
 
 
 def _path(path: Path) -> Dict[str, Any]:
     name, reason = ("not proven", path.path.reason) if isinstance(path.path, Unknown) else (path.path, "")
     lists = {name: as_dict(getattr(path, name)) for name in ("causes", "suspects", "notes", "proofs")}
-    gpu = None if isinstance(path.gpu, Unknown) else path.gpu
-    about = {"path": name, "reason": reason, "gpu": gpu}
+    about = {"path": name, "reason": reason, "gpu": if_known(path.gpu, None)}
     return {**about, **lists, "surprise": path.surprise, "unseen": list(path.unseen)}

@@ -38,7 +38,9 @@ def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
         yield Condition(gpus)
     elif gpus:
         yield _class(facts)
-        yield from _bar1(facts, gpus)
+        # On Grace BAR1 isn't used: see the check topology.bar1.
+        if grace(facts) is not True:
+            yield from _bar1(facts, gpus)
 
 
 def report_of(facts: HostFacts) -> Maybe[Report]:

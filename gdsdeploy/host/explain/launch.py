@@ -8,17 +8,16 @@ NVIDIA_GDS=enabled and the devices of RDMA for NVIDIA_MOFED=enabled; the manuals
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from ..facts import HostFacts
+from ..facts.unknown import if_known
 from ..paths import CUFILE
 
 UDEV, RDMA_DEVICES = "/run/udev", "/dev/infiniband"
 IMAGE = "IMAGE"
-_NVIDIA_FS = re.compile(r"nvidia-fs(\d+)\Z")
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,17 @@ class View:
     rdma: bool
     #: folders with data, readable and writable
     mounts: Tuple[str, ...]
+    #: the host's folders and files that are shown read-only
+    shared: Tuple[str, ...] = (UDEV, CUFILE)
 
 
 def view(facts: HostFacts, mounts: Sequence[str]) -> View:
     """What a container on this host needs for I/O on ``mounts``."""
-    devices = facts.environment.devices if isinstance(facts.environment.devices, tuple) else ()
-    numbers = sorted(int(match.group(1)) for match in map(_NVIDIA_FS.match, devices) if match)
-    rdma = bool(facts.peermem.rdma_devices) if isinstance(facts.peermem.rdma_devices, tuple) else False
-    return View(tuple(f"/dev/nvidia-fs{number}" for number in numbers), rdma, tuple(mounts))
+    devices = tuple(f"/dev/nvidia-fs{number}" for number in if_known(facts.nvidia_fs.devices, ()))
+    # Docker makes a folder of a path that doesn't exist, and Apptainer refuses it.
+    absent = {UDEV: facts.environment.udev == (), CUFILE: facts.cufile.digests[CUFILE] is None}
+    shared = tuple(path for path, is_absent in absent.items() if not is_absent)
+    return View(devices, bool(if_known(facts.peermem.rdma_devices, ())), tuple(mounts), shared)
 
 
 def launch(manager: str, needs: View) -> str:
@@ -69,7 +71,7 @@ def _engine(needs: View) -> List[str]:
 def _apptainer(needs: View) -> str:
     # It shows the host's /dev unless it is started with --contain.
     binds = ",".join(f"{path}:{path}" + (":ro" if mode == "ro" else "") for path, mode in _binds(needs))
-    return _command(["apptainer", "exec", "--nv", "--bind", binds, "IMAGE.sif", "COMMAND"])
+    return _command(["apptainer", "exec", "--nv", *(["--bind", binds] if binds else []), "IMAGE.sif", "COMMAND"])
 
 
 def _enroot(needs: View) -> str:
@@ -85,20 +87,20 @@ def _enroot(needs: View) -> str:
 def _kubernetes(needs: View) -> str:
     """A pod for the device plugin; the runtime of NVIDIA's toolkit adds the devices."""
     environment = {"NVIDIA_GDS": "enabled", **({"NVIDIA_MOFED": "enabled"} if needs.rdma else {})}
-    names = {path: f"host-{number}" for number, (path, _) in enumerate(_binds(needs))}
+    binds = _binds(needs)
     container: Dict[str, object] = {
         "name": "gds",
         "image": IMAGE,
         "resources": {"limits": {"nvidia.com/gpu": 1}},
         "env": [{"name": name, "value": value} for name, value in environment.items()],
         "volumeMounts": [
-            {"name": names[path], "mountPath": path, **({"readOnly": True} if mode == "ro" else {})}
-            for path, mode in _binds(needs)
+            {"name": f"host-{number}", "mountPath": path, **({"readOnly": True} if mode == "ro" else {})}
+            for number, (path, mode) in enumerate(binds)
         ],
     }
     if needs.rdma:
         container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    volumes = [{"name": name, "hostPath": {"path": path}} for path, name in names.items()]
+    volumes = [{"name": f"host-{number}", "hostPath": {"path": path}} for number, (path, _) in enumerate(binds)]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -109,8 +111,8 @@ def _kubernetes(needs: View) -> str:
 
 
 def _binds(needs: View) -> List[Tuple[str, str]]:
-    """(path, mode) of the folders and files of the host that a container shows, where the host has them."""
-    return [(UDEV, "ro"), (CUFILE, "ro"), *((path, "rw") for path in needs.mounts)]
+    """(path, mode) of the host's folders and files that the container shows."""
+    return [*((path, "ro") for path in needs.shared), *((path, "rw") for path in needs.mounts)]
 
 
 def _command(words: Sequence[str]) -> str:

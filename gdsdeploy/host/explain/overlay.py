@@ -22,8 +22,8 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     over = facts.cufile.overlay
     if isinstance(over, Overlay) and over.broken:
         what = f"libcufile refuses the configuration that {VARIABLE} names: {over.broken}"
-        fix = f"correct the file, or remove the variable from {over.place}: gdsdeploy cufile check {over.path}"
-        evidence = (*quote.with_source(over.path, [over.broken]), *quote.with_source(over.place, [over.line]))
+        fix = f"correct the file, or remove the variable from {over.variable.place}: gdsdeploy cufile check {over.path}"
+        evidence = (*quote.with_source(over.path, [over.broken]), *quote.variable(over.variable))
         yield Condition(False, Cause("cufile.overlay-refused", what, fix, evidence, reference.VARIABLES))
 
 
@@ -34,7 +34,7 @@ def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     if isinstance(over, Unknown) and isinstance(named, Variable):
         what = f"{VARIABLE} overlays /etc/cufile.json with a configuration that couldn't be examined"
         fix = f"examine that file, or remove the variable from {named.place}"
-        evidence = (*quote.with_source(named.place, [named.line]), over.reason)
+        evidence = (*quote.variable(named), over.reason)
         cause = Cause("cufile.variable-overlays", what, fix, evidence, reference.VARIABLES)
         yield Condition(Unknown(over.reason), cause, suspect=True)
 
@@ -44,6 +44,6 @@ def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
     over = facts.cufile.overlay
     if isinstance(over, Overlay) and not over.exists:
         what = f"{VARIABLE} names {over.path}, which doesn't exist: libcufile ignores it"
-        fix = f"create the file, or remove the variable from {over.place}"
-        evidence = quote.with_source(over.place, [over.line])
+        fix = f"create the file, or remove the variable from {over.variable.place}"
+        evidence = quote.variable(over.variable)
         yield Cause("cufile.overlay-missing", what, fix, evidence, reference.VARIABLES)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ..facts import HostFacts, Maybe, Unknown
+from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.environment import Variable
 from ..facts.overlay import VARIABLE, Overlay
 from ..facts.processes import Program
 from ..facts.storage import Mount
-from ..facts.unknown import all_known
-from . import config, overlay
+from ..facts.unknown import all_known, if_known, when_known
+from . import config, overlay, userspace_rdma
 from .cause import Cause, Condition, distinct, weigh
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
@@ -31,8 +31,9 @@ class ExplainedProgram:
 
 def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Maybe[Tuple[ExplainedProgram, ...]]:
     """Every program that has loaded libcufile.  mounts: those for which its denylist is judged."""
-    running = facts.processes.programs
-    return running if isinstance(running, Unknown) else tuple(_explain(facts, mounts, program) for program in running)
+    return when_known(
+        facts.processes.programs, lambda running: tuple(_explain(facts, mounts, program) for program in running)
+    )
 
 
 def _explain(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
@@ -40,6 +41,10 @@ def _explain(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> Exp
     conditions: List[Condition] = [*overlay.usable(own), *config.direct(own, None)]
     for mount in mounts:
         conditions += config.direct(own, mount)
+        client = userspace_rdma.CLIENTS.get(mount.filesystem)
+        # Where the program has the host's own choice, the mount's path has the cause.
+        if client and not client.hooks and userspace_rdma.peer_type(own) != userspace_rdma.peer_type(facts):
+            conditions += userspace_rdma.memory(own)
     verdict = weigh(conditions)
     return ExplainedProgram(program, _differs(facts, own, program), distinct(verdict.causes), verdict.unseen)
 
@@ -76,31 +81,31 @@ def is_listed(explained: ExplainedProgram) -> bool:
 
 
 def configuration(program: Program) -> str:
-    """The files of its configuration, in words."""
-    over = program.overlay
-    second = over.path if isinstance(over, Overlay) else f"({over.reason})" if isinstance(over, Unknown) else ""
-    return " with ".join(filter(None, [program.base_path, second]))
+    """The files of its configuration and the variables over them, in words."""
+    over, variables = program.overlay, program.variables
+    more = [over.path] if isinstance(over, Overlay) else [f"({over.reason})"] if isinstance(over, Unknown) else []
+    if not isinstance(variables, Unknown):
+        more += [f"{name}={value}" for name, value in variables.items() if _counts(name)]
+    return program.base_path + (" with " + ", ".join(more) if more else "")
 
 
 def versions(program: Program) -> List[str]:
     """Each libcufile that it has loaded: its file, and its version where that is known."""
-    return [
-        path + ("" if isinstance(version, Unknown) else f" ({version})") for path, version in program.libraries.items()
-    ]
+    shown = {path: if_known(version, "") for path, version in program.libraries.items()}
+    return [f"{path} ({version})" if version else path for path, version in shown.items()]
 
 
 def as_row(explained: ExplainedProgram) -> Dict[str, Any]:
-    """As JSON values; the causes are added by the explanation."""
+    """As JSON values; see docs/explain.md."""
     program = explained.program
     return {
         "pid": program.pid,
         "program": program.name,
         "unit": program.unit,
-        "container": None if isinstance(program.container, Unknown) else program.container,
-        "libcufile": {
-            path: None if isinstance(version, Unknown) else version for path, version in program.libraries.items()
-        },
+        "container": if_known(program.container, None),
+        "libcufile": {path: if_known(version, None) for path, version in program.libraries.items()},
         "configuration": configuration(program),
-        "differs": None if isinstance(explained.differs, Unknown) else explained.differs,
+        "differs": if_known(explained.differs, None),
+        "causes": as_dict(explained.causes),
         "unseen": list(explained.unseen),
     }

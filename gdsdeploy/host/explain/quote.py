@@ -7,6 +7,7 @@ import re
 from typing import Iterable, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Unknown
+from ..facts.environment import Variable
 from ..facts.overlay import Overlay
 from ..facts.storage import Mount
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
@@ -61,7 +62,7 @@ def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
     over = facts.cufile.overlay
     if isinstance(over, Overlay) and over.value(section, key) is not None:
         shown = json.dumps(over.value(section, key))
-        return (f"{over.path}: {section}: {key}: {shown}"[:WIDTH], *with_source(over.place, [over.line]))
+        return (f"{over.path}: {section}: {key}: {shown}"[:WIDTH], *variable(over.variable))
     if facts.cufile.path != CUFILE:
         shown = json.dumps(facts.cufile.setting(section, key, None))
         return (f"{facts.cufile.path}: {section}: {key}: {shown}"[:WIDTH],)
@@ -74,6 +75,11 @@ def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
             shown = line.strip() if len(line) < WIDTH else f'"{key}": {json.dumps(value)}'
             return (f"{CUFILE}:{number}: {shown}"[:WIDTH],)
     return (f"{CUFILE}: no {section}.{key}",)
+
+
+def variable(named: Variable) -> Tuple[str, ...]:
+    """How its place sets it."""
+    return with_source(named.place, [named.line])
 
 
 def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:

@@ -27,7 +27,7 @@ MEANS = {
 def render(explanation: Explanation) -> str:
     """Lines of at most WIDTH characters, except for longer words."""
     runs = ", ".join(f"{part} {version}" for part, version in explanation.runs)
-    lines = _wrapped("{}: {}".format(explanation.host, runs or "no version is known"), "")
+    lines = wrapped("{}: {}".format(explanation.host, runs or "no version is known"), "")
     printed: Set[Tuple[str, str]] = set()
     for explained in explanation.mounts:
         lines += ["", *_mount(explained, printed)]
@@ -41,7 +41,7 @@ def render(explanation: Explanation) -> str:
         lines += [line for explained in explanation.programs for line in _program(explained, printed)]
     if explanation.unseen:
         lines += ["", "What could not be seen"]
-        lines += [line for reason in explanation.unseen for line in _wrapped(reason, "  - ")]
+        lines += [line for reason in explanation.unseen for line in wrapped(reason, "  - ")]
     return "\n".join(lines)
 
 
@@ -49,24 +49,24 @@ def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str
     """``printed``: causes that were printed in full; those of this mount are added."""
     path = explained.path
     verdict = f"NOT PROVEN: {path.path.reason}" if isinstance(path.path, Unknown) else _meaning(path.path)
-    lines = _wrapped(f"{explained.mount.mount_point}  {verdict}", "")
-    lines += _wrapped(blocks.names(explained.mount), "  ")
+    lines = wrapped(f"{explained.mount.mount_point}  {verdict}", "")
+    lines += wrapped(blocks.names(explained.mount), "  ")
     if explained.requested:
-        lines += _wrapped(f"{explained.requested} lies on this mount", "  ")
+        lines += wrapped(f"{explained.requested} lies on this mount", "  ")
     lines += _causes(path.causes, "", printed)
     lines += _causes(path.suspects, "Not proven because of this:", printed)
     lines += _causes(path.notes, "Good to know:", printed)
-    return lines + [line for sentence in _proofs(path) for line in _wrapped(sentence, "  ")]
+    return lines + [line for sentence in _proofs(path) for line in wrapped(sentence, "  ")]
 
 
 def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iterator[str]:
     program = explained.program
-    yield from _wrapped(program.label, "  ")
-    yield from _wrapped("libcufile: " + ", ".join(versions(program)), "    ")
-    yield from _wrapped("configuration: " + configuration(program), "    ")
+    yield from wrapped(program.label, "  ")
+    yield from wrapped("libcufile: " + ", ".join(versions(program)), "    ")
+    yield from wrapped("configuration: " + configuration(program), "    ")
     yield from ("  " + row for row in _causes(explained.causes, "", printed))
     for reason in explained.unseen:
-        yield from _wrapped("not known: " + reason, "    ")
+        yield from wrapped("not known: " + reason, "    ")
 
 
 def _meaning(path: str) -> str:
@@ -97,13 +97,13 @@ def _causes(causes: Sequence[Cause], heading: str, printed: Set[Tuple[str, str]]
         yield "  " + heading
     for number, cause in enumerate(causes, 1):
         key = (cause.id, cause.what)
-        yield from _wrapped(f"{cause.what} [{cause.id}]" + (", see above" if key in printed else ""), f"{number:>3}. ")
+        yield from wrapped(f"{cause.what} [{cause.id}]" + (", see above" if key in printed else ""), f"{number:>3}. ")
         if key in printed:
             continue
         printed.add(key)
         for label, texts in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
             for text in texts:
-                yield from _wrapped(text, f"     {label:<5}")
+                yield from wrapped(text, f"     {label:<5}")
                 label = ""
 
 
@@ -118,12 +118,10 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
         printed = {cause.id for explained in explanation.mounts for cause in explained.path.causes}
         for cause in kind.path.causes:
             rest = " (see above)" if cause.id in printed else f": {cause.fix}"
-            yield from _wrapped(cause.what + rest, "      - ")
+            yield from wrapped(cause.what + rest, "      - ")
 
 
-def _wrapped(text: str, first: str) -> List[str]:
-    if not text:
-        return []
-    inner = " " * len(first)
-    wrapper = textwrap.TextWrapper(WIDTH, first, inner, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, first: str) -> List[str]:
+    """Lines of at most WIDTH characters, except for longer words: the first begins with ``first``."""
+    wrapper = textwrap.TextWrapper(WIDTH, first, " " * len(first), break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(line(text))

@@ -1,7 +1,8 @@
 """Filesystems whose data libcufile itself moves by RDMA, between adapters and GPU memory: WekaFS and Spectrum Scale.
 
-The GPU's memory reaches the adapter through nvidia-peermem or as DMA-BUF, as properties.rdma_peer_type chooses.
-Sources: libcufile's own rows and strings (1.4 to 1.20), and NVIDIA's gds-diag, which counts these filesystems as such.
+The GPU's memory reaches the adapter through nvidia-peermem or as DMA-BUF, as properties.rdma_peer_type chooses, and
+over it CUFILE_DMABUF_ENABLE.  Sources: libcufile's own rows, strings and log (1.4 to 1.20); NVIDIA's cuObjClient guide,
+RDMA Peer Memory Configuration; and NVIDIA's gds-diag, which counts these filesystems as such.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from .rules import NOTES, needs, rule
 LIST, TABLE, PEER_TYPE = "rdma_dev_addr_list", "mount_table", "rdma_peer_type"
 #: Value of properties.rdma_peer_type → the path.
 PEER_TYPES = {"nvidia_peermem": PEERMEM, "dmabuf": DMABUF}
+#: The variable that chooses it, too: libcufile applies it after cufile.json.
+VARIABLE = "CUFILE_DMABUF_ENABLE"
 #: Words of libcufile's row that mean a direct path for such a filesystem; 1.15 and older say "Supported".
 TOKENS = ("dmabuf", "nvidia_peermem", "nvfs")
 
@@ -52,7 +55,8 @@ def attempts(facts: HostFacts, client: Client, mount: Optional[Mount]) -> Attemp
         # With a mount the rules about nvidia-fs already ask for the hooks.
         hooks = nvidia_fs.hooks(facts, client.hooks) if mount is None else ()
         ways.append((NVIDIA_FS, [*needs(NVIDIA_FS, facts, mount), *hooks]))
-    row = row_of(facts, client.row)
+    # libcufile was asked without the variable, so its row is about cufile.json alone.
+    row = None if isinstance(facts.environment.switch(VARIABLE), bool) else row_of(facts, client.row)
     verdicts = [weigh(conditions) for _, conditions in ways]
     if row is None:
         return ways
@@ -74,12 +78,25 @@ def needed(facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mo
     """
     yield mechanisms.adapters(facts)
     yield from _addresses(facts, client, mount)
-    yield from _memory(facts)
+    yield from memory(facts)
 
 
 def path_name(facts: HostFacts) -> str:
-    """The path that cufile.json chooses; nvidia-peermem is libcufile's default."""
-    return PEER_TYPES.get(str(facts.cufile.setting("properties", PEER_TYPE, "")), PEERMEM)
+    """The path that cufile.json or the variable chooses; nvidia-peermem is libcufile's default."""
+    chosen = peer_type(facts)
+    return PEERMEM if isinstance(chosen, Unknown) else PEER_TYPES[chosen]
+
+
+def peer_type(facts: HostFacts) -> Maybe[str]:
+    """A key of PEER_TYPES: what the variable says, else cufile.json, else libcufile's default.
+
+    Where the variables are unknown, config.direct already leaves every direct path unproven.
+    """
+    enabled = facts.environment.switch(VARIABLE)
+    if isinstance(enabled, bool):
+        return "dmabuf" if enabled else "nvidia_peermem"
+    configured = facts.cufile.setting("properties", PEER_TYPE, "")
+    return when_known(configured, lambda value: value if value in PEER_TYPES else "nvidia_peermem")
 
 
 def row_of(facts: HostFacts, label: str) -> Optional[Row]:
@@ -107,20 +124,23 @@ def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
     return Condition(Unknown(what), cause, suspect=True)
 
 
-def _memory(facts: HostFacts) -> Iterator[Condition]:
-    """Access to the GPU's memory by the mechanism that cufile.json chooses."""
-    peer_type = facts.cufile.setting("properties", PEER_TYPE, "nvidia_peermem")
-    if isinstance(peer_type, Unknown):
-        yield Condition(peer_type)
+def memory(facts: HostFacts) -> Iterator[Condition]:
+    """Access to the GPU's memory by the mechanism that cufile.json or the variable chooses."""
+    chosen = peer_type(facts)
+    if isinstance(chosen, Unknown):
+        yield Condition(chosen)
         return
     by_type = {"nvidia_peermem": mechanisms.peer_memory, "dmabuf": mechanisms.dma_buf}
-    peer_type = peer_type if peer_type in by_type else "nvidia_peermem"
-    other = next(name for name in by_type if name != peer_type)
-    conditions = list(by_type[peer_type](facts))
+    other = next(name for name in by_type if name != chosen)
+    conditions = list(by_type[chosen](facts))
     if weigh(conditions).holds is False and weigh(by_type[other](facts)).holds is True:
-        what = f"libcufile uses {peer_type}, which this host can't use, though it can use {other}"
+        what = f"libcufile uses {chosen}, which this host can't use, though it can use {other}"
         fix = f"set properties.{PEER_TYPE} to {other}"
         evidence = quote.setting(facts, "properties", PEER_TYPE) or (f"{CUFILE}: there is no such file",)
+        if isinstance(facts.environment.switch(VARIABLE), bool):
+            variable = facts.environment.variables[VARIABLE]
+            fix += f", and remove {VARIABLE} from {variable.place}"
+            evidence = quote.variable(variable)
         yield Condition(False, Cause("rdma.other-peer-type", what, fix, evidence, reference.PARAMETERS))
     yield from conditions
 

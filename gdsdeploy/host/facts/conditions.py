@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from ..paths import BTRFS, LFS, LUSTRE_OSC, ZFS_VERSION
 from .document import Document
 from .storage import BCACHE, DM, DRBD, MD, MULTIPATH, Device, Mount, StorageFacts
-from .unknown import Maybe, Unknown, why_not
+from .unknown import Maybe, Unknown, if_known, why_not
 
 ON, POSSIBLE, OFF = "on", "possible", "off"
 JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, CACHE = (
@@ -67,7 +67,7 @@ class Condition:
 
 
 def conditions(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Tuple[Condition, ...]:
-    """Every condition of the mount that ``path`` lies on."""
+    """Every condition of the mount that ``path`` lies on.  Of two with one name by its filesystem, the later counts."""
     by_name = {condition.name: condition for condition in _of_filesystem(document, storage, mount, path)}
     for condition in _of_devices(mount):
         previous = by_name.get(condition.name)
@@ -97,8 +97,9 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
     elif kind in ("tmpfs", "ramfs"):
         yield from (Condition(name, OFF, (f"{kind} has none",)) for name in FILESYSTEM)
     else:
-        yield from (Condition(name, Unknown(f"{kind} was not asked")) for name in FILESYSTEM[:-1])
-        yield _zfs_cache(document) if kind == "zfs" else Condition(CACHE, Unknown(f"{kind} was not asked"))
+        yield from (Condition(name, Unknown(f"{kind} was not asked")) for name in FILESYSTEM)
+    if kind == "zfs":
+        yield _zfs_cache(document)
     if kind in _PAGE_CACHE_ONLY:
         yield Condition(CACHE, OFF, (f"{kind} has only the page cache",))
 
@@ -118,8 +119,9 @@ def _line(mount: Mount) -> str:
 
 def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     reason = Unknown(f"the servers of {mount.filesystem} decide it, and do not say")
-    shown = {condition.name: condition for condition in (_client_cache(mount), *_lustre(document, mount))}
-    yield from (shown.get(name, Condition(name, reason)) for name in (*FILESYSTEM, RAID))
+    yield from (Condition(name, reason) for name in (*FILESYSTEM, RAID))
+    yield _client_cache(mount)
+    yield from _lustre(document, mount)
     options = [
         option for option in mount.options if option.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")
     ]
@@ -192,10 +194,10 @@ def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Con
         evidence = f"data={mode}" if mode else "no journal"
         yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + evidence)
     features = device.ext4_features if device else Unknown("its device is not known")
+    shown = features if isinstance(features, tuple) else ()
     for name, flag, feature in ((INLINE, "inline", "inline_data"), (ENCRYPTION, "encrypted", "encrypt")):
-        has_feature = features if isinstance(features, Unknown) else feature in (features or ())
-        shown_features = () if isinstance(features, Unknown) else features or ()
-        evidence = "superblock: " + (", ".join(shown_features) or "neither inline_data nor encrypt")
+        has_feature = features if isinstance(features, Unknown) else feature in shown
+        evidence = "superblock: " + (", ".join(shown) or "neither inline_data nor encrypt")
         yield _flag(name, flags, flag, has_feature, evidence)
     yield from (Condition(name, OFF, ("ext4 has none for data",)) for name in (CHECKSUMS, DEDUPLICATION, COW))
     yield _flag(COMPRESSION, flags, "compressed", False, "ext4 has none")
@@ -280,10 +282,9 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
 
 def _add_targets(device: Device, evidence: Dict[str, List[str]]) -> None:
     """Add what the table of a device-mapper device shows; older evidence has no tables."""
-    for target in device.dm_targets if isinstance(device.dm_targets, tuple) else ():
-        name = _TARGETS.get(target)
-        if name is not None:
-            evidence[name].append(f"dmsetup table: {device.name}: {target}")
+    for target in if_known(device.dm_targets, ()):
+        if target in _TARGETS:
+            evidence[_TARGETS[target]].append(f"dmsetup table: {device.name}: {target}")
 
 
 def _stack(device: Device) -> List[Device]:

@@ -94,7 +94,7 @@ def cufile_facts(document: Document, named: Optional[Variable] = None) -> Cufile
 def _overlay(document: Document, named: Variable) -> Maybe[Overlay]:
     if not named.value.startswith("/"):
         return Unknown(f"{named.name} in {named.place} names {named.value}, which depends on the program")
-    return overlay(document, named.value, named.value, named.place, named.line)
+    return overlay(document, named.value, named)
 
 
 def _digest(text: str) -> Maybe[str]:

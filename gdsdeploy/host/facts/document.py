@@ -182,6 +182,11 @@ class Document:
         gaps = [gap for gap in value if isinstance(gap, dict)] if isinstance(value, list) else []
         return tuple("{}: {}".format(gap.get("collector"), gap.get("reason")) for gap in gaps)
 
+    def not_collected(self, what: str, collector: str) -> Unknown:
+        """Why the evidence doesn't have an entry that this release's ``collector`` records: ``what`` names it."""
+        gap = next((gap for gap in self.gaps() if gap.startswith(collector + ": ")), "")
+        return Unknown(f"{what} not collected: {gap or 'an older gdsdeploy recorded this evidence'}")
+
     def _section(self, section: str) -> Dict[str, Any]:
         value = self._value.get(section)
         return value if isinstance(value, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
 from ..model.consumer import variable_names
@@ -20,7 +20,7 @@ from ..paths import (
     VARIABLE_NAMES,
 )
 from .document import Document
-from .unknown import Maybe, Unknown, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
 
 #: Files that container managers create → the manager's name, unless the file has it.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "a container", "Docker", "Podman", "Apptainer")))
@@ -55,15 +55,13 @@ class EnvironmentFacts:
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
     #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
-    variables: Mapping[str, Variable] = field(default_factory=dict)
+    variables: Mapping[str, Variable]
     #: whether every place was looked at
-    complete: Maybe[bool] = True
+    complete: Maybe[bool]
     #: the same for the consumers' variables, which older evidence doesn't have
-    consumers_complete: Maybe[bool] = True
+    consumers_complete: Maybe[bool]
     #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
-    own_folders: Maybe[Tuple[str, ...]] = field(
-        default_factory=lambda: Unknown("gdsdeploy's folders were not looked for")
-    )
+    own_folders: Maybe[Tuple[str, ...]]
 
     def variable(self, name: str) -> Maybe[Optional[Variable]]:
         """The variable, or None where no place sets it."""
@@ -72,37 +70,41 @@ class EnvironmentFacts:
         complete = self.complete if name.startswith("CUFILE_") else self.consumers_complete
         return complete if isinstance(complete, Unknown) else None
 
+    def switch(self, name: str) -> Maybe[Optional[bool]]:
+        """A switch of libcufile; None where no place sets it, or libcufile ignores its value.
+
+        libcufile takes ``true`` and ``false`` in any case, and ignores all else (seen in 1.4.0 to 1.20.0).
+        """
+        values = {"true": True, "false": False}
+        return if_present(self.variable(name), lambda variable: values.get(variable.value.lower()))
+
 
 def environment_facts(document: Document) -> EnvironmentFacts:
     variables, complete = _variables(document)
-    devices, infiniband, udev = (
-        with_default(document.names(path), ()) for path in ("/dev/nvidia*", "/dev/infiniband", "/run/udev")
-    )
-    root = when_known(document.uid(), lambda uid: uid == 0)
-    by_name = {variable.name: variable for variable in variables}
-    collected = NCCL_FILE in document.paths("excerpts")
-    consumers_complete = complete if collected else Unknown("the variables of cuFile's consumers were not collected")
+    missing = document.not_collected("the variables of cuFile's consumers were", "environment")
     return EnvironmentFacts(
-        _container(document),
-        devices,
-        infiniband,
-        udev,
-        root,
-        by_name,
-        complete,
-        consumers_complete,
-        _own_folders(document),
+        container=_container(document),
+        devices=with_default(document.names("/dev/nvidia*"), ()),
+        infiniband=with_default(document.names("/dev/infiniband"), ()),
+        udev=with_default(document.names("/run/udev"), ()),
+        root=when_known(document.uid(), lambda uid: uid == 0),
+        variables={variable.name: variable for variable in variables},
+        complete=complete,
+        consumers_complete=complete if NCCL_FILE in document.paths("excerpts") else missing,
+        own_folders=_own_folders(document),
     )
 
 
 def _own_folders(document: Document) -> Maybe[Tuple[str, ...]]:
     """Those that exist; Unknown where none is known to exist and one of them was not looked for."""
-    listings = {parent: document.names(parent + "/" + OWN_NAME) for parent in OWN_PARENTS}
-    existing = tuple(f"{parent}/{OWN_NAME}" for parent, names in listings.items() if isinstance(names, tuple) and names)
-    unread = [parent for parent, names in listings.items() if not isinstance(names, tuple)]
+    listings = {f"{parent}/{OWN_NAME}": document.names(f"{parent}/{OWN_NAME}") for parent in OWN_PARENTS}
+    existing = tuple(folder for folder, names in listings.items() if isinstance(names, tuple) and names)
+    unread = [folder for folder, names in listings.items() if not isinstance(names, tuple)]
     if existing or not unread:
         return existing
-    return Unknown(f"whether {unread[0]}/{OWN_NAME} exists was not recorded")
+    if unread[0] not in document.paths("listings"):
+        return document.not_collected(f"whether {unread[0]} exists was", "environment")
+    return why_not(listings[unread[0]], f"whether {unread[0]} exists is not known")
 
 
 def _container(document: Document) -> Maybe[Optional[str]]:
@@ -143,29 +145,27 @@ def _layered(document: Document) -> Maybe[bool]:
 
 
 def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
-    variables: List[Variable] = []
-    complete: Maybe[bool] = True
-    paths = list(VARIABLE_FILES)
-    for folder in VARIABLE_FOLDERS:
-        names = document.names(folder)
-        if isinstance(names, Unknown):
-            complete = names
-        elif names is not None:
-            paths += [folder + "/" + name for name in names if name.endswith((".sh", ".conf"))]
-    if NCCL_FILE in document.paths("excerpts"):
-        paths.append(NCCL_FILE)
-    for path in paths:
-        lines = document.lines(path)
-        if isinstance(lines, Unknown):
-            complete = lines
-        elif lines:
-            assignments = ((line, dict(_ASSIGNED.findall(line))) for line in lines if line.lstrip()[:1] != "#")
-            variables += [
-                Variable(name, pairs[name], path, line.strip()) for line, pairs in assignments for name in pairs
-            ]
-    own = document.environment()
-    if isinstance(own, Unknown):
-        return variables, own
-    place = "the environment of this program"
-    own_names = sorted(name for name in own if name.startswith("CUFILE_") or name in variable_names())
-    return [*variables, *(Variable(name, own[name], place, f"{name}={own[name]}") for name in own_names)], complete
+    """Every variable, in the order in which places count; and whether every place was looked at."""
+    folders = {folder: document.names(folder) for folder in VARIABLE_FOLDERS}
+    paths = [f"{folder}/{name}" for folder in folders for name in document.existing(folder) if sets_variables(name)]
+    collected = [NCCL_FILE] if NCCL_FILE in document.paths("excerpts") else []
+    files = {path: document.lines(path) for path in (*VARIABLE_FILES, *paths, *collected)}
+    own, place = document.environment(), "the environment of this program"
+    variables = [
+        Variable(name, value, path, line.strip())
+        for path, lines in files.items()
+        for line in if_known(lines, ()) or ()
+        if not line.lstrip().startswith("#")
+        for name, value in dict(_ASSIGNED.findall(line)).items()
+    ]
+    variables += [
+        Variable(name, value, place, f"{name}={value}")
+        for name, value in sorted(if_known(own, {}).items())
+        if name.startswith("CUFILE_") or name in variable_names()
+    ]
+    return variables, when_known(all_known([own, *folders.values(), *files.values()]), lambda _: True)
+
+
+def sets_variables(name: str) -> bool:
+    """Whether a file in one of VARIABLE_FOLDERS counts."""
+    return name.endswith((".sh", ".conf"))

@@ -32,7 +32,7 @@ class DriverFacts:
     #: names in /usr/src that begin with nvidia
     sources: Maybe[Tuple[str, ...]]
     #: the driver's registry, from ``RegistryDwords`` of ``params``: key in lower case → value; None: no driver runs
-    registry: Maybe[Optional[Mapping[str, int]]] = None
+    registry: Maybe[Optional[Mapping[str, int]]]
 
     def tree_digest(self, path: str) -> Maybe[Optional[str]]:
         """The digest of the source tree at ``path``, None if it is not on this host."""

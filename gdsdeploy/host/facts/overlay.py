@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from .document import Document
+from .environment import Variable
 from .unknown import Maybe, Unknown
 
 #: The variable that names the file.
@@ -27,35 +28,37 @@ SWITCHES = ("allow_compat_mode", "force_compat_mode")
 
 @dataclass(frozen=True)
 class Overlay:
-    """``path`` is what the variable holds, ``place`` where it is set, ``line`` how it is set there."""
+    """``variable`` names the file."""
 
-    path: str
-    place: str
-    line: str
+    variable: Variable
     #: its known sections; empty where there is no such file
     config: Mapping[str, Any] = field(default_factory=dict)
     exists: bool = True
     #: why libcufile refuses it; empty where it doesn't
     broken: str = ""
 
+    @property
+    def path(self) -> str:
+        return self.variable.value
+
     def value(self, section: str, key: str) -> Any:
         """The value that the file gives the key, at any depth of the section; None where it doesn't."""
         return next((value for name, value in _values(self.config.get(section)) if name == key), None)
 
 
-def overlay(document: Document, key: str, path: str, place: str, line: str) -> Maybe[Overlay]:
+def overlay(document: Document, key: str, variable: Variable) -> Maybe[Overlay]:
     """The file that was recorded as ``key``."""
     value = document.record("configs", key)
     if isinstance(value, Unknown):
         return Unknown(f"{VARIABLE} names a configuration that is unknown: {value.reason}")
     if value is None:
-        return Overlay(path, place, line, exists=False)
+        return Overlay(variable, exists=False)
     config, broken = value.get("config"), value.get("broken", "")
     if isinstance(config, dict):
         sections = {name: config[name] for name in SECTIONS if isinstance(config.get(name), dict)}
-        return Overlay(path, place, line, sections, broken=_wrong_type(sections))
+        return Overlay(variable, sections, broken=_wrong_type(sections))
     if broken and isinstance(broken, str):
-        return Overlay(path, place, line, broken=broken)
+        return Overlay(variable, broken=broken)
     return Unknown(f"the record of {key} is malformed")
 
 

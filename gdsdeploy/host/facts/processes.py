@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..paths import CUFILE, PROCESSES
 from .cufile import CufileFacts
 from .document import Document
+from .environment import Variable
 from .overlay import VARIABLE, Overlay, overlay
 from .unknown import Maybe, Unknown, if_present
 from .userland import WHEEL
@@ -50,17 +51,16 @@ class Program:
 class ProcessFacts:
     programs: Maybe[Tuple[Program, ...]]
     #: whether every process of the host was looked at
-    complete: Maybe[bool] = field(default=True)
+    complete: Maybe[bool]
 
 
 def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
     record = document.record("processes", PROCESSES)
     rows = record.get("programs") if isinstance(record, dict) else None
     if not isinstance(record, dict) or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        recorded = PROCESSES in document.paths("processes")
-        unknown = Unknown(
-            "the record of running programs is malformed" if recorded else "no running program was looked at"
-        )
+        unknown = document.not_collected("running programs were", "processes")
+        if PROCESSES in document.paths("processes"):
+            unknown = Unknown("the record of running programs is malformed")
         return ProcessFacts(unknown, unknown)
     return ProcessFacts(tuple(_program(document, cufile, row) for row in rows), _complete(record))
 
@@ -117,7 +117,7 @@ def _overlay(document: Document, row: Mapping[str, Any], variables: Mapping[str,
     if not key:
         return Unknown(f"{VARIABLE}={named} names a file in a folder of another container")
     place = "the environment of process {}".format(row.get("pid"))
-    return overlay(document, key, named, place, f"{VARIABLE}={named}")
+    return overlay(document, key, Variable(VARIABLE, named, place, f"{VARIABLE}={named}"))
 
 
 def _version(path: str, wheels: Any) -> Maybe[str]:

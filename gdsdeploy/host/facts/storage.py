@@ -13,7 +13,7 @@ from .load import Loaded, loads
 from .odirect import Audit, audits
 from .pci import addresses
 from .proof import Proof, proofs
-from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
 
 #: Inode flags of linux/fs.h that matter here.
 FLAGS = {
@@ -134,8 +134,7 @@ def storage_facts(document: Document) -> StorageFacts:
 
 def disks_of(storage: StorageFacts) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
     """(mount point, PCI addresses of the disks under it) of the mounts that have any."""
-    mounts = {} if isinstance(storage.mounts, Unknown) else storage.mounts
-    addresses = ((point, _addresses(mount.device)) for point, mount in mounts.items())
+    addresses = ((point, _addresses(mount.device)) for point, mount in if_known(storage.mounts, {}).items())
     return tuple((point, disks) for point, disks in addresses if disks)
 
 
@@ -164,12 +163,13 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
         return None
     options = tuple(fields[5].split(",")) + tuple(rest[2].split(",") if len(rest) > 2 else ())
     device = None if fields[2].startswith("0:") else _device(document, fields[2], 0)
-    point = _plain(fields[4])
+    point = plain(fields[4])
     flags = _flags(document, point) if device is not None else None
-    return Mount(point, _plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
+    return Mount(point, plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 

@@ -21,7 +21,7 @@ class OsFacts:
     pretty_name: Maybe[str]
     machine: Maybe[str]
     #: implementer and part of an Arm processor; None: the kernel names none, as on x86
-    core: Maybe[Optional[Tuple[int, int]]] = None
+    core: Maybe[Optional[Tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KernelFacts:
     #: bits of /proc/sys/kernel/tainted
     tainted: Maybe[int]
     #: the parameter ``multipath`` of nvme_core; None: not loaded, or built without it
-    nvme_multipath: Maybe[Optional[bool]] = None
+    nvme_multipath: Maybe[Optional[bool]]
 
     def option(self, name: str) -> Maybe[str]:
         """A configuration option; one that the configuration does not mention is off."""

@@ -45,6 +45,11 @@ def when_known(value: Union[Value, Unknown], function: Callable[[Value], Result]
     return value if isinstance(value, Unknown) else function(value)
 
 
+def if_known(value: Union[Value, Unknown], default: Result) -> Union[Value, Result]:
+    """``value``, or ``default`` where it is unknown: for what is shown, never for a verdict."""
+    return default if isinstance(value, Unknown) else value
+
+
 def if_present(
     value: Union[Value, Unknown, None], function: Callable[[Value], Union[Result, Unknown, None]]
 ) -> Union[Result, Unknown, None]:

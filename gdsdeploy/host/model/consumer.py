@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Any, Dict, Iterable, Mapping, Tuple
 
 from .. import data
 
@@ -43,7 +43,9 @@ class Consumer:
 @functools.lru_cache(maxsize=1)
 def consumers() -> Dict[str, Consumer]:
     """Every consumer by its name, in the order of the table."""
-    return {row.name: row for row in data.rows("consumers", _consumer)}
+    rows: Tuple[Dict[str, Any], ...] = data.rows("consumers", dict)
+    needs = {fields["id"]: fields for row in rows for fields in row["needs"]}
+    return {row["name"]: _consumer(needs, **row) for row in rows}
 
 
 def variable_names() -> Tuple[str, ...]:
@@ -52,6 +54,9 @@ def variable_names() -> Tuple[str, ...]:
     return tuple(sorted({need.variable for need in needs if need.variable}))
 
 
-def _consumer(**fields: object) -> Consumer:
-    needs = fields.pop("needs")
-    return Consumer(needs=tuple(Need(**need) for need in needs), **fields)  # type: ignore[attr-defined,arg-type]
+def _consumer(by_id: Mapping[str, Mapping[str, Any]], *, source: str, needs: Iterable[Any], **fields: Any) -> Consumer:
+    """A row.  A need without a field has that of the need that ``like`` names, else the consumer's source."""
+    rows = [{"source": source, **by_id.get(need.get("like", ""), {}), **need} for need in needs]
+    for row in rows:
+        row.pop("like", None)
+    return Consumer(needs=tuple(Need(**row) for row in rows), **fields)

@@ -121,10 +121,9 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("--for", "nccl", "--error", "5027"), "--error CODE doesn't go with HOST, --evidence, --for or --launch"),
         (("gpu1", "/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
         (("/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
-        (("--for", "nccl", "--launch", "docker"), "--for and --launch are two questions"),
+        (("--for", "nccl", "--launch", "docker"), "--for doesn't go with --launch"),
         (("data", "x", "--launch", "docker"), "MOUNT is an absolute path, and 'x' isn't"),
         (("--support", "--launch", "docker"), "--support takes a FILESYSTEM only"),
-        (("--evidence", "none.json"), "does not exist"),
     ],
 )
 def test_what_does_not_go_together(run: Run, argv: tuple[object, ...], words: str) -> None:
@@ -137,7 +136,8 @@ def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     code, _, err = run("gpu1")
     assert code == FleetInvalid.exit_code
-    assert "gpu1 is a host of a fleet, and there is no fleet.yml in this folder" in err
+    assert "the host gpu1 needs a fleet file, and this folder has no fleet.yml" in err
+    assert "--fleet FILE" in err
     make_fleet(gpu1={"profile": "right"})
     code, _, err = run("gpu2")
     assert code == FleetInvalid.exit_code
@@ -157,16 +157,30 @@ def test_how_a_container_is_started(run: Run) -> None:
     assert "--volume /mnt/a:/mnt/a " in run("/mnt/a", "--launch", "docker")[1]
 
 
+@pytest.mark.parametrize("manager", ["docker", "podman", "apptainer", "enroot", "kubernetes"])
+def test_a_container_gets_only_what_the_host_has(run: Run, tmp_path: Path, manager: str) -> None:
+    """Docker would make a folder /etc/cufile.json on a host without that file."""
+    document = json.loads(SAVED.read_text())
+    document["listings"]["/run/udev"] = ["data"]
+    for record, shown in (("{}", True), ({"error": "ENOENT"}, False)):
+        document["files"]["/etc/cufile.json"] = record
+        (tmp_path / "x.json").write_text(json.dumps(document))
+        code, out, err = run("--evidence", tmp_path / "x.json", "--launch", manager)
+        assert code == 0, err
+        assert ("/etc/cufile.json" in out) is shown
+        assert "/run/udev" in out
+
+
 def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = make_fleet(gpu1={"profile": "right"})
     code, out, err = run("gpu1", "--fleet", fleet.path, "--for", "nccl", "--json")
     assert code == 0, err
     report = json.loads(out)
-    assert (report["host"], report["consumer"]) == (os.uname().nodename, "nccl")
+    assert (report["host"], report["consumer"]) == ("gpu1", "nccl")
     assert {need["id"]: need["state"] for need in report["needs"]}["nccl.gdr-level"] == "holds"
     code, out, _ = run("--for", "kvikio", "--evidence", SAVED)
     assert code == 0
-    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected" in out
+    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected: an older" in out
     monkeypatch.setenv("KVIKIO_COMPAT_MODE", "on")
     code, out, _ = run("--for", "kvikio")
     assert code == 0
@@ -177,8 +191,14 @@ def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.M
 def test_an_unknown_consumer(run: Run) -> None:
     code, out, err = run("--for", "kvikoi")
     assert (code, out) == (1, "")
-    assert "there is no consumer 'kvikoi'; did you mean 'kvikio'?" in err
-    assert "hint: The consumers are: kvikio, cudf, dali, " in err
+    assert "error: unknown consumer 'kvikoi'; did you mean 'kvikio'? (known: kvikio, cudf, dali, " in err
+
+
+def test_evidence_that_does_not_exist(run: Run, tmp_path: Path) -> None:
+    for more in ((), ("--for", "nccl"), ("--launch", "docker")):
+        code, out, err = run("--evidence", tmp_path / "none.json", *more)
+        assert (code, out) == (1, "")
+        assert f"{tmp_path}/none.json: cannot be read: No such file" in err
 
 
 # --- the program on the host

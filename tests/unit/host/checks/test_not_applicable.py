@@ -132,8 +132,14 @@ def test_evidence_of_an_earlier_release_does_not_say_that_a_host_was_never_provi
     document = with_folders([], [], [])
     for parent in OWN_PARENTS:
         del document["listings"][f"{parent}/{OWN_NAME}"]
-    results = verdicts(document)
-    assert (results["host.provisioned"], results["packages.drift"]) == (UNKNOWN, FAIL)
+    results = findings(document)
+    assert (results["host.provisioned"].verdict, results["packages.drift"].verdict) == (UNKNOWN, FAIL)
+    assert results["host.provisioned"].found.endswith(" not collected: an older gdsdeploy recorded this evidence")
+    assert results["host.provisioned"].hint == (
+        "Validate the host again with this release: gdsdeploy validate FLEET --limit HOST"
+    )
+    document["gaps"] = [{"collector": "environment", "reason": "no time left"}]
+    assert findings(document)["host.provisioned"].found.endswith(" not collected: environment: no time left")
 
 
 def test_a_container_does_not_show_the_folders_of_its_host() -> None:

@@ -103,6 +103,22 @@ def test_bar1_has_to_hold_what_the_mode_maps() -> None:
     assert judge(document, "topology.bar1").found == "GPU0 has none"
 
 
+def test_bar1_does_not_count_on_grace() -> None:
+    """Its GPUs' memory is reached through NVLink-C2C, whatever the size of BAR1."""
+    without = changed(H100, resource="0x0000000000000000 0x0000000000ffffff 0x000000000014220c\n")
+    without["host"]["uname"]["machine"] = "aarch64"
+    core = ["CPU implementer\t: 0x41", "CPU part\t: 0xd4f"]
+    without["excerpts"]["/proc/cpuinfo"] = {"pattern": "^(CPU implementer|CPU part)", "lines": core}
+    for mode in ("nvidia-fs", "p2pdma"):
+        assert judge(without, "topology.bar1", replace(EXPECTATION, mode=mode)).verdict == NOT_APPLICABLE
+    core[1] = "CPU part\t: 0xd0c"
+    assert judge(without, "topology.bar1").verdict == FAIL
+    del without["excerpts"]["/proc/cpuinfo"]
+    for path in [path for path in without["files"] if path.endswith("/information")]:
+        del without["files"][path]
+    assert judge(without, "topology.bar1").verdict == UNKNOWN
+
+
 def test_distances_are_judged_where_the_fleet_asks() -> None:
     assert judge(H100, "topology.distance").found == "not asked: the fleet sets no distance"
     near = replace(EXPECTATION, topology={"nic": "PHB"})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.explain import consumers as explained
+from gdsdeploy.host.explain.text import WIDTH
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.consumer import ADVICE, KINDS, Need, consumers
 from tests.unit.host.explain.capable_host import H100, Change, Document, both, capable, config, p2pdma, with_gpu
@@ -74,7 +75,7 @@ def test_without_evidence_the_needs_are_still_shown() -> None:
         text = explained.render(answer)
         assert {need.state for need in answer.needs} <= {"unknown", "advice"}
         assert all(f"[{need.need.id}]" in text for need in answer.needs)
-        assert all(len(line) <= explained.WIDTH for line in text.splitlines())
+        assert all(len(line) <= WIDTH for line in text.splitlines())
 
 
 def test_an_alternative_is_enough() -> None:

@@ -71,6 +71,7 @@ def test_a_program_that_forces_compat_mode() -> None:
         ({"broken": "it isn't JSON: x"}, {}, "cufile.overlay-refused"),
         ({"config": {"denylist": {"mounts": [MOUNT]}}}, {}, "cufile.denied"),
         (None, {"variables": {"CUFILE_FORCE_COMPAT_MODE": "true"}}, "cufile.variable-forces-compat"),
+        (None, {"variables": {"CUFILE_FORCE_COMPAT_MODE": "TRUE"}}, "cufile.variable-forces-compat"),
     ],
 )
 def test_what_else_keeps_a_program_off_the_direct_path(record: Any, values: Any, cause: str) -> None:
@@ -103,4 +104,4 @@ def test_what_could_not_be_read_is_said() -> None:
 def test_older_evidence_has_none() -> None:
     report = as_document(explain(facts_from(copy.deepcopy(PROVISIONED)), ()))
     assert report["processes"] is None
-    assert "no running program was looked at" in report["unseen"]
+    assert "running programs were not collected: an older gdsdeploy recorded this evidence" in report["unseen"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gdsdeploy.host.explain import COMPAT, NVIDIA_FS, Path, explain
+from gdsdeploy.host.explain import COMPAT, NVIDIA_FS, Path, as_document, explain
 from gdsdeploy.host.explain.cause import DMABUF, PEERMEM
 from gdsdeploy.host.explain.kinds import Kind
 from gdsdeploy.host.explain.nvidia_fs import HOOKS
@@ -218,6 +218,45 @@ def test_libcufile_that_reports_no_direct_path_leaves_it_open(filesystem: tuple[
     assert f"libcufile reports {filesystem[2]}: {value}, but the evidence" in result.path.reason
     assert [cause.id for cause in result.suspects] == ["cufile.other-row"]
     assert any("rdma library" in line for line in result.suspects[0].evidence) or len(result.suspects[0].evidence) == 3
+
+
+@pytest.mark.parametrize(
+    ("by", "value", "path"),
+    [
+        ("nvidia_peermem", "true", DMABUF),
+        ("nvidia_peermem", "True", DMABUF),
+        ("dmabuf", "1", DMABUF),
+        ("nvidia_peermem", "0", PEERMEM),
+    ],
+)
+def test_a_variable_chooses_over_the_file(by: str, value: str, path: str) -> None:
+    document = with_rdma(by=by)
+    document["environment"]["CUFILE_DMABUF_ENABLE"] = value
+    assert path_at(document).path == path
+
+
+def test_a_variable_that_chooses_an_unusable_mechanism_is_named() -> None:
+    document = with_rdma()
+    document["environment"]["CUFILE_DMABUF_ENABLE"] = "FALSE"
+    result = path_at(document)
+    assert (result.path, result.causes[0].id) == (COMPAT, "rdma.other-peer-type"), result
+    assert result.causes[0].fix.endswith("remove CUFILE_DMABUF_ENABLE from the environment of this program")
+    assert result.causes[0].evidence == ("the environment of this program: CUFILE_DMABUF_ENABLE=FALSE",)
+
+
+def test_a_program_whose_variable_chooses_an_unusable_mechanism() -> None:
+    document = with_rdma()
+    program = {
+        "pid": 7, "program": "etl", "unit": "/", "container": False, "libraries": ["/usr/lib/libcufile.so.1.9.1"],
+        "wheels": {}, "base": "/etc/cufile.json", "variables": {"CUFILE_DMABUF_ENABLE": "false"},
+    }  # fmt: skip
+    document["processes"]["libcufile"]["programs"] = [program]
+    (listed,) = as_document(explain(facts_from(document), (), MOUNT))["processes"]
+    assert (listed["differs"], listed["causes"][0]["id"]) == (True, "rdma.other-peer-type")
+    assert listed["configuration"] == "/etc/cufile.json with CUFILE_DMABUF_ENABLE=false"
+    program["variables"] = {"CUFILE_DMABUF_ENABLE": "true"}
+    (listed,) = as_document(explain(facts_from(document), (), MOUNT))["processes"]
+    assert (listed["differs"], listed["causes"]) == (True, [])
 
 
 def test_older_releases_say_supported() -> None:

@@ -16,7 +16,7 @@ from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.lock.compat import shipped
 from tests.unit.host.explain import p2pdma_hosts as hosts
 from tests.unit.host.explain.capable_host import Change, Document, both, config, file, mountinfo
-from tests.unit.host.explain.test_explain_causes import explained
+from tests.unit.host.explain.test_explain_causes import bar, bars, explained
 
 NOT_PROVEN = "not proven"
 
@@ -202,6 +202,8 @@ def test_arm_lines_of_the_processor_are_none_of_x86() -> None:
 def test_grace_is_never_refused_without_a_row_and_chosen_with_one() -> None:
     document = hosts.grace()
     assert choose(facts_from(document)).mode == "p2pdma"
+    bars(bar(1 << 24, 0, 0))(document)
+    assert choose(facts_from(document)).mode == "p2pdma", "its GPUs' memory isn't reached through BAR1"
     config()(document)
     hosts.row("NVMe", "compat")(document)
     assert isinstance(choose(facts_from(document)).mode, Unknown), "cufile.json doesn't ask for it yet"

@@ -66,7 +66,7 @@ def test_what_can_be_with_the_named_file() -> None:
     assert facts().cufile.overlay is None
     missing = facts({"error": "ENOENT"}).cufile.overlay
     assert isinstance(missing, Overlay)
-    assert (missing.exists, missing.config, missing.place) == (False, {}, "the environment of this program")
+    assert (missing.exists, missing.config, missing.variable.place) == (False, {}, "the environment of this program")
     denied = facts({"error": "EACCES"}).cufile
     assert isinstance(denied.overlay, Unknown)
     assert isinstance(denied.setting("properties", "force_compat_mode", False), Unknown)
