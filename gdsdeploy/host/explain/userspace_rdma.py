@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
+from ..facts.network import RdmaInterface
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report, Row
@@ -127,7 +128,7 @@ def _memory(facts: HostFacts) -> Iterator[Condition]:
 
 def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
     """An adapter that cufile.json names by an address, and that has a link."""
-    addresses = _addresses_of(facts, client, mount)
+    addresses = listed_addresses(facts, client, mount)
     names = "properties.rdma_dev_addr_list" + (f" or fs.{client.section}.{LIST}" if client else "")
     what = f"cufile.json names no RDMA adapter: neither {names} nor a mount table has an address"
     if client is None:
@@ -138,11 +139,10 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
     yield Condition(when_known(addresses, bool), cause)
     if isinstance(addresses, Unknown) or not addresses:
         return
-    interfaces = facts.network.rdma
-    if isinstance(interfaces, Unknown):
-        yield Condition(interfaces)
+    adapters = listed_adapters(facts, client, mount)
+    if isinstance(adapters, Unknown):
+        yield Condition(adapters)
         return
-    adapters = [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
     shown = ", ".join(addresses)
     what = f"no RDMA adapter of this host has an address that cufile.json lists: {shown}"
     cause = Cause("rdma.foreign-addresses", what, fix, quote.with_source(CUFILE, [shown]), reference.PARAMETERS)
@@ -156,8 +156,25 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
         yield Condition(any(entry.active for entry in adapters), cause)
 
 
-def _addresses_of(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Maybe[Tuple[str, ...]]:
-    """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list."""
+def listed_adapters(
+    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
+) -> Maybe[List[RdmaInterface]]:
+    """The interfaces that have an address of :func:`listed_addresses`."""
+    addresses, interfaces = listed_addresses(facts, client, mount), facts.network.rdma
+    if isinstance(addresses, Unknown):
+        return addresses
+    if isinstance(interfaces, Unknown):
+        return interfaces
+    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+
+
+def listed_addresses(
+    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
+) -> Maybe[Tuple[str, ...]]:
+    """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list.
+
+    Without a mount, all addresses of the client's lists; without a client, those of every list.
+    """
     config = facts.cufile.config
     if isinstance(config, Unknown):
         return config
