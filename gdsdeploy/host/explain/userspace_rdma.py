@@ -13,7 +13,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.network import RdmaInterface
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from ..gdscheck import Report, Row
+from ..gdscheck import Row
 from ..paths import CUFILE
 from . import mechanisms, nvidia_fs, quote, reference
 from .cause import DMABUF, NVIDIA_FS, PEERMEM, Cause, Condition, distinct, weigh
@@ -85,10 +85,8 @@ def path_name(facts: HostFacts) -> str:
 
 def row_of(facts: HostFacts, label: str) -> Optional[Row]:
     """The row of libcufile itself; None where there is none, or where no GPU was there for it to count."""
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
     has_gpu = not isinstance(facts.pci.gpus, Unknown) and bool(facts.pci.gpus)
-    row = report.storage.get(label) if has_gpu and isinstance(report, Report) else None
+    row = facts.gdscheck.row(label) if has_gpu else None
     # Rows of a report that isn't whole claim nothing.
     return row if row is not None and row.supported is not None else None
 
@@ -99,9 +97,8 @@ def _is_direct(row: Row) -> bool:
 
 def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
     what = f"libcufile reports {client.row}: {row.value}, but {ours}"
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
-    rows = report.rdma if isinstance(report, Report) else {}
+    report = facts.gdscheck.best
+    rows = report.rdma if report is not None else {}
     evidence = quote.with_source("libcufile", [f"{client.row}: {row.value}", *(f"{k}: {v}" for k, v in rows.items())])
     fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
     cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
@@ -129,10 +126,10 @@ def _memory(facts: HostFacts) -> Iterator[Condition]:
 def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
     """An adapter that cufile.json names by an address, and that has a link."""
     addresses = listed_addresses(facts, client, mount)
-    names = "properties.rdma_dev_addr_list" + (f" or fs.{client.section}.{LIST}" if client else "")
-    what = f"cufile.json names no RDMA adapter: neither {names} nor a mount table has an address"
-    if client is None:
-        what = "cufile.json names no RDMA adapter: no list and no mount table has an address"
+    what = "cufile.json names no RDMA adapter: no list and no mount table has an address"
+    if client is not None:
+        lists = f"properties.{LIST} or fs.{client.section}.{LIST}"
+        what = f"cufile.json names no RDMA adapter: neither {lists} nor a mount table has an address"
     fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
     cause = Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
