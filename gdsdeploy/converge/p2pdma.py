@@ -33,9 +33,9 @@ def driver_options(profile: Profile) -> dict[str, str]:
 def _completed(text: str, profile: Profile) -> str:
     """A key that the fleet file sets keeps its value."""
     needed = {**WORDS, **(BEFORE_HOPPER if profile.gpu in ("ampere", "ada") else {})}
-    present = registry(text.strip('"'))
-    missing = [f"{key}={value};" for key, value in needed.items() if key.lower() not in present]
+    own = text.strip('"')
+    missing = [f"{key}={value};" for key, value in needed.items() if key.lower() not in registry(own)]
     if not missing:
         return text
-    own = text.strip('"').rstrip(";")
+    own = own.rstrip(";")
     return (own + ";" if own else "") + "".join(missing)

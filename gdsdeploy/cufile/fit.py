@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdsdeploy.cufile.model import ALLOW_COMPAT, BUFFER, CACHE, SLAB_COUNTS, SLAB_SIZES, Release, get, keys
+from gdsdeploy.cufile.model import ALLOW_COMPAT, BATCH, BUFFER, CACHE, SLAB_COUNTS, SLAB_SIZES, Release, get, keys
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.explain import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, Unknown
@@ -191,12 +191,16 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     release_keys = keys(release)
     if get(profile.cufile, _PINNED) is None:
         yield _PINNED, smallest, source
-    cache, buffer = (get(profile.cufile, name) or release_keys[name].default_for(release) for name in (CACHE, BUFFER))
+    cache, buffer, batch = (
+        get(profile.cufile, name) or release_keys[name].default_for(release) for name in (CACHE, BUFFER, BATCH)
+    )
     share = smallest // _CACHE_SHARE // 64 * 64
     if isinstance(cache, int) and cache > share >= 64 and get(profile.cufile, CACHE) is None:
         yield CACHE, share, f"a quarter of the {source}"
-        if isinstance(buffer, int) and buffer > share and get(profile.cufile, BUFFER) is None:
-            yield BUFFER, share, f"all of max_device_cache_size_kb, for the {source}"
+        # Below 64 KiB there is no size: a smaller window holds fewer buffers than one batch has requests.
+        each = max(share // batch // 64 * 64, 64) if isinstance(batch, int) else share
+        if isinstance(buffer, int) and buffer > each and get(profile.cufile, BUFFER) is None:
+            yield BUFFER, each, f"max_device_cache_size_kb for {batch} requests of a batch, for the {source}"
 
 
 def _notes(profile: Profile, host: FitTarget) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Migration:
-    """``problems``: errors of the new text for the target, which the old text has too."""
+    """``problems``: errors of the new text for the target."""
 
     text: str
     changes: tuple[Change, ...]
@@ -81,9 +81,9 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
             edits.append(edit)
         elif change is not None:
             removals.append((parent, member))
-    for change, edit in (*_sizes(document, source), *_storage_key(document, source, target)):
-        changes.append(change)
-        edits.append(edit)
+    additions = [*_sizes(document, source), *_storage_key(document, source, target)]
+    changes += [change for change, _ in additions]
+    edits += [edit for _, edit in additions]
     changes += _defaults(document, source, target)
     text = document.text
     for start, end, replacement in sorted([*edits, *_without(document, removals)], reverse=True):
@@ -133,10 +133,8 @@ def _change_of(
 
 def _other_name(key: Key, target: Release) -> str | None:
     """The name of the same thing in the target."""
-    for other in known_keys().values():
-        if (other.key == key.successor or other.successor == key.key) and other.read_by(target):
-            return other.key
-    return None
+    same = (other for other in known_keys().values() if key.key == other.successor or other.key == key.successor)
+    return next((other.key for other in same if other.read_by(target)), None)
 
 
 def _limit_of(key: Key, node: Node, source: Release, target: Release) -> int | None:

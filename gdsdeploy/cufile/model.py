@@ -40,6 +40,7 @@ GPU_SIZES = "properties.gpu_bounce_buffer_slab_config.slab_size_kb"
 GPU_COUNTS = "properties.gpu_bounce_buffer_slab_config.slab_count"
 BUFFER = "properties.per_buffer_cache_size_kb"
 CACHE = "properties.max_device_cache_size_kb"
+BATCH = "properties.io_batchsize"
 LARGEST = "properties.max_direct_io_size_kb"
 ALLOW_COMPAT = "properties.allow_compat_mode"
 FORCE_COMPAT = "properties.force_compat_mode"
@@ -49,6 +50,9 @@ NVME_P2PDMA = "block.nvme.use_pci_p2pdma"
 
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
+
+#: A name in an address list; it begins with a letter, so that a mistyped address isn't one.
+_INTERFACE = re.compile(r"[A-Za-z][\w.:-]{0,63}", re.ASCII)
 
 _Kind = Literal["bool", "uint", "int", "text", "texts", "uints", "object"]
 _WORDS = {
@@ -88,7 +92,7 @@ class Limits(_Model):
     also: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
     pattern: str | None = None
-    form: Literal["address", "path"] | None = None
+    form: Literal["address", "address or interface", "path"] | None = None
 
 
 class Key(_Model):
@@ -304,11 +308,19 @@ def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
         yield "bad-format", f"must look like {limits.pattern} (found {shown(value)})"
     if limits.form == "path" and not value.startswith("/"):
         yield "bad-format", f"must be an absolute path (found {shown(value)})"
-    if limits.form == "address":
-        try:
-            ipaddress.ip_address(value)
-        except ValueError:
+    if limits.form in {"address", "address or interface"} and not is_address(value):
+        if limits.form == "address":
             yield "bad-format", f"must be an IPv4 or IPv6 address (found {shown(value)})"
+        elif not _INTERFACE.fullmatch(value):
+            yield "bad-format", f"must be an IPv4 or IPv6 address, or an interface's name (found {shown(value)})"
+
+
+def is_address(text: str, *versions: int) -> bool:
+    """Whether ``text`` is an IP address, of one of ``versions`` if there are any."""
+    try:
+        return ipaddress.ip_address(text).version in (versions or (4, 6))
+    except ValueError:
+        return False
 
 
 def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:

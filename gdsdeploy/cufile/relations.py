@@ -6,18 +6,16 @@ cufile.json, and from the documentation of NVIDIA's gds-diag.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gdsdeploy.cufile import model
-from gdsdeploy.cufile.model import BUFFER, CACHE, FORCE_COMPAT, GPU_SIZES, LARGEST, Release
+from gdsdeploy.cufile.model import BATCH, BUFFER, CACHE, FORCE_COMPAT, GPU_SIZES, LARGEST, Release
 from gdsdeploy.host.libcufile import p2pdma
 
 _ROUTING = "properties.rdma_dynamic_routing"
-_BATCH = "properties.io_batchsize"
 _ADDRESSES = re.compile(r".*\.(rdma_dev_addr_list|mount_table)")
 _LIST, _TABLE = ".rdma_dev_addr_list", ".mount_table"
 
@@ -100,20 +98,13 @@ def _two_lists(name: str, settings: Settings) -> bool:
 
 
 def _has_ipv6(name: str, settings: Settings) -> bool:
-    return any(_is_ipv6(address) for address in settings.addresses(name))
-
-
-def _is_ipv6(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).version == 6
-    except ValueError:
-        return False
+    return any(model.is_address(address, 6) for address in settings.addresses(name))
 
 
 def _small_cache(name: str, settings: Settings) -> bool:
     """Reported once, at the first of the keys that the file sets.  Slabs (from 1.17 on) replace both sizes."""
-    first = next(one for one in settings.values if one in {CACHE, BUFFER, _BATCH})
-    cache, buffer, batch = (settings.effective(one) for one in (CACHE, BUFFER, _BATCH))
+    first = next(one for one in settings.values if one in {CACHE, BUFFER, BATCH})
+    cache, buffer, batch = (settings.effective(one) for one in (CACHE, BUFFER, BATCH))
     if name != first or GPU_SIZES in settings.values or any(type(one) is not int for one in (cache, buffer, batch)):
         return False
     return bool(cache < buffer * batch)
@@ -172,7 +163,7 @@ RULES = (
     ),
     Rule(
         "small-cache",
-        re.compile("|".join(map(re.escape, (CACHE, BUFFER, _BATCH)))),
+        re.compile("|".join(map(re.escape, (CACHE, BUFFER, BATCH)))),
         _small_cache,
         "max_device_cache_size_kb holds fewer bounce buffers of per_buffer_cache_size_kb than io_batchsize",
     ),

@@ -1,6 +1,6 @@
 """The support matrix: filesystem, mode, release of libcufile, kernel and class of GPU → the path and what it needs.
 
-It has no table of its own: it runs explain's rules on an ideal host (``ideal_host.py``), and takes parts of that away.
+It needs no table: it runs explain's rules on an ideal host (``ideal_host.py``), and takes parts of that away.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def matrix(
     for what, version, first in (("release of libcufile", libcufile, RELEASES[0]), ("kernel", kernel, KERNELS[0])):
         if version and numbers(version) < numbers(first):
             raise UnknownNameError(f"{version!r} isn't a {what}", hint=f"Give its number, from {first} on")
-    latest = replace(LATEST, libcufile=libcufile or LATEST.libcufile, kernel=kernel or LATEST.kernel)
-    latest = replace(latest, gpu=gpu or LATEST.gpu)
+    versions = {"libcufile": libcufile, "kernel": kernel, "gpu": gpu}
+    latest = replace(LATEST, **{name: value for name, value in versions.items() if value})
     names = (filesystem,) if filesystem else filesystems()
     modes = (mode,) if mode else MODES
     return tuple(row for name in names for row in _rows(replace(latest, filesystem=name), modes, all_rows=bool(mode)))
@@ -88,11 +88,11 @@ def _rows(query: Query, modes: tuple[str, ...], *, all_rows: bool) -> Iterator[S
     """Without ``all_rows`` only modes that some release has; one row where no rule decides which those are."""
     rows = [_row(replace(query, mode=mode)) for mode in modes]
     direct = [row for row in rows if row.mode != COMPAT]
-    if not all_rows and direct and not any(row.kernel for row in direct):
-        rows = [replace(row, mode=UNDECIDED) for row in direct[:1] if row.libcufile] + rows[len(direct) :]
-        yield from rows
-    else:
+    if all_rows or not direct or any(row.kernel for row in direct):
         yield from (row for row in rows if all_rows or row.kernel)
+    else:
+        yield from (replace(row, mode=UNDECIDED) for row in direct[:1] if row.libcufile)
+        yield from rows[len(direct) :]
 
 
 def _check(what: str, name: str, names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Tuple
 
+from ..explain import userspace_rdma
 from ..facts import HostFacts, require
 from ..facts.effective import given_keys
 from ..model.expectation import Expectation
@@ -47,6 +48,10 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
         return not_applicable(NOT_ASKED)
     config = require(facts.cufile.config)
     listed = list(_listed(config)) if config is not None else []
+    without = _without_addresses(facts, expectation)
+    if without:
+        hint = f"Set properties.{LIST}: the profile's `fit` does it for each host"
+        return failed("no address of an RDMA adapter is listed for {}".format(", ".join(without)), hint)
     if not listed:
         return not_applicable("no list has an address: libcufile chooses the adapters")
     own = {entry.address: f"{i.device} on {i.interface}" for i in require(facts.network.rdma) for entry in i.addresses}
@@ -58,10 +63,18 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     return passed("{} as listed".format(", ".join(dict.fromkeys(own[address] for _, address in listed))))
 
 
-def listed_addresses(facts: HostFacts) -> List[str]:
-    """The addresses of all lists; none where the configuration isn't known."""
-    config = facts.cufile.config
-    return [address for _, address in _listed(config)] if isinstance(config, Mapping) else []
+def _without_addresses(facts: HostFacts, expectation: Expectation) -> List[str]:
+    """Mounts that take a direct path only with an address, and have none; Spectrum Scale can also use nvidia-fs."""
+    mounts = require(facts.storage.mounts)
+    clients = [(mount, userspace_rdma.CLIENTS.get(mount.filesystem)) for mount in mounts.values()]
+    return [
+        f"{mount.mount_point} ({mount.filesystem})"
+        for mount, client in clients
+        if client is not None
+        and expectation.mode != "compat"
+        and not (client.hooks and expectation.mode == "nvidia-fs")
+        and userspace_rdma.listed_addresses(facts, client, mount) == ()
+    ]
 
 
 def _listed(config: Mapping[str, object]) -> Iterator[Tuple[str, str]]:

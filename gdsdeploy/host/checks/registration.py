@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from ..explain import userspace_rdma
 from ..facts import HostFacts, Unknown, require
 from ..model.expectation import Expectation
-from .network import NOT_ASKED, listed_addresses
+from .network import NOT_ASKED
 from .registry import Answer, check, failed, not_applicable, passed, unknown
 
 UNTRIED_HINT = "Validate this host: gdsdeploy validate tries it; evidence that was collected by hand has no such trial"
@@ -44,10 +45,10 @@ def registration(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _in_use(facts: HostFacts) -> List[str]:
     """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
-    interfaces = facts.network.rdma if isinstance(facts.network.rdma, tuple) else ()
-    listed = listed_addresses(facts)
-    named = [i.device for i in interfaces if any(entry.address in listed for entry in i.addresses)]
-    return list(dict.fromkeys(named or [i.device for i in interfaces if i.active]))
+    listed = userspace_rdma.listed_adapters(facts)
+    active = [entry for entry in facts.network.rdma if entry.active] if isinstance(facts.network.rdma, tuple) else []
+    used = listed if isinstance(listed, list) and listed else active
+    return list(dict.fromkeys(entry.device for entry in used))
 
 
 def _hint(rdma: str) -> str:

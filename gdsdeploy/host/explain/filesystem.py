@@ -9,7 +9,6 @@ from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from ..gdscheck import Report
 from . import blocks, config, quote, reference, registration
 from .cause import NVIDIA_FS, Cause, Condition, numbers
 from .rules import DIRECT, NOTES, USABLE, rule
@@ -25,7 +24,7 @@ NETWORK = {
     "mmfs": "mmfslinux",
     "scatefs": "scatefs",
 }
-LOCAL = ("ext4", "xfs")
+LOCAL = blocks.LOCAL
 #: Read directly by libcufile's own RDMA (userspace_rdma.py), and through P2PDMA only (p2pdma.py).
 USERSPACE, P2PDMA_ONLY = ("wekafs",), ("virtiofs",)
 #: No document says what its direct path needs.
@@ -108,9 +107,7 @@ def _has_path(facts: HostFacts, name: str) -> Condition:
 
 def _panfs(facts: HostFacts) -> Condition:
     """Only libcufile's own row tells, and no document says what it needs."""
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
-    row = report.storage.get("PanFS") if isinstance(report, Report) else None
+    row = facts.gdscheck.row("PanFS")
     shown = f"; libcufile reports PanFS: {row.value}" if row is not None else ""
     return Condition(Unknown(f"what panfs needs for its direct path isn't documented{shown}"))
 

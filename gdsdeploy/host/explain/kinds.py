@@ -8,7 +8,6 @@ from typing import Iterator, List, Sequence, Tuple
 from ..facts import HostFacts, Maybe, Unknown, storage
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from ..gdscheck import Report
 from ..gdscheck.grammar import SINCE
 from . import config, nvidia_fs, p2pdma_keys, path, userspace_rdma
 from .blocks import stack
@@ -75,9 +74,7 @@ def _labels(facts: HostFacts) -> Iterator[str]:
 
 
 def _row(facts: HostFacts, label: str) -> str:
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
-    row = report.storage.get(label) if isinstance(report, Report) else None
+    row = facts.gdscheck.row(label)
     return row.value if row is not None else ""
 
 
@@ -93,8 +90,7 @@ def _has(facts: HostFacts, label: str) -> Maybe[bool]:
             return True
         return next((transport for transport in transports if isinstance(transport, Unknown)), False)
     types = {name for name, module in NETWORK.items() if module == driver and (name == FSX) == (label == "FSx Lustre")}
-    name = FILESYSTEMS.get(label, "")
-    types |= {name for name, client in CLIENTS.items() if client.row == label} | {name}
+    types |= {name for name, client in CLIENTS.items() if client.row == label} | {FILESYSTEMS.get(label, "")}
     return when_known(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
 
 

@@ -49,11 +49,10 @@ class Choice:
 
 def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
     """Every mechanism of NVIDIA, and those of other vendors that the host has."""
-    p2p, others = facts.p2p, facts.p2p.exporters
+    p2p = facts.p2p
     pci_p2pdma = when_known(facts.kernel.option("PCI_P2PDMA"), lambda value: value == "y")
     peerdirect_present = when_known(p2p.peer_memory, lambda symbol: symbol is not None)
     dmabuf_present = when_known(p2p.rdma_dmabuf, lambda symbol: symbol is not None)
-    why = ("cuFile moves data to NVIDIA's GPUs only",)
     return (
         _mechanism(
             NVIDIA_FS, "nvidia-fs: storage drivers with hooks", facts.nvidia_fs.module.loaded, _nvidia_fs(facts)
@@ -63,8 +62,15 @@ def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
         _mechanism(DMABUF, "DMA-BUF", dmabuf_present, dmabuf(facts)),
         _mechanism(HMM, "HMM device memory", _option(facts, "DEVICE_PRIVATE"), _hmm(facts)),
         *(
-            Mechanism(name, EXPORTERS[name], True, False, why, ("/proc/modules: " + name,))
-            for name in (others if isinstance(others, tuple) else ())
+            Mechanism(
+                name,
+                EXPORTERS[name],
+                True,
+                False,
+                ("cuFile moves data to NVIDIA's GPUs only",),
+                ("/proc/modules: " + name,),
+            )
+            for name in (p2p.exporters if isinstance(p2p.exporters, tuple) else ())
         ),
     )
 

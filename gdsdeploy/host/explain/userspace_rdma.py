@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
+from ..facts.network import RdmaInterface
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from ..gdscheck import Report, Row
+from ..gdscheck import Row
 from ..paths import CUFILE
 from . import mechanisms, nvidia_fs, quote, reference
 from .cause import DMABUF, NVIDIA_FS, PEERMEM, Cause, Condition, distinct, weigh
@@ -101,10 +102,8 @@ def peer_type(facts: HostFacts) -> Maybe[str]:
 
 def row_of(facts: HostFacts, label: str) -> Optional[Row]:
     """The row of libcufile itself; None where there is none, or where no GPU was there for it to count."""
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
     has_gpu = not isinstance(facts.pci.gpus, Unknown) and bool(facts.pci.gpus)
-    row = report.storage.get(label) if has_gpu and isinstance(report, Report) else None
+    row = facts.gdscheck.row(label) if has_gpu else None
     # Rows of a report that isn't whole claim nothing.
     return row if row is not None and row.supported is not None else None
 
@@ -115,9 +114,8 @@ def _is_direct(row: Row) -> bool:
 
 def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
     what = f"libcufile reports {client.row}: {row.value}, but {ours}"
-    logged = facts.gdscheck.logged
-    report = logged if isinstance(logged, Report) else facts.gdscheck.report
-    rows = report.rdma if isinstance(report, Report) else {}
+    report = facts.gdscheck.best
+    rows = report.rdma if report is not None else {}
     evidence = quote.with_source("libcufile", [f"{client.row}: {row.value}", *(f"{k}: {v}" for k, v in rows.items())])
     fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
     cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
@@ -147,22 +145,21 @@ def memory(facts: HostFacts) -> Iterator[Condition]:
 
 def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Iterator[Condition]:
     """An adapter that cufile.json names by an address, and that has a link."""
-    addresses = _addresses_of(facts, client, mount)
-    names = "properties.rdma_dev_addr_list" + (f" or fs.{client.section}.{LIST}" if client else "")
-    what = f"cufile.json names no RDMA adapter: neither {names} nor a mount table has an address"
-    if client is None:
-        what = "cufile.json names no RDMA adapter: no list and no mount table has an address"
+    addresses = listed_addresses(facts, client, mount)
+    what = "cufile.json names no RDMA adapter: no list and no mount table has an address"
+    if client is not None:
+        lists = f"properties.{LIST} or fs.{client.section}.{LIST}"
+        what = f"cufile.json names no RDMA adapter: neither {lists} nor a mount table has an address"
     fix = f"set properties.{LIST} to the addresses of the adapters; the profile's `fit` does this for each host"
     evidence = quote.setting(facts, "properties", LIST) or (f"{CUFILE}: there is no such file",)
     cause = Cause("rdma.no-addresses", what, fix, evidence, reference.PARAMETERS)
     yield Condition(when_known(addresses, bool), cause)
     if isinstance(addresses, Unknown) or not addresses:
         return
-    interfaces = facts.network.rdma
-    if isinstance(interfaces, Unknown):
-        yield Condition(interfaces)
+    adapters = listed_adapters(facts, client, mount)
+    if isinstance(adapters, Unknown):
+        yield Condition(adapters)
         return
-    adapters = [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
     shown = ", ".join(addresses)
     what = f"no RDMA adapter of this host has an address that cufile.json lists: {shown}"
     cause = Cause("rdma.foreign-addresses", what, fix, quote.with_source(CUFILE, [shown]), reference.PARAMETERS)
@@ -176,8 +173,25 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
         yield Condition(any(entry.active for entry in adapters), cause)
 
 
-def _addresses_of(facts: HostFacts, client: Optional[Client], mount: Optional[Mount]) -> Maybe[Tuple[str, ...]]:
-    """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list."""
+def listed_adapters(
+    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
+) -> Maybe[List[RdmaInterface]]:
+    """The interfaces that have an address of :func:`listed_addresses`."""
+    addresses, interfaces = listed_addresses(facts, client, mount), facts.network.rdma
+    if isinstance(addresses, Unknown):
+        return addresses
+    if isinstance(interfaces, Unknown):
+        return interfaces
+    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+
+
+def listed_addresses(
+    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
+) -> Maybe[Tuple[str, ...]]:
+    """The addresses for a mount: of its row in the mount table, else its filesystem's list, else the general list.
+
+    Without a mount, all addresses of the client's lists; without a client, those of every list.
+    """
     config = facts.cufile.config
     if isinstance(config, Unknown):
         return config

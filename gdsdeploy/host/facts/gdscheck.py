@@ -21,10 +21,15 @@ class GdscheckFacts:
     #: the same rows as libcufile logged them when its driver was opened; None: it stopped before it logged them
     logged: Maybe[Optional[gdscheck.Report]]
 
-    def row(self, label: str) -> Optional[gdscheck.Row]:
-        """The library's own row about a kind of storage, from its log, else from gdscheck; None: there is none."""
+    @property
+    def best(self) -> Optional[gdscheck.Report]:
+        """The rows from the library's log, else from gdscheck; None: there are none."""
         report = self.logged if isinstance(self.logged, gdscheck.Report) else self.report
-        return report.storage.get(label) if isinstance(report, gdscheck.Report) else None
+        return report if isinstance(report, gdscheck.Report) else None
+
+    def row(self, label: str) -> Optional[gdscheck.Row]:
+        """The library's own row about a kind of storage; None: there is none."""
+        return self.best.storage.get(label) if self.best is not None else None
 
 
 def gdscheck_facts(document: Document) -> GdscheckFacts:

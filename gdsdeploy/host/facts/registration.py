@@ -55,8 +55,7 @@ def registrations(document: Document) -> Maybe[Tuple[Registration, ...]]:
 
 
 def _names(records: List[Dict[str, Any]], kind: str) -> Optional[List[str]]:
-    event = next((event for event in records if event.get("event") == kind), {})
-    names = event.get(kind)
+    names = _event(records, kind).get(kind)
     return [str(name) for name in names] if isinstance(names, list) else None
 
 

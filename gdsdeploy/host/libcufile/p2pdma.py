@@ -1,6 +1,6 @@
 """Keys of cufile.json that enable PCI P2PDMA.
 
-``properties.use_pci_p2pdma`` enables the mode.  From 1.16 on, each kind of storage also has a key of its own, which is
+``properties.use_pci_p2pdma`` enables the mode.  From 1.16 on, each kind of storage also has a separate key, which is
 false by default: without it that storage stays in compat mode.  The table is ``data/p2pdma_keys.json``, from the keys
 that libcufile 1.4 to 1.20 read.
 """

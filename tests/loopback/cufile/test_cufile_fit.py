@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy.cufile.check import check
 from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.fit import FitTarget, Fitted, fit
 from gdsdeploy.cufile.model import get
@@ -113,8 +115,10 @@ def test_pools_fit_bar1() -> None:
     values = fitted(host(bar1=256), profile()).values
     assert values["properties.max_device_pinned_mem_size_kb"] == 256 << 10
     assert values["properties.max_device_cache_size_kb"] == 64 << 10
-    assert "properties.per_buffer_cache_size_kb" not in values
-    assert fitted(host(bar1=2), profile()).values["properties.per_buffer_cache_size_kb"] == 512
+    assert values["properties.per_buffer_cache_size_kb"] == 512, "the cache holds a batch of 128 requests"
+    nested = {"properties": {name.partition(".")[2]: value for name, value in values.items() if "cache" in name}}
+    assert [finding.id for finding in check(json.dumps(nested).encode(), (1, 20)).findings] == []
+    assert fitted(host(bar1=2), profile()).values["properties.per_buffer_cache_size_kb"] == 64
     large = fitted(host(), profile()).values
     assert large["properties.max_device_pinned_mem_size_kb"] == 128 << 20
     assert "properties.max_device_cache_size_kb" not in large

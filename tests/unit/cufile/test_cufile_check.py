@@ -56,7 +56,11 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
         ("1.20", '{"properties": {"max_direct_io_size_kb": 2000}}', False,
          ["1:42 error not-a-multiple properties.max_direct_io_size_kb"]),
         ("1.20", '{"logging": {"level": "LOUD"}}', True, ["1:23 error unknown-word logging.level"]),
-        ("1.20", '{"properties": {"rdma_dev_addr_list": ["x"]}}', True,
+        ("1.15", '{"properties": {"rdma_dev_addr_list": ["ens1"]}}', True,
+         ["1:39 error bad-format properties.rdma_dev_addr_list"]),
+        # The library has a mode for names of interfaces from 1.16 on.
+        ("1.16", '{"properties": {"rdma_dev_addr_list": ["ens1", "mlx5_0"]}}', True, []),
+        ("1.20", '{"properties": {"rdma_dev_addr_list": ["192.0.2.300"]}}', True,
          ["1:39 error bad-format properties.rdma_dev_addr_list"]),
         ("1.4", '{"properties": {"posix_pool_slab_size_kb": [4]}}', False,
          ["1:44 error list-lengths properties.posix_pool_slab_size_kb"]),

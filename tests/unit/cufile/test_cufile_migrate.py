@@ -152,7 +152,9 @@ def test_what_was_right_is_right_for_the_target(seed: int, source: tuple[int, in
     if not judge(text, source).accepted or check(text, source).errors:
         return
     moved = migrate(text, source, target)
-    assert moved.problems == ()
+    # Names of interfaces can't be moved to a release that reads addresses only.
+    names = source >= (1, 16) > target
+    assert [one for one in moved.problems if not (names and one.key.endswith(".rdma_dev_addr_list"))] == []
     assert judge(moved.text.encode("utf-8", "surrogateescape"), target).accepted
     again = migrate(moved.text.encode("utf-8", "surrogateescape"), target, target)
     assert [one for one in again.changes if one.kind != "default"] == []

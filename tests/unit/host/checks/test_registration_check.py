@@ -12,6 +12,8 @@ import pytest
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.test_topology_checks import EXPECTATION, GPU, H100, Document, judge
+from tests.unit.host.explain.test_explain_rdma import settings, with_rdma
+from tests.unit.rdma_host import information
 
 PEERMEM, DMABUF = replace(EXPECTATION, rdma="peermem"), replace(EXPECTATION, rdma="dmabuf")
 IDENT = "rdma.registration"
@@ -102,3 +104,21 @@ def test_without_hardware_nothing_is_asked() -> None:
     document["listings"]["/sys/class/infiniband"] = []
     assert judge(document, IDENT, DMABUF).found == "not proven: this host has no RDMA adapter"
     assert judge(host(GOOD), IDENT, EXPECTATION).found == "not needed: the fleet asks for no RDMA"
+
+
+@pytest.mark.parametrize(("listed", "verdict"), [(["192.0.2.9"], PASS), (["192.0.2.1"], FAIL), ([], FAIL)])
+def test_adapters_that_cufile_json_lists_count(listed: list[str], verdict: str) -> None:
+    document = with_rdma()
+    settings(addresses=listed)(document)
+    folder = "/sys/class/infiniband/mlx5_1"
+    document["listings"]["/sys/class/infiniband"].append("mlx5_1")
+    document["listings"] |= {folder + "/device/net": ["ens2"], folder + "/ports": ["1"]}
+    document["links"][folder + "/device"] = "../../../0000:00:03.0"
+    document["files"][folder + "/ports/1/state"] = "4: ACTIVE\n"
+    run = document["commands"]["ip-address"]
+    rows = [*json.loads(run["stdout"]), {"ifname": "ens2", "addr_info": [information("192.0.2.9/24")]}]
+    run["stdout"] = json.dumps(rows)
+    start = [event("start"), event("gpus", gpus=[GPU]), event("adapters", adapters=["mlx5_0", "mlx5_1"])]
+    results = [outcome("dmabuf", False, errno="EFAULT"), {**outcome("dmabuf", True), "adapter": "mlx5_1"}]
+    document["commands"]["rdma-registration"] = host([*start, *results])["commands"]["rdma-registration"]
+    assert judge(document, IDENT, DMABUF).verdict == verdict
