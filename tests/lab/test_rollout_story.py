@@ -72,8 +72,9 @@ class Fleet:
     lab: Lab
     old: Lock
     new: Lock
-    #: what the preflight of the new stack found, by profile
-    tried: Mapping[str, Mapping[str, Any]]
+    #: what a rollout to the new stack would do, before and after the builder had built its modules
+    before_build: Mapping[str, Any]
+    after_build: Mapping[str, Any]
 
     @property
     def path(self) -> Path:
@@ -117,7 +118,8 @@ class Fleet:
 
 
 def outcomes(document: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: host["outcome"] for name, host in document["hosts"].items()}
+    """Of the hosts with work; the builder has none."""
+    return {name: document["hosts"][name]["outcome"] for name in (*NODES, *MACHINES)}
 
 
 def words(document: Mapping[str, Any], *names: str) -> str:
@@ -152,10 +154,18 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             new = lock(lab.fleet_path)
             for kernel in standin.locked_kernels(lab):
                 standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
-            document = gdsdeploy("kmod", "preflight", lab.fleet_path, "--mode", "full", "--again", "--json").stdout
-            yield Fleet(lab, old, new, {cell["profile"]: cell for cell in json.loads(document)["cells"]})
+            before = dry_run(lab, status=50)
+            gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
+            yield Fleet(lab, old, new, before, dry_run(lab, status=0))
         finally:
             labs.down(lab)
+
+
+def dry_run(lab: Lab, *, status: int) -> dict[str, Any]:
+    """What a rollout would do, and why it can't begin."""
+    shown = gdsdeploy("rollout", "start", lab.fleet_path, "--dry-run", "--json", status=status).stdout
+    document: dict[str, Any] = json.loads(shown)
+    return document
 
 
 def own_builds(folder: Path) -> Path:
@@ -224,15 +234,17 @@ def test_all_have_the_old_stack(upgraded: Fleet) -> None:
     assert new.kernel.release != old.kernel.release
 
 
-def test_the_new_stack_was_tried_beforehand(upgraded: Fleet) -> None:
-    """The real driver and nvidia-fs of Debian 13, in a root of the controller's."""
-    assert set(upgraded.tried) == {"vm", "node"}
-    for cell in upgraded.tried.values():
-        assert (cell["kernel"], cell["driver"]) == (upgraded.new.targets["vm"].kernel.release, "550.163.01")
-        assert (cell["builds"], cell["loads"], cell["nvidia_fs"]) == ("yes", "yes", "2.19.7")
-        modules = {module["module"]: module["builds"] for module in cell["modules"]}
-        assert {"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_fs"} <= set(modules)
-        assert set(modules.values()) == {"yes"}
+def test_a_rollout_needs_modules_that_a_builder_has_built_or_a_preflight(upgraded: Fleet) -> None:
+    """The builder compiles the real driver and nvidia-fs once, before any host is out of work."""
+    for document, builders in ((upgraded.before_build, []), (upgraded.after_build, ["build1"])):
+        stacks = {stack["profile"]: stack for stack in document["preflights"]}
+        assert set(stacks) == {"vm", "node"}
+        for stack in stacks.values():
+            assert (stack["kernel"], stack["driver"]) == (upgraded.new.targets["vm"].kernel.release, "550.163.01")
+            assert (stack["builders"], stack["ok"], stack["mode"]) == (builders, bool(builders), None)
+    refused = "\n".join(reason["text"] for reason in upgraded.before_build["refused"])
+    assert refused.count("was never tried") == 2, refused
+    assert upgraded.after_build["refused"] == []
 
 
 def test_a_fault_in_the_canary_touches_nothing_else(upgraded: Fleet) -> None:

@@ -27,8 +27,7 @@ def repositories(archive: Archive, stack: str) -> dict[str, Any]:
 def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fleet of ``lab`` for ``stack`` ("old" or "new"); without a lab one host of each profile, to lock from.
 
-    VM hosts and nodes have different profiles, for nodes have no kernel of their own.  The builder of the older stack
-    serves both; the newer one's modules are built by the first node, which is the first to get it.
+    VM hosts and nodes have different profiles, for nodes have no kernel of their own.  One builder serves both.
     """
     pins = _OLD if stack == "old" else _NEW
     common = {"os": "debian-13", "repositories": ["debian"], **pins}
@@ -56,12 +55,9 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
             }
     used = sorted({host["profile"] for host in value["hosts"].values()})
     value["profiles"] = {name: value["profiles"][name] for name in used}
-    if stack == "old":
-        builder = lab.group("light")[0]
-        value["builders"] = {builder.name: {"profile": used[0], "address": "127.0.0.1", "port": builder.port}}
-        value["profiles"][used[0]]["builder"] = builder.name
-    else:
-        value["hosts"][lab.group("node")[0].name]["modules"] = "build"
+    builder = lab.group("light")[0]
+    value["builders"] = {builder.name: {"profile": used[0], "address": "127.0.0.1", "port": builder.port}}
+    value["profiles"][used[0]]["builder"] = builder.name
     if rollout is not None:
         value["rollout"] = dict(rollout)
     return value

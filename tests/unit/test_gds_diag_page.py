@@ -77,6 +77,7 @@ MADE_IN = {
         HOST / "explain" / "test_explain_rdma.py",
         'for cause in result.suspects] == ["cufile.other-row"]',
     ),
+    "cufile.no-rdma-library": (HOST / "explain" / "test_explain_rdma.py", 'cause.id == "cufile.no-rdma-library"'),
     "gpu.present": (HOST / "checks" / "test_hardware_checks.py", "gpu.present"),
 }
 FAILING = {name.partition(":")[0] for _, names in FAULTS.values() for name in names}

@@ -27,6 +27,8 @@ PEER_TYPES = {"nvidia_peermem": PEERMEM, "dmabuf": DMABUF}
 VARIABLE = "CUFILE_DMABUF_ENABLE"
 #: Words of libcufile's row that mean a direct path for such a filesystem; 1.15 and older say "Supported".
 TOKENS = ("dmabuf", "nvidia_peermem", "nvfs")
+#: libcufile's row about the library that does its RDMA, and how it begins where that isn't loaded.
+LIBRARY_ROW, NOT_LOADED, LIBRARY = "rdma library", "Not Loaded", "libcufile_rdma.so"
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,18 @@ def _is_direct(row: Row) -> bool:
 
 
 def _doubt(facts: HostFacts, client: Client, row: Row, ours: str) -> Condition:
-    what = f"libcufile reports {client.row}: {row.value}, but {ours}"
+    reported = f"libcufile reports {client.row}: {row.value}"
     report = facts.gdscheck.best
     rows = report.rdma if report is not None else {}
     evidence = quote.with_source("libcufile", [f"{client.row}: {row.value}", *(f"{k}: {v}" for k, v in rows.items())])
-    fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
-    cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
+    if not _is_direct(row) and rows.get(LIBRARY_ROW, "").startswith(NOT_LOADED):
+        what = f"{reported}; it didn't load {LIBRARY}, which moves the data by RDMA"
+        fix = f"install {LIBRARY} of libcufile's own release, and the libraries that ldd reports as not found for it"
+        cause = Cause("cufile.no-rdma-library", what, fix, evidence, reference.USERSPACE_RDMA)
+    else:
+        what = f"{reported}, but {ours}"
+        fix = "compare both: the lines of libcufile below Userspace RDMA say what it found; gdscheck -p prints them"
+        cause = Cause("cufile.other-row", what, fix, evidence, reference.USERSPACE_RDMA)
     return Condition(Unknown(what), cause, suspect=True)
 
 

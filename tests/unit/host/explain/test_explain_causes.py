@@ -808,6 +808,7 @@ def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> No
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
     ids = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
     elsewhere = {"MODULE.stub"}  # of the kinds of storage: see test_explain_document.py
-    elsewhere |= {"filesystem.newer-library", "filesystem.p2pdma-only", "cufile.other-row"} | RDMA_FAULTS
+    elsewhere |= {"filesystem.newer-library", "filesystem.p2pdma-only", "cufile.other-row"}
+    elsewhere |= {"cufile.no-rdma-library"} | RDMA_FAULTS
     advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
     assert documented == ids | elsewhere | advice

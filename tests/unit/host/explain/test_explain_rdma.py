@@ -94,6 +94,7 @@ def with_rdma(filesystem: str = "wekafs", by: str = "dmabuf") -> Document:
     excerpt["lines"] += [CORE, ADAPTER, PEER_MEMORY]
     mountinfo(" ext4 ", f" {filesystem} ")(document)
     settings()(document)
+    row("--rdma library", "Loaded (libcufile_rdma.so)")(document)
     if by == "nvidia_peermem":
         peermem(document)
     for _, _, label in (WEKA, GPFS):
@@ -218,6 +219,15 @@ def test_libcufile_that_reports_no_direct_path_leaves_it_open(filesystem: tuple[
     assert f"libcufile reports {filesystem[2]}: {value}, but the evidence" in result.path.reason
     assert [cause.id for cause in result.suspects] == ["cufile.other-row"]
     assert any("rdma library" in line for line in result.suspects[0].evidence) or len(result.suspects[0].evidence) == 3
+
+
+def test_libcufile_without_its_rdma_library_is_named() -> None:
+    document = with_rdma()
+    row("WekaFS", "compat")(document)
+    row("--rdma library", "Not Loaded (libcufile_rdma.so)")(document)
+    (cause,) = path_at(document).suspects
+    assert cause.id == "cufile.no-rdma-library"
+    assert "rdma library: Not Loaded (libcufile_rdma.so)" in "\n".join(cause.evidence)
 
 
 @pytest.mark.parametrize(
