@@ -12,6 +12,8 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT
+from gdsdeploy.host.explain.p2pdma import LIBRARY
+from gdsdeploy.host.explain.p2pdma_keys import VARIABLE as P2PDMA_VARIABLE
 from gdsdeploy.host.explain.userspace_rdma import VARIABLE
 from tests.cufile.gdschecks import started
 from tests.cufile.libraries import RELEASES
@@ -48,6 +50,10 @@ def test_switches(version: str, value: str) -> None:
         peer_type = "dmabuf" if default else "nvidia_peermem"
         memory = logged(version, VARIABLE, value, rdma_peer_type=peer_type, rdma_dev_addr_list=[])
         assert any("DmaBuf support" in line and "Enabled" in line for line in memory.splitlines()) is expected
+        p2pdma = logged(version, P2PDMA_VARIABLE, value, use_pci_p2pdma=default)
+        has_p2pdma = "properties.use_pci_p2pdma" in p2pdma
+        assert has_p2pdma is (tuple(map(int, version.split(".")[:2])) >= LIBRARY)
+        assert switched(p2pdma, "use_pci_p2pdma") is (expected and has_p2pdma)
         reads_variable = tuple(map(int, version.split(".")[:2])) <= LAST_WITH_ALLOW_COMPAT
         allowed = logged(version, "CUFILE_ALLOW_COMPAT_MODE", value, allow_compat_mode=default)
         assert switched(allowed, "use_compat_mode") is (expected if reads_variable else default)

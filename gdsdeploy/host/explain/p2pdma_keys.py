@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Iterator, Optional
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.environment import Variable
 from ..facts.unknown import when_known
 from ..libcufile import p2pdma
 from ..paths import CUFILE
 from . import quote, reference
 from .cause import Cause, Condition, numbers
 from .config import library
+
+#: The variable that libcufile applies over ``properties.use_pci_p2pdma``, from 1.13 on.
+VARIABLE = "CUFILE_USE_PCIP2PDMA"
 
 
 def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
@@ -38,16 +40,11 @@ def key_of(storage: Optional[str]) -> Optional[p2pdma.StorageKey]:
     return next((row for row in p2pdma.storage_keys() if row.storage == storage), None)
 
 
-def _variable(facts: HostFacts) -> Optional[Variable]:
-    """The variable that has the effect of ``properties.use_pci_p2pdma``; None where it isn't true."""
-    variable = facts.environment.variables.get("CUFILE_USE_PCIP2PDMA")
-    return variable if variable is not None and variable.value == "true" else None
-
-
 def _enabled(facts: HostFacts) -> Maybe[bool]:
-    """The first half: ``properties.use_pci_p2pdma``, or the variable."""
-    if _variable(facts) is not None:
-        return True
+    """The first half: ``properties.use_pci_p2pdma``, or the variable over it."""
+    switch = facts.environment.switch(VARIABLE)
+    if isinstance(switch, bool):
+        return switch
     return when_known(facts.cufile.setting("properties", "use_pci_p2pdma", False), lambda value: value is True)
 
 
@@ -75,9 +72,8 @@ def conditions(facts: HostFacts, storage: str) -> Iterator[Condition]:
     words = " and ".join(name for name, value in halves.items() if value is False)
     what = f"P2PDMA on this storage needs two keys of cufile.json, and {words} isn't true"
     evidence = tuple(f"{CUFILE}: {name} is {_shown(value)}" for name, value in halves.items())
-    variable = _variable(facts)
-    if variable is not None:
-        evidence = (*quote.with_source(variable.place, [variable.line]), evidence[1])
+    if isinstance(facts.environment.switch(VARIABLE), bool):
+        evidence = (*quote.variable(facts.environment.variables[VARIABLE]), evidence[1])
     cause = Cause("cufile.p2pdma-half-set", what, f"set {words} to true", evidence, reference.PARAMETERS)
     if isinstance(older, Unknown):
         yield Condition(older, cause, suspect=bool(words))

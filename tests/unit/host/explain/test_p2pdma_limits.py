@@ -74,6 +74,15 @@ def test_a_variable_is_one_half() -> None:
     assert explained(document).path == "p2pdma"
 
 
+@pytest.mark.parametrize(("value", "path"), [("TRUE", "p2pdma"), ("False", COMPAT), ("1", "p2pdma")])
+def test_a_variable_counts_over_the_file_if_libcufile_takes_its_value(value: str, path: str) -> None:
+    document = hosts.p2p()
+    document["environment"]["CUFILE_USE_PCIP2PDMA"] = value
+    assert explained(document).path == path
+    if path == COMPAT:
+        assert "CUFILE_USE_PCIP2PDMA=False" in explained(document).causes[0].evidence[0]
+
+
 @pytest.mark.parametrize("value", ["yes", 1, None, {"nvme": True}, [], "x"])
 def test_damaged_keys_are_not_set(value: Any) -> None:
     document = hosts.p2p()
