@@ -197,7 +197,7 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Rows:
     share = smallest // _CACHE_SHARE // 64 * 64
     if isinstance(cache, int) and cache > share >= 64 and get(profile.cufile, CACHE) is None:
         yield CACHE, share, f"a quarter of the {source}"
-        # Below 64 KiB there is no size: a smaller window holds fewer buffers than one batch has requests.
+        # 64 KiB is the smallest size, so a very small window holds fewer buffers than a batch has requests.
         each = max(share // batch // 64 * 64, 64) if isinstance(batch, int) else share
         if isinstance(buffer, int) and buffer > each and get(profile.cufile, BUFFER) is None:
             yield BUFFER, each, f"max_device_cache_size_kb for {batch} requests of a batch, for the {source}"

@@ -15,7 +15,7 @@ from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.model.lock import Target
 
-#: A full record counts more than a quick one.
+#: In the order in which records count.
 Mode = Literal["full", "quick"]
 
 #: Incremented when a field changes meaning; other formats aren't read.

@@ -27,7 +27,7 @@ def repositories(archive: Archive, stack: str) -> dict[str, Any]:
 def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fleet of ``lab`` for ``stack`` ("old" or "new"); without a lab one host of each profile, to lock from.
 
-    VM hosts and nodes have different profiles, for nodes have no kernel of their own.  One builder serves both.
+    VM hosts and nodes have different profiles, because nodes run the kernel of this machine.  One builder serves both.
     """
     pins = _OLD if stack == "old" else _NEW
     common = {"os": "debian-13", "repositories": ["debian"], **pins}

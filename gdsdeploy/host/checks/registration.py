@@ -6,6 +6,7 @@ from typing import List, Sequence
 
 from ..explain import userspace_rdma
 from ..facts import HostFacts, Unknown, require
+from ..facts.unknown import if_known
 from ..model.expectation import Expectation
 from .network import NOT_ASKED
 from .registry import Answer, check, failed, not_applicable, passed, unknown
@@ -45,9 +46,9 @@ def registration(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _in_use(facts: HostFacts) -> List[str]:
     """The adapters of cufile.json's lists, else those with an active port; empty where neither is known."""
-    listed = userspace_rdma.listed_adapters(facts)
-    active = [entry for entry in facts.network.rdma if entry.active] if isinstance(facts.network.rdma, tuple) else []
-    used = listed if isinstance(listed, list) and listed else active
+    addresses = if_known(userspace_rdma.listed_addresses(facts), ())
+    active = [entry for entry in if_known(facts.network.rdma, ()) if entry.active]
+    used = if_known(userspace_rdma.adapters_at(facts, addresses), []) or active
     return list(dict.fromkeys(entry.device for entry in used))
 
 

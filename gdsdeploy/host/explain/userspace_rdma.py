@@ -8,7 +8,7 @@ RDMA Peer Memory Configuration; and NVIDIA's gds-diag, which counts these filesy
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.network import RdmaInterface
@@ -164,7 +164,7 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
     yield Condition(when_known(addresses, bool), cause)
     if isinstance(addresses, Unknown) or not addresses:
         return
-    adapters = listed_adapters(facts, client, mount)
+    adapters = adapters_at(facts, addresses)
     if isinstance(adapters, Unknown):
         yield Condition(adapters)
         return
@@ -181,16 +181,12 @@ def _addresses(facts: HostFacts, client: Optional[Client], mount: Optional[Mount
         yield Condition(any(entry.active for entry in adapters), cause)
 
 
-def listed_adapters(
-    facts: HostFacts, client: Optional[Client] = None, mount: Optional[Mount] = None
-) -> Maybe[List[RdmaInterface]]:
-    """The interfaces that have an address of :func:`listed_addresses`."""
-    addresses, interfaces = listed_addresses(facts, client, mount), facts.network.rdma
-    if isinstance(addresses, Unknown):
-        return addresses
-    if isinstance(interfaces, Unknown):
-        return interfaces
-    return [entry for entry in interfaces if any(own.address in addresses for own in entry.addresses)]
+def adapters_at(facts: HostFacts, addresses: Collection[str]) -> Maybe[List[RdmaInterface]]:
+    """The RDMA interfaces that have one of ``addresses``."""
+    return when_known(
+        facts.network.rdma,
+        lambda entries: [entry for entry in entries if any(own.address in addresses for own in entry.addresses)],
+    )
 
 
 def listed_addresses(

@@ -23,7 +23,7 @@ class GdscheckFacts:
 
     @property
     def best(self) -> Optional[gdscheck.Report]:
-        """The rows from the library's log, else from gdscheck; None: there are none."""
+        """The report in libcufile's log, else that of gdscheck; None without either."""
         report = self.logged if isinstance(self.logged, gdscheck.Report) else self.report
         return report if isinstance(report, gdscheck.Report) else None
 

@@ -35,7 +35,7 @@ class Judgement:
 
 
 def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
-    """Judge what runs.  mode, rdma: what it is for, as compat.yml names it."""
+    """Judge what runs.  mode, rdma: the profile's, with compat.yml's names."""
     rules = compat.shipped()
     parts = _parts(facts, mode, rdma)
     unknown = {subject: value.reason for subject, value in parts.items() if isinstance(value, Unknown)}
