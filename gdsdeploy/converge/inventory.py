@@ -162,6 +162,11 @@ def bad_kernels(target: Target) -> list[str]:
     return [name for kernel in kernels for name in platform.kernel_packages(kernel)]
 
 
+def _unasked_kernel(profile: Profile, target: Target) -> str:
+    """The locked kernel's release, where a host may run one of another flavour without the profile saying so."""
+    return target.kernel.release if profile.own_kernel and profile.kernel.flavour is None else ""
+
+
 def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     """Keyrings to bring to a host: those of the fleet's own that no package of the operating system carries there."""
     keyrings: dict[str, str] = {}
@@ -191,6 +196,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
+        "gds_preflight_unasked_kernel": _unasked_kernel(profile, target) if is_host else "",
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_indices": _indices(target),
         "gds_repo_keys": keys(fleet, target, sources.fleet_dir),

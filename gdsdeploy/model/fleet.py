@@ -59,6 +59,19 @@ class Driver(Model):
     _pin = field_validator("version", mode="before")(_check_pin)
 
 
+class KernelPin(Model):
+    """The kernel asked for."""
+
+    version: str = "newest"
+    #: Which of the distribution's builds, such as ``nvidia-64k``; None: the one that the system has by default.
+    flavour: (
+        Annotated[str, matching(r"^[a-z0-9][a-z0-9.-]*$", "write the name of a kernel flavour, such as nvidia-64k")]
+        | None
+    ) = None
+
+    _pin = field_validator("version", mode="before")(_check_pin)
+
+
 class Mount(Model):
     """A storage mount of a profile and the path that its I/O has to take."""
 
@@ -147,8 +160,6 @@ class Fit(Model):
     pools: bool = True
 
 
-#: Systems whose kernels are older than 5.12, the first whose RDMA core takes DMA-BUF memory.
-_OLD_KERNELS = ("rhel-8",)
 #: As `nvidia-smi topo` has them, nearest first.
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 
@@ -205,7 +216,7 @@ class Profile(Model):
     os: SystemName
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     repositories: Annotated[tuple[Name, ...], Strict(False)] | None = None
-    kernel: str = "newest"
+    kernel: KernelPin = KernelPin()
     driver: Driver = Driver()
     nvidia_fs: str = "newest"
     libcufile: str = "newest"
@@ -244,7 +255,7 @@ class Profile(Model):
     own_kernel: bool = True
     gate: Gate = Gate()
 
-    _pins = field_validator("kernel", "nvidia_fs", "libcufile", mode="before")(_check_pin)
+    _pins = field_validator("nvidia_fs", "libcufile", mode="before")(_check_pin)
     _cufile = field_validator("cufile")(_check_cufile)
 
     @model_validator(mode="before")
@@ -255,11 +266,11 @@ class Profile(Model):
             return value
         driver = value.get("driver")
         flavour = driver.get("flavour", "open") if isinstance(driver, dict) else "open"
-        return {**value, "rdma": "peermem" if flavour != "open" or value.get("os") in _OLD_KERNELS else "dmabuf"}
+        return {**value, "rdma": "dmabuf" if flavour == "open" else "peermem"}
 
-    @field_validator("driver", mode="before")
+    @field_validator("driver", "kernel", mode="before")
     @classmethod
-    def _short_driver(cls, value: object) -> object:
+    def _short_pin(cls, value: object) -> object:
         return value if isinstance(value, dict) else {"version": _check_pin(value)}
 
     @field_validator("gate", mode="before")

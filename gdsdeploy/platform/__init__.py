@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.discovery import import_modules
-from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, registered
+from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, refused, registered
 from gdsdeploy.repo.order import DEB, Order
 
 __all__ = ["Preset", "StackPackage", "StackPlatform", "stack_platform_for", "supported_systems", "version_order"]
 
 import_modules(__name__)
 _PLATFORMS = registered()
+_REFUSED = refused()
 
 
 def supported_systems() -> tuple[str, ...]:
@@ -23,6 +24,9 @@ def supported_systems() -> tuple[str, ...]:
 
 def stack_platform_for(os: str) -> StackPlatform:
     """The platform of an ``os`` such as ``debian-13``; raises FleetInvalid listing the known ones."""
+    if os in _REFUSED:
+        reason, hint = _REFUSED[os]
+        raise FleetInvalid(f"{os} {reason}", hint=hint)
     try:
         return _PLATFORMS[os]
     except KeyError:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import DEB, Kind, Order, upstream
+from gdsdeploy.repo.order import DEB, Kind, Order
 from gdsdeploy.repo.packages import Universe
 
 Flavour = Literal["open", "proprietary"]
@@ -31,6 +31,17 @@ class Preset:
     fingerprints: tuple[str, ...]
     #: suites, of any release, by which apt's own configuration names this archive
     known_as: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class KernelImage:
+    """A stock kernel on offer: the package that brings its image."""
+
+    image: Candidate
+    #: as ``uname -r`` prints it
+    release: str
+    #: one of :meth:`StackPlatform.kernel_flavours`
+    flavour: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class StackPlatform(ABC):
 
     #: as a profile names it, e.g. ``debian-13``
     os: str
-    #: ``debian``, ``ubuntu`` or ``rhel``
+    #: by which rules of compat.yml speak about it: ``debian``, ``ubuntu``, ``rhel`` …
     family: str
     release: str
     #: source packages of the stack: only packages built from them are locked
@@ -92,19 +103,16 @@ class StackPlatform(ABC):
         """Repositories that a profile of this system has without naming them."""
 
     @abstractmethod
-    def kernel_release(self, package: str, arch: str) -> str | None:
-        """What ``uname -r`` prints under a kernel image package; None for a package that is no stock kernel."""
+    def kernel_flavours(self, arch: str) -> tuple[str, ...]:
+        """The builds of its kernel for ``arch``; the first is what a profile gets that names none."""
 
-    def kernel_images(self, universe: Universe, arch: str) -> Iterable[tuple[Candidate, str]]:
-        """Every stock kernel image on offer, with what ``uname -r`` prints under it."""
-        for name in universe.names():
-            release = self.kernel_release(name, arch)
-            if release is not None:
-                yield from ((candidate, release) for candidate in universe.named(name))
+    @abstractmethod
+    def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
+        """Every stock kernel on offer, of whichever flavour."""
 
-    def kernel_names(self, image: Candidate, release: str) -> tuple[str, ...]:
+    @abstractmethod
+    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
         """What a pin may call this kernel; bounds look at the first, and the compatibility rules see it."""
-        return upstream(image.version), release, release.rsplit("-", 1)[0], image.version
 
     @abstractmethod
     def kernel_packages(self, release: str) -> tuple[str, str]:
@@ -194,6 +202,8 @@ class StackPlatform(ABC):
 
 #: os → its place in the list of known systems, and the platform
 _PLATFORMS: dict[str, tuple[int, StackPlatform]] = {}
+#: os → why it can't be served, and what to do
+_REFUSED: dict[str, tuple[str, str]] = {}
 
 
 def register(*platforms: StackPlatform, rank: int = 100) -> None:
@@ -205,6 +215,17 @@ def register(*platforms: StackPlatform, rank: int = 100) -> None:
         if platform.os in _PLATFORMS:
             raise ValueError(f"two platforms have the name {platform.os}")
         _PLATFORMS[platform.os] = (rank, platform)
+
+
+def refuse(reason: str, hint: str, *systems: str) -> None:
+    """Make systems known as ones that can't be served; the reason is a clause after the system's name."""
+    for os in systems:
+        _REFUSED[os] = (reason, hint)
+
+
+def refused() -> dict[str, tuple[str, str]]:
+    """The systems that can't be served: os → (reason, hint)."""
+    return dict(_REFUSED)
 
 
 def registered() -> dict[str, StackPlatform]:

@@ -54,15 +54,9 @@ class Debian(DpkgPlatform):
             "debian-security": Preset((f"{self.codename}-security",), COMPONENTS, KEYRING, SECURITY_KEYS, security),
         }
 
-    def kernel_release(self, package: str, arch: str) -> str | None:
-        if not package.startswith("linux-image-"):
-            return None
-        # cloud and rt kernels carry their flavour before the architecture; dbg and unsigned images after it.
-        match = re.fullmatch(rf"linux-image-([0-9][0-9a-z.+~-]*-{ARCHITECTURES[arch]})", package)
-        if match is None or re.search(r"-(?:cloud|rt|dbg|unsigned)\b", match[1]):
-            return None
-        # linux-image-6.12-amd64 is a metapackage: a release has at least a patch level or an ABI number.
-        return match[1] if re.match(r"[0-9]+\.[0-9]+(?:\.[0-9]+|-rc)", match[1]) else None
+    def kernel_flavours(self, arch: str) -> tuple[str, ...]:
+        own = ARCHITECTURES[arch]
+        return own, f"cloud-{own}", f"rt-{own}", *([f"{own}-16k"] if arch == "aarch64" else [])
 
     def driver_package(self, flavour: Flavour) -> str:
         return "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"

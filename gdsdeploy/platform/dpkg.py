@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Rdma, StackPackage, StackPlatform
+from gdsdeploy.platform.base import KernelImage, Rdma, StackPackage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import upstream
+from gdsdeploy.repo.packages import Universe
 
 #: as ``uname -m`` says it → as dpkg says it
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -23,6 +25,23 @@ class DpkgPlatform(StackPlatform):
 
     def architecture(self, arch: str) -> str:
         return ARCHITECTURES[arch]
+
+    def kernel_release(self, package: str, arch: str) -> str | None:
+        """What ``uname -r`` prints under an image package of a known flavour; None for any other package."""
+        release = package.removeprefix("linux-image-")
+        known = flavour_of(release) if release != package else None
+        return release if known and known.name in self.kernel_flavours(arch) else None
+
+    def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
+        for name in universe.names():
+            release = self.kernel_release(name, arch)
+            known = flavour_of(release) if release else None
+            if release and known:
+                yield from (KernelImage(candidate, release, known.name) for candidate in universe.named(name))
+
+    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
+        version, release = kernel.image.version, kernel.release
+        return upstream(version), release, release.removesuffix(f"-{kernel.flavour}"), version
 
     def kernel_packages(self, release: str) -> tuple[str, str]:
         return f"linux-image-{release}", f"linux-headers-{release}"

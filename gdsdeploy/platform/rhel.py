@@ -7,13 +7,23 @@ own repositories need an account and their index isn't signed, so a site names i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, StackPlatform, register
+from gdsdeploy.platform.base import (
+    Flavour,
+    KernelImage,
+    Packaging,
+    Preset,
+    StackPackage,
+    StackPlatform,
+    refuse,
+    register,
+)
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
 from gdsdeploy.repo.packages import Universe
@@ -21,7 +31,13 @@ from gdsdeploy.repo.packages import Universe
 #: NVIDIA gave the open modules' DKMS name ``nvidia-open`` up with this release.
 _ONE_DKMS_NAME: Final = "570.148.08"
 
-_KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel(?:-matched)?)?")
+#: A kernel's packages, whatever its flavour; Oracle's UEK 8 has its modules in a dozen packages.
+_KERNEL: Final = re.compile(
+    r"kernel(?:-64k|-rt|[0-9]+\.[0-9]+)?(?:-core|-modules(?:-core)?|-devel(?:-matched)?)?|"
+    r"kernel-uek(?:-core|-modules(?:-[a-z0-9-]+)?|-devel)?"
+)
+#: What ``uname -r`` has behind the architecture.
+_SUFFIX: Final = {"64k": "+64k", "rt": "+rt"}
 _DRIVER: Final = re.compile(
     r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant).+)?|nvidia-open(?:-[0-9]+)?|"
     r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-(?!container).+|"
@@ -47,6 +63,8 @@ class Rhel(StackPlatform):
     manager: ClassVar[str] = "dnf"
     libcufile_package: ClassVar[str] = "libcufile-X-Y"
     gds_tools_package: ClassVar[str] = "gds-tools-X-Y"
+    #: flavour → its metapackage, on which the names of its other packages are built
+    kernels: ClassVar[Mapping[str, str]] = {"kernel": "kernel", "64k": "kernel-64k", "rt": "kernel-rt"}
 
     def architecture(self, arch: str) -> str:
         return arch
@@ -54,22 +72,28 @@ class Rhel(StackPlatform):
     def presets(self) -> dict[str, Preset]:
         return {}
 
-    def kernel_release(self, package: str, arch: str) -> str | None:  # noqa: ARG002
-        """None: the names of kernel packages do not tell; see kernel_images."""
-        return None
+    def kernel_flavours(self, arch: str) -> tuple[str, ...]:
+        return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")
 
-    def kernel_images(self, universe: Universe, arch: str) -> Iterable[tuple[Candidate, str]]:
-        """The package ``kernel``, which depends on core and modules of its own version."""
-        for candidate in universe.named("kernel"):
-            yield candidate, f"{candidate.version.split(':', 1)[-1]}.{arch}"
+    def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
+        """A flavour's metapackage, which depends on core and modules of its own version."""
+        for flavour in self.kernel_flavours(arch):
+            for candidate in universe.named(self.kernels[flavour]):
+                release = f"{candidate.version.split(':', 1)[-1]}.{arch}"
+                known = flavour_of(release + _SUFFIX.get(flavour, ""))
+                # The host program tells flavours by the release alone.
+                if known and known.name == flavour:
+                    yield KernelImage(candidate, release + _SUFFIX.get(flavour, ""), flavour)
 
-    def kernel_names(self, image: Candidate, release: str) -> tuple[str, ...]:
+    def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
         """Bounds look at the version without ``.el9_5``: 5.14.0 is the version of every kernel of RHEL 9."""
-        number = re.sub(r"\.el[0-9_]+.*$", "", image.version)
-        return number, release, image.version
+        version = kernel.image.version.split(":", 1)[-1]
+        return re.sub(r"\.(?:el|amzn)[0-9].*$", "", version), kernel.release, version, kernel.image.version
 
-    def kernel_packages(self, release: str) -> tuple[str, str]:  # noqa: ARG002 - rpm has the version beside the name
-        return "kernel", "kernel-devel"
+    def kernel_packages(self, release: str) -> tuple[str, str]:
+        known = flavour_of(release)
+        stem = self.kernels.get(known.name, "kernel") if known else "kernel"
+        return stem, f"{stem}-devel"
 
     def driver_package(self, flavour: Flavour) -> str:
         return "kmod-nvidia-open-dkms" if flavour == "open" else "kmod-nvidia-latest-dkms"
@@ -161,11 +185,22 @@ def _branch(pin: str) -> int | None:
     return max(lower) if lower and upper and max(lower) == min(upper) else None
 
 
+def refuse_8(*names: str) -> None:
+    """Refuse release 8 of these systems: its Python is 3.6, and dnf's modules exist for that one only."""
+    refuse(
+        "isn't supported: its Python is 3.6, and gdsdeploy's program on the host needs 3.8",
+        f"Use release 9 or 10: {', '.join(f'{name}-9, {name}-10' for name in names)}",
+        *(f"{name}-8" for name in names),
+    )
+
+
+_NAMES: Final = ("rhel", "rocky", "almalinux")
 register(
     *(
         Rhel(os=f"{name}-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
-        for name in ("rhel", "rocky", "almalinux")
-        for release in ("8", "9", "10")
+        for name in _NAMES
+        for release in ("9", "10")
     ),
     rank=30,
 )
+refuse_8(*_NAMES)

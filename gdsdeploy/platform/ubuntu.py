@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gdsdeploy.host.kmod.flavour import UBUNTU
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
@@ -24,7 +25,13 @@ ARCHIVE_KEYS: Final = (
 )
 
 _RELEASE_NAME = r"(?:jammy|noble|resolute)"
-_KERNEL_SOURCES: Final = re.compile(r"linux|linux-signed|linux(?:-signed)?-hwe-[0-9.]+")
+#: Each flavour has its source, and each series of the hardware-enablement stack one more: linux-nvidia-6.17.
+_KERNEL_SOURCES: Final = re.compile(
+    r"linux(?:-signed)?(?:-(?:hwe|edge|nvidia|bos|aws|azure|gcp|oracle|lowlatency))*(?:-[0-9]+\.[0-9]+)?"
+)
+#: Ubuntu 26.04 has some of its modules in packages of a family of their own.
+_KERNEL_MODULES: Final = re.compile(r"linux-(?:main-)?modules-")
+_ARM_FLAVOUR: Final = re.compile(r".+-64k|azure-nvidia")
 _DRIVER_SOURCES: Final = (
     re.compile(r"nvidia-graphics-drivers-[0-9]+(?:-server)?|fabric-manager-[0-9]+|libnvidia-nscq-.*"),
 )
@@ -48,15 +55,11 @@ class Ubuntu(DpkgPlatform):
             "ubuntu-security": preset((f"{self.codename}-security",), "-security"),
         }
 
-    def kernel_release(self, package: str, arch: str) -> str | None:  # noqa: ARG002 - names do not carry it
-        if not package.startswith("linux-image-"):
-            return None
-        # Flavours other than generic (lowlatency, the clouds' own) have their names at the end; metapackages no ABI.
-        match = re.fullmatch(r"linux-image-([0-9]+\.[0-9]+\.[0-9]+-[0-9]+-generic)", package)
-        return match[1] if match else None
+    def kernel_flavours(self, arch: str) -> tuple[str, ...]:
+        return tuple(name for name in UBUNTU if arch == "aarch64" or not _ARM_FLAVOUR.fullmatch(name))
 
     def kernel_extras(self, release: str) -> tuple[StackPackage, ...]:
-        # Only the metapackage linux-image-generic depends on it; it holds file systems and drivers that hosts use.
+        # Only metapackages such as linux-image-generic depend on it; it holds file systems and drivers that hosts use.
         return (StackPackage(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
 
     def driver_package(self, flavour: Flavour) -> str:
@@ -77,7 +80,7 @@ class Ubuntu(DpkgPlatform):
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
-            return "kernel-image" if candidate.package.startswith("linux-modules-") else "kernel-headers"
+            return "kernel-image" if _KERNEL_MODULES.match(candidate.package) else "kernel-headers"
         return nvidia.part(candidate) or "support"
 
 

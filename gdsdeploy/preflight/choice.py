@@ -105,13 +105,14 @@ def candidates(
 
 
 def _with_pins(profile: Profile, kernel: str = "newest", driver: str = "newest", nvidia_fs: str = "newest") -> Profile:
-    pins = {"kernel": kernel, "driver": profile.driver.model_copy(update={"version": driver}), "nvidia_fs": nvidia_fs}
-    return profile.model_copy(update=pins)
+    kernel_pin = profile.kernel.model_copy(update={"version": kernel})
+    driver_pin = profile.driver.model_copy(update={"version": driver})
+    return profile.model_copy(update={"kernel": kernel_pin, "driver": driver_pin, "nvidia_fs": nvidia_fs})
 
 
 def _defaults(profile: Profile, locked: Target | None) -> StackChoices:
     if locked is None:
-        return StackChoices((profile.kernel,), (profile.driver.version,), (profile.nvidia_fs,))
+        return StackChoices((profile.kernel.version,), (profile.driver.version,), (profile.nvidia_fs,))
     own = {package.part: package.version for package in locked.packages}
     return StackChoices(
         (f"=={locked.kernel.release}",),

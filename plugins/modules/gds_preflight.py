@@ -24,6 +24,12 @@ options:
     description: Directory to free MiB that its filesystem needs.
     type: dict
     default: {}
+  unasked_kernel:
+    description:
+      - Release of the locked kernel, where no flavour was asked for.
+      - A host whose kernel is of another flavour is refused. Empty means that this isn't checked.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""

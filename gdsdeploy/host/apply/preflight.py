@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping
 
+from ..kmod.flavour import flavour_of
+from ..model.system import system_name
 from ..rootdir import inside
 from .host import ManagedHost
 from .model import Refusal, Resource
@@ -20,17 +22,22 @@ _RELEASE = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 class Desired:
     """What the lock was made for: ``os`` such as debian-13, ``arch`` as ``uname -m`` says it.
 
-    ``free_mib``: the space that the installation needs, by folder.
+    ``free_mib``: the space that the installation needs, by folder.  ``unasked_kernel``: the release of the locked
+    kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
+    kernel isn't the host's to choose.
     """
 
     os: str
     arch: str
     manager: str = "apt"
     free_mib: Dict[str, int] = field(default_factory=dict)
+    unasked_kernel: str = ""
 
 
 class Preflight(Resource[Desired]):
-    """Refuses a host of another system, one without room, and one whose packages are half-installed."""
+    """Refuses a host of another system, one without room, one with half-installed packages, and one whose kernel has
+    another flavour than the locked one while its profile names none.
+    """
 
     name = "preflight"
     desired_type = Desired
@@ -38,8 +45,9 @@ class Preflight(Resource[Desired]):
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
-            "os": f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}",
+            "os": system_name(fields.get("ID") or "unknown", fields.get("VERSION_ID") or "none"),
             "arch": os.uname().machine,
+            "kernel": os.uname().release,
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
             "half_installed": manager(desired.manager).half_installed(host),
         }
@@ -61,10 +69,26 @@ class Preflight(Resource[Desired]):
         if shortages:
             message = f"there is no room for the installation: {'; '.join(shortages)}"
             refusals.append(Refusal("space", message, f"make room there (old kernels: {desired.manager} autoremove)"))
-        return [*refusals, *observed["half_installed"]]
+        return [*refusals, *_other_flavour(desired, observed["kernel"]), *observed["half_installed"]]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         return {key: observed[key] for key in ("os", "arch", "free_mib")}
+
+
+def _other_flavour(desired: Desired, running: str) -> List[Refusal]:
+    """A refusal where the locked kernel would replace one of another flavour that no profile gave up.
+
+    Debian's cloud kernel is left out: it is the default kernel with fewer drivers.
+    """
+    runs, locked = flavour_of(running), flavour_of(desired.unasked_kernel)
+    if runs is None or locked is None or runs.vendor != locked.vendor:
+        return []
+    if runs.name in (locked.name, "cloud-" + locked.name):
+        return []
+    message = f"this host runs kernel {running} of flavour {runs.name}; its profile names no flavour, and"
+    message += f" {desired.unasked_kernel} is locked"
+    hint = f"write `kernel: {{flavour: {runs.name}}}` in its profile and run gdsdeploy lock; to replace the kernel,"
+    return [Refusal("kernel-flavour", message, f"{hint} write `kernel: {{flavour: {locked.name}}}`")]
 
 
 def _free(host: ManagedHost, folder: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..facts import HostFacts, require
+from ..kmod.flavour import flavour_of
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, not_applicable, passed, subject
 
@@ -20,6 +21,13 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     release = require(facts.kernel.release)
     if release == expectation.kernel_release:
         return passed(release)
+    runs, locked = flavour_of(release), flavour_of(expectation.kernel_release)
+    if runs and locked and runs.vendor == locked.vendor and runs.name != locked.name:
+        keep = f"write `kernel: {{flavour: {runs.name}}}` in profile {expectation.profile}, then gdsdeploy lock"
+        return failed(
+            f"{release}, of another flavour ({runs.name}, not {locked.name})",
+            f"To keep this flavour, {keep}; to change it, provision the host",
+        )
     return failed(release, "Provision the host again: it sets the default kernel and reboots; then validate")
 
 

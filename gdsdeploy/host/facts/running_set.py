@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Dict, Mapping, Optional, Tuple
 
+from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
 from ..model.compat import Rule
+from ..model.system import family_of
 from .packages import Package
 from .unknown import Maybe, Unknown, when_known
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Packages of DOCA whose version is that of its kernel modules.
 DOCA = ("doca-ofed", "doca-all", "doca-networking", "doca-roce")
-#: Ids of os-release whose family has another name.
-FAMILIES = {"rocky": "rhel", "almalinux": "rhel"}
+#: What the names of packages with OFED's or DOCA's nvme begin with, on apt.
+_NVME = "mlnx-nvme"
 #: First libcufile of a CUDA release (the rules gds-1.N-nvidia-fs of compat.yml name the releases).
 CUDA = (((1, 15), "13"), ((1, 5), "12"), ((1, 0), "11"))
 
@@ -55,12 +57,13 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[s
     Left out, so that no rule about them speaks: the GPU's class, which the check gpu.class judges; and the packages of
     sources and their makers, because a module that runs has been built.
     """
-    system = when_known(facts.os.name, lambda name: name.partition("-")[0])
-    family = when_known(system, lambda name: FAMILIES.get(name, name))
+    family = when_known(facts.os.name, family_of)
     parts: Dict[str, Maybe[Optional[str]]] = {
         "driver": facts.driver.version,
         "flavour": facts.driver.flavour,
         "kernel": _kernel(facts),
+        "kernel_flavour": when_known(facts.kernel.release, _flavour),
+        "nvme_hooks": _nvme_hooks(facts),
         "nvidia_fs": _nvidia_fs(facts),
         "libcufile": facts.cufile.library,
         "cuda": when_known(facts.cufile.library, _cuda),
@@ -88,6 +91,22 @@ def _kernel(facts: HostFacts) -> Maybe[Optional[str]]:
         return release
     match = re.match(r"\d{1,9}(?:\.\d{1,9})+", release)
     return match.group(0) if match else Unknown(f"no version in the kernel's release {release!r}")
+
+
+def _flavour(release: str) -> Optional[str]:
+    flavour = flavour_of(release)
+    return flavour.name if flavour else None
+
+
+def _nvme_hooks(facts: HostFacts) -> Maybe[Optional[str]]:
+    """Whose nvme lets nvidia-fs in: that of a kernel which has hooks, or OFED's or DOCA's, which takes its place."""
+    if isinstance(facts.kernel.release, Unknown):
+        return facts.kernel.release
+    if not has_nvme_hooks(facts.kernel.release):
+        return "ofed"
+    return when_known(
+        facts.packages.installed, lambda names: "ofed" if any(name.startswith(_NVME) for name in names) else "kernel"
+    )
 
 
 def _nvidia_fs(facts: HostFacts) -> Maybe[Optional[str]]:

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Iterator, Mapping, Optional, Tuple
 
+from ..model.system import system_name, without_minor
 from ..paths import EFI, SECURE_BOOT
 from .document import Document
 from .kernel_log import KernelLog, any_messages, kernel_log
@@ -56,7 +57,6 @@ class KernelFacts:
 
 
 NVME_MULTIPATH = "/sys/module/nvme_core/parameters/multipath"
-_BY_MAJOR = ("rhel", "rocky", "almalinux")
 
 
 def os_facts(document: Document) -> OsFacts:
@@ -68,9 +68,7 @@ def os_facts(document: Document) -> OsFacts:
     values = _os_release(text)
     name: Maybe[str] = Unknown("/etc/os-release has no ID and VERSION_ID")
     if values.get("ID") and values.get("VERSION_ID"):
-        version = values["VERSION_ID"]
-        # A profile names the major number of these: 9.4 and 9.6 are one release.
-        name = values["ID"] + "-" + (version.split(".")[0] if values["ID"] in _BY_MAJOR else version)
+        name = without_minor(system_name(values["ID"], values["VERSION_ID"]))
     return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine, core)
 
 

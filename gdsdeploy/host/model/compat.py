@@ -15,8 +15,9 @@ from . import version_rules
 
 #: What a combination can say; see the head of compat.yml.
 SUBJECTS = (
-    "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "nvidia_fs",
-    "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch", "os", "family",
+    "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "kernel_flavour", "nvme_hooks",
+    "nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch",
+    "os", "family",
 )  # fmt: skip
 
 #: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.

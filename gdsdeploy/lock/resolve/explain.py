@@ -24,10 +24,10 @@ from gdsdeploy.repo.packages import Universe
 #: Newer versions that are explained, the newest first.
 LOOKED_AT = 12
 
-_PINS: dict[Subject, str] = {"kernel": "kernel", "nvidia-fs": "nvidia_fs", "libcufile": "libcufile"}
+_PINS: dict[Subject, str] = {"nvidia-fs": "nvidia_fs", "libcufile": "libcufile"}
 _RULED: dict[Subject, frozenset[str]] = {
     "driver": frozenset({"driver", "driver_package", "driver_origin", "flavour"}),
-    "kernel": frozenset({"kernel", "kernel_package"}),
+    "kernel": frozenset({"kernel", "kernel_package", "kernel_flavour", "nvme_hooks"}),
     "nvidia-fs": frozenset({"nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin"}),
     "libcufile": frozenset({"libcufile", "cuda"}),
     "doca": frozenset({"doca"}),
@@ -148,8 +148,9 @@ def _newer_options(stack: _Stack, subject: Subject) -> list[Newer]:
 
 def _unpinned(profile: Profile, subject: Subject) -> Profile:
     """The profile without its pin of a subject, so that versions outside the pin can be named."""
-    if subject == "driver":
-        return profile.model_copy(update={"driver": profile.driver.model_copy(update={"version": "newest"})})
+    if subject in ("driver", "kernel"):
+        pinned = profile.driver if subject == "driver" else profile.kernel
+        return profile.model_copy(update={subject: pinned.model_copy(update={"version": "newest"})})
     return profile.model_copy(update={_PINS[subject]: "newest"}) if subject in _PINS else profile
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gdsdeploy.host.kmod.flavour import has_nvme_hooks
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.resolve import metapackages
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
-from gdsdeploy.platform.base import StackPlatform
+from gdsdeploy.platform.base import KernelImage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
 
@@ -64,8 +65,13 @@ class Options:
     #: subjects without an option, in words
     missing: list[str] = field(default_factory=list)
 
-    def add(self, subject: str, pin: str, versions: Iterable[Option | Incomplete], otherwise: str) -> None:
-        """Add the versions that the pin admits; ``otherwise``: the problem if no version is complete."""
+    def add(
+        self, subject: str, pin: str, versions: Iterable[Option | Incomplete], otherwise: str, instead: str = ""
+    ) -> None:
+        """Add the versions that the pin admits.
+
+        otherwise: the problem if no version is complete.  instead: what else is on offer, for either problem.
+        """
         expression = version_rules.parse(pin)
         offered: list[Option] = []
         for version in versions:
@@ -76,10 +82,10 @@ class Options:
         admitted = [option for option in offered if expression.admits(*option.names)]
         self.levels.append(admitted)
         if not offered:
-            self.missing.append(f"[{subject}] {otherwise}")
+            self.missing.append(f"[{subject}] {otherwise}{instead}")
         elif not admitted:
             names = ", ".join(option.names[0] for option in offered[:12]) + (", …" if len(offered) > 12 else "")
-            self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {names}")
+            self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {names}{instead}")
 
 
 def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Options:
@@ -90,8 +96,7 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
     if any(universe.named(name) for name in holders):
         otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(holders))})"
     options.add("driver", profile.driver.version, _drivers(holders, profile, platform, universe), otherwise)
-    otherwise = "the repositories have no kernel image with headers of its version"
-    options.add("kernel", profile.kernel, _kernels(profile, platform, universe), otherwise)
+    _add_kernels(options, profile, platform, universe)
     if profile.mode == "nvidia-fs":
         otherwise = f"the repositories have no {platform.nvidia_fs_package}"
         options.add("nvidia_fs", profile.nvidia_fs, _nvidia_fs(platform, universe), otherwise)
@@ -156,11 +161,44 @@ def _companions(
     return tuple(chosen), None
 
 
-def _kernels(profile: Profile, platform: StackPlatform, universe: Universe) -> Iterator[Option | Incomplete]:
-    images = list(platform.kernel_images(universe, profile.arch))
-    images.sort(key=lambda pair: platform.order.key(pair[0].version), reverse=True)
-    for image, release in images:
-        names = platform.kernel_names(image, release)
+def _add_kernels(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+    """The kernels of the profile's flavour; without any, the problem names the other flavours."""
+    known = platform.kernel_flavours(profile.arch)
+    flavour = profile.kernel.flavour or known[0]
+    if flavour not in known:
+        words = f"{platform.os} has no kernel flavour {flavour!r} for {profile.arch}; it has {', '.join(known)}"
+        options.missing.append(f"[kernel] {words}")
+        options.levels.append([])
+        return
+    kernels = list(platform.kernel_images(universe, profile.arch))
+    kernels.sort(key=lambda kernel: platform.order.key(kernel.image.version), reverse=True)
+    mine = [kernel for kernel in kernels if kernel.flavour == flavour]
+    otherwise = f"the repositories have no kernel image of flavour {flavour} with headers of its version"
+    instead = _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
+    options.add("kernel", profile.kernel.version, _kernels(mine, profile, platform, universe), otherwise, instead)
+
+
+def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform) -> str:
+    """The flavours of ``kernels``, newest first, each with its newest release, and the line that asks for one."""
+    newest: dict[str, KernelImage] = {}
+    for kernel in kernels:
+        newest.setdefault(kernel.flavour, kernel)
+    if not newest:
+        return ""
+    listed = ", ".join(f"{name} ({newest[name].release})" for name in sorted(newest))
+    pin = version_rules.parse(profile.kernel.version)
+    admitted = next((k.flavour for k in kernels if pin.admits(*platform.kernel_names(k))), "")
+    version = f'version: "{profile.kernel.version}", ' if admitted and pin.terms else ""
+    line = f"`kernel: {{{version}flavour: {admitted or min(newest)}}}`"
+    return f". Other kernel flavours on offer, with their newest: {listed}; to lock one, write {line} in the profile"
+
+
+def _kernels(
+    kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform, universe: Universe
+) -> Iterator[Option | Incomplete]:
+    for kernel in kernels:
+        image, release = kernel.image, kernel.release
+        names = platform.kernel_names(kernel)
         label, headers_name = f"kernel {release}", platform.kernel_packages(release)[1]
         headers = [c for c in universe.named(headers_name) if c.version == image.version]
         if not headers:
@@ -168,7 +206,12 @@ def _kernels(profile: Profile, platform: StackPlatform, universe: Universe) -> I
             refused = RefusedChoice(what=label, rule="kernel-headers", words=words)
             yield Incomplete("kernel", image.version, refused, names)
             continue
-        facts = {"kernel": names[0], "kernel_package": image.version}
+        # DOCA's nvme takes the place of the kernel's own.
+        own_hooks = has_nvme_hooks(release) and not any("nvme" in package for package in profile.doca)
+        facts = {
+            "kernel": names[0], "kernel_package": image.version, "kernel_flavour": kernel.flavour,
+            "nvme_hooks": "kernel" if own_hooks else "ofed",
+        }  # fmt: skip
         packages: dict[Part, Candidate] = {"kernel-image": image, "kernel-headers": headers[0]}
         yield Option("kernel", label, facts, packages, image.version, names, release)
 

@@ -175,13 +175,14 @@ def pins(profile: Profile) -> dict[str, str]:
         "cuda": ", ".join(profile.cuda),
         "doca": ", ".join(profile.doca),
         "gpu": profile.gpu or "",
+        "kernel_flavour": profile.kernel.flavour or "",
         # Their order says whose driver wins.
         "repositories": ", ".join(profile.repositories or ()) if len(profile.repositories or ()) > 1 else "",
     }
     return {
         "driver": profile.driver.version,
         "flavour": profile.driver.flavour,
-        "kernel": profile.kernel,
+        "kernel": profile.kernel.version,
         "libcufile": profile.libcufile,
         "mode": profile.mode,
         "nvidia_fs": profile.nvidia_fs,

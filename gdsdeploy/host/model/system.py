@@ -1,0 +1,27 @@
+"""Operating systems as profiles name them, from the ID and VERSION_ID of os-release.  Pure.
+
+A system whose profiles use its own ID and VERSION_ID, and whose family has its own name, needs no entry here.
+"""
+
+from __future__ import annotations
+
+#: ID of os-release → the system's name in a profile.
+_NAMES = {"ol": "oracle", "amzn": "amazon"}
+#: Systems that a profile names by the major release: 9.4 and 9.6 are one.  Their kernels follow the rules about RHEL's.
+_RHEL_FAMILY = ("rhel", "rocky", "almalinux", "oracle")
+
+
+def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's own word
+    """As a profile names it: debian-13, or rocky-9.4 with its minor release."""
+    return _NAMES.get(id, id) + "-" + version_id
+
+
+def without_minor(name: str) -> str:
+    """The name that profiles use: rocky-9 for rocky-9.4; other systems' names stay."""
+    return name.split(".")[0] if name.split("-")[0] in _RHEL_FAMILY else name
+
+
+def family_of(name: str) -> str:
+    """The family by which compatibility rules speak about a system: rhel for rocky-9."""
+    system = name.split("-")[0]
+    return "rhel" if system in _RHEL_FAMILY else system
