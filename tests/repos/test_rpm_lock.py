@@ -133,7 +133,7 @@ def test_lock_check_names_what_was_replaced(rhel: Rhel, capsys: pytest.CaptureFi
         ("driver: newest", "rhel-9", "590.44.01", ("nvidia-driver:open-dkms",)),
         ("driver: '570'", "rocky-9", "570.172.08", ("nvidia-driver:570-open",)),
         ("driver: 580.65.06", "almalinux-9", "580.65.06", ("nvidia-driver:580-open",)),
-        ("driver: '==580.65.06'", "rhel-8", "580.65.06", ("nvidia-driver:580-open",)),
+        ("driver: '==580.65.06'", "oracle-9", "580.65.06", ("nvidia-driver:580-open",)),
         ("driver: '>=570, <590'", "rhel-9", "580.95.05", ("nvidia-driver:open-dkms",)),
         (
             "driver: {version: '580', flavour: proprietary}, mode: compat",

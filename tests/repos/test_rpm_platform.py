@@ -8,12 +8,13 @@ from typing import cast
 
 import pytest
 
-from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.platform.base import Flavour
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.platform import stack_platform_for, supported_systems
+from gdsdeploy.platform.base import Flavour, KernelImage
 from gdsdeploy.platform.rhel import Rhel
 from gdsdeploy.repo.candidate import Candidate
 
-SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("8", "9", "10")]
+SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("9", "10")]
 RHEL_9 = cast("Rhel", stack_platform_for("rhel-9"))
 
 
@@ -73,12 +74,24 @@ def test_a_pin_names_its_stream(pin: str, open_stream: str, proprietary_stream: 
     ("version", "release", "first"),
     [
         ("5.14.0-503.15.1.el9_5", "5.14.0-503.15.1.el9_5.x86_64", "5.14.0-503.15.1"),
-        ("4.18.0-553.el8_10", "4.18.0-553.el8_10.x86_64", "4.18.0-553"),
         ("6.12.0-55.9.1.el10_0", "6.12.0-55.9.1.el10_0.x86_64", "6.12.0-55.9.1"),
+        ("5.14.0-687.42.1.el9_8.0.1", "5.14.0-687.42.1.el9_8.0.1.x86_64", "5.14.0-687.42.1"),
+        ("5.14.0-687.42.1+2.1.el9_8_ciq", "5.14.0-687.42.1+2.1.el9_8_ciq.x86_64", "5.14.0-687.42.1+2.1"),
+        ("1:6.18.35-68.127.amzn2023", "6.18.35-68.127.amzn2023.x86_64", "6.18.35-68.127"),
     ],
 )
 def test_names_of_a_kernel(version: str, release: str, first: str) -> None:
-    assert RHEL_9.kernel_names(candidate("kernel", version), release) == (first, release, version)
+    names = RHEL_9.kernel_names(KernelImage(candidate("kernel", version), release, "kernel"))
+    assert names[:2] == (first, release)
+    assert {version, version.split(":")[-1]} == set(names[2:])
+
+
+@pytest.mark.parametrize("name", ["rhel", "rocky", "almalinux", "oracle"])
+def test_release_8_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(FleetInvalid, match=f"{name}-8 isn't supported: its Python is 3.6") as error:
+        stack_platform_for(f"{name}-8")
+    assert f"{name}-9, {name}-10" in (error.value.hint or "")
+    assert f"{name}-8" not in supported_systems()
 
 
 def test_source_trees_lie_where_the_packages_put_them() -> None:
@@ -119,7 +132,17 @@ def test_source_trees_lie_where_the_packages_put_them() -> None:
         ("kernel-devel-matched", True, False),
         ("kernel-headers", False, False),
         ("kernel-debug-core", False, False),
-        ("kernel-rt", False, False),
+        ("kernel-rt", True, False),
+        ("kernel-rt-kvm", False, False),
+        ("kernel-64k-modules-core", True, False),
+        ("kernel-64k-devel-matched", True, False),
+        ("kernel-64k-debug-core", False, False),
+        ("kernel-uek-core", True, False),
+        ("kernel-uek-modules-core", True, False),
+        ("kernel-uek-debug", False, False),
+        ("kernel6.18", True, False),
+        ("kernel6.18-devel", True, False),
+        ("kernel6.18-headers", False, False),
         ("glibc", False, False),
         ("linux-firmware", False, False),
     ],

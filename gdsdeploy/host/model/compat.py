@@ -20,6 +20,9 @@ SUBJECTS = (
     "os", "family",
 )  # fmt: skip
 
+#: Subjects that the sentence about a combination leaves out, because the rule's own words imply them.
+_UNSAID = ("family", "os", "nvme_hooks")
+
 #: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.
 Combination = Mapping[str, Optional[str]]
 #: Subject → version expressions or words, of which one has to hold.
@@ -81,7 +84,7 @@ def judge(combination: Combination, rules: Iterable[Rule]) -> List[Verdict]:
         if rule.warns and not holds:
             continue
         allowed = holds if rule.needs else not (rule.refuses and holds)
-        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in ("family", "os"))
+        stack = ", ".join(f"{_name(s)} {combination[s]}" for s in (*rule.when, *effect) if s not in _UNSAID)
         verdicts.append(Verdict(rule.id, allowed, f"{rule.says.strip()} Here: {stack}.", warning=bool(rule.warns)))
     return verdicts
 

@@ -53,8 +53,8 @@ def test_the_pinned_fingerprints_are_those_of_debians_keyring(tmp_path: Path) ->
         ("linux-image-6.12-amd64", None),
         ("linux-image-amd64", None),
         ("linux-image-6.12.94+deb13-arm64", None),
-        ("linux-image-6.12.94+deb13-cloud-amd64", None),
-        ("linux-image-6.12.94+deb13-rt-amd64", None),
+        ("linux-image-6.12.94+deb13-cloud-amd64", "6.12.94+deb13-cloud-amd64"),
+        ("linux-image-6.12.94+deb13-rt-amd64", "6.12.94+deb13-rt-amd64"),
         ("linux-image-6.12.94+deb13-amd64-dbg", None),
         ("linux-image-6.12.94+deb13-amd64-unsigned", None),
         ("linux-headers-6.12.94+deb13-amd64", None),
@@ -120,14 +120,20 @@ def test_the_other_flavour_and_other_series_stay_out(flavour: str, name: str, ou
         ("linux-image-6.8.0-60-generic", "6.8.0-60-generic"),
         ("linux-image-6.11.0-26-generic", "6.11.0-26-generic"),
         ("linux-image-unsigned-6.8.0-60-generic", None),
-        ("linux-image-6.8.0-60-lowlatency", None),
-        ("linux-image-6.8.0-1013-aws", None),
+        ("linux-image-6.8.0-60-lowlatency", "6.8.0-60-lowlatency"),
+        ("linux-image-6.8.0-1013-aws", "6.8.0-1013-aws"),
+        ("linux-image-6.17.0-1026-nvidia", "6.17.0-1026-nvidia"),
+        ("linux-image-6.17.0-1026-nvidia-64k", None),
+        ("linux-image-unsigned-6.17.0-1026-nvidia", None),
+        ("linux-image-6.8.0-1013-azure-fde", None),
+        ("linux-image-6.8.0-1013-raspi", None),
+        ("linux-image-nvidia-hwe-24.04", None),
         ("linux-image-generic", None),
         ("linux-image-generic-hwe-24.04", None),
         ("linux-modules-6.8.0-60-generic", None),
     ],
 )
-def test_ubuntus_generic_kernels_are_told_from_others(package: str, release: str | None) -> None:
+def test_ubuntus_kernels_are_told_from_others(package: str, release: str | None) -> None:
     assert NOBLE.kernel_release(package, "x86_64") == release
 
 

@@ -12,7 +12,7 @@ from gdsdeploy.lock.compat import SUBJECTS, Rule, judge, load, shipped
 #: Debian 13 as it is measured to work; each case below changes some of it.
 GOOD: dict[str, str | None] = {
     "driver": "550.163.01", "driver_package": "550.163.01-2", "driver_origin": "debian", "flavour": "open",
-    "kernel": "6.12.94", "kernel_package": "6.12.94-1",
+    "kernel": "6.12.94", "kernel_package": "6.12.94-1", "kernel_flavour": "amd64", "nvme_hooks": "ofed",
     "nvidia_fs": "2.19.7", "nvidia_fs_package": "2.19.7~12.4.1-2", "nvidia_fs_origin": "debian",
     "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "gpu": None, "mode": "nvidia-fs", "rdma": "none",
     "arch": "x86_64", "os": "debian-13", "family": "debian",
@@ -139,6 +139,12 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-427.13.1.el9_4", "6.12.0-55.el10")]
         + [{"mode": "p2pdma", "kernel_package": "5.14.0-1"}],
     ),
+    "p2pdma-uek": (
+        [{"mode": "p2pdma", "kernel_flavour": "uek", "kernel": "5.15.0-310.184.5.2"}],
+        [{"mode": "p2pdma", "kernel_flavour": "uek", "kernel": "6.12.0-100.28.2"},
+         {"mode": "p2pdma", "kernel_flavour": "kernel", "kernel": "5.14.0-570"},
+         {"kernel_flavour": "uek", "kernel": "5.15.0-310.184.5.2"}],
+    ),
     "gpu-open-driver": (
         [{"gpu": "volta"}],
         [{"gpu": "turing"}, {"gpu": "volta", "flavour": "proprietary"}, {}],
@@ -155,11 +161,13 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "doca-kernel-6.17": (
         [{"doca": "3.2.1", "kernel": "6.17.1"}],
         [{"doca": "3.3.0", "kernel": "6.17.1"}, {"doca": "3.2.1"}, {"kernel": "6.17.1"},
-         {"doca": "3.2.1", "kernel": "6.17.1", "mode": "p2pdma"}],
+         {"doca": "3.2.1", "kernel": "6.17.1", "mode": "p2pdma"},
+         {"doca": "3.2.1", "kernel": "6.17.0", "nvme_hooks": "kernel"}],
     ),
     "doca-3.3.0": (
         [{"doca": "3.3.0"}, {"doca": "3.3.0-087000"}],
-        [{"doca": "3.3.1"}, {"doca": "3.2.1"}, {"doca": "3.3.0", "kernel": "6.17.1"}],
+        [{"doca": "3.3.1"}, {"doca": "3.2.1"}, {"doca": "3.3.0", "kernel": "6.17.1"},
+         {"doca": "3.3.0", "nvme_hooks": "kernel"}],
     ),
     **{
         f"gds-{gds}-nvidia-fs": (

@@ -212,7 +212,7 @@ def test_packages_that_nobody_offers_are_named() -> None:
     lines = reasons(without(SURROUNDINGS))
     assert [line.split("] ")[1] for line in lines] == [
         "the repositories have no nvidia-open-kernel-dkms",
-        "the repositories have no kernel image with headers of its version",
+        "the repositories have no kernel image of flavour amd64 with headers of its version",
         "the repositories have no nvidia-fs-dkms",
         "the repositories have no libcufile0 with its gds-tools",
     ]

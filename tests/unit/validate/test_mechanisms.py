@@ -116,7 +116,7 @@ def test_to_peermem_asks_for_ofed() -> None:
         ("debian-13", "550", "dmabuf"),
         ("debian-13", {"version": "550", "flavour": "proprietary"}, "peermem"),
         ("rhel-9", {"flavour": "open"}, "dmabuf"),
-        ("rhel-8", "580", "peermem"),
+        ("oracle-9", {"version": "580", "flavour": "proprietary"}, "peermem"),
     ],
 )
 def test_rdma_auto_is_dma_buf_where_it_serves(os: str, driver: object, kind: str) -> None:
