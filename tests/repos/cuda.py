@@ -24,9 +24,18 @@ UBUNTU_SURROUNDINGS: list[Stanza] = [
 ]  # fmt: skip
 
 
-def ubuntu_kernel(release: str, version: str, *, headers: bool = True, hwe: str = "") -> list[Stanza]:
-    """One generic kernel as Ubuntu has it: signed image, modules, and headers in two parts; hwe: e.g. ``hwe-6.11``."""
-    full, suffix = f"{release}-generic", f"-{hwe}" if hwe else ""
+def ubuntu_kernel(
+    release: str, version: str, *, headers: bool = True, hwe: str = "", flavour: str = "generic", series: str = ""
+) -> list[Stanza]:
+    """One kernel as Ubuntu has it: signed image, modules, and headers in two parts; hwe: e.g. ``hwe-6.11``.
+
+    A flavour apart from generic has a source of its own, ``linux-nvidia-6.17`` in the series 6.17, which also names the
+    common part of its headers.
+    """
+    name = flavour.removesuffix("-64k")
+    suffix = "".join(f"-{word}" for word in ("" if name == "generic" else name, hwe, series) if word)
+    full, source = f"{release}-{flavour}", f"linux{suffix}"
+    common = f"linux-headers-{release}" if name == "generic" else f"{source}-headers-{release}"
     built = [
         package(
             f"linux-image-{full}", version, source=f"linux-signed{suffix}", conflicts=f"linux-image-unsigned-{full}",
@@ -34,28 +43,32 @@ def ubuntu_kernel(release: str, version: str, *, headers: bool = True, hwe: str 
             provides="linux-image, fuse-module, wireguard-modules (= 1.0.0)", recommends="grub-pc | grub-efi-amd64",
         ),
         package(
-            f"linux-image-unsigned-{full}", version, source=f"linux{suffix}", conflicts=f"linux-image-{full}",
+            f"linux-image-unsigned-{full}", version, source=source, conflicts=f"linux-image-{full}",
             depends=f"kmod, linux-base (>= 4.5ubuntu1~16.04.1), linux-modules-{full}",
         ),
-        package(f"linux-modules-{full}", version, source=f"linux{suffix}"),
-        package(
-            f"linux-modules-extra-{full}", version, source=f"linux{suffix}",
-            depends=f"linux-modules-{full}, wireless-regdb",
-        ),
-        package(f"linux-image-{release}-lowlatency", version, source="linux-signed-lowlatency"),
+        package(f"linux-modules-{full}", version, source=source),
     ]  # fmt: skip
+    if name == "nvidia":
+        built.append(package(f"linux-modules-nvidia-fs-{full}", version, source=source, provides="nvidia-fs-dkms"))
+    else:
+        depends = f"linux-modules-{full}, wireless-regdb"
+        built.append(package(f"linux-modules-extra-{full}", version, source=source, depends=depends))
+    if flavour == "generic":
+        built.append(package(f"linux-image-{release}-lowlatency", version, source="linux-signed-lowlatency"))
     if headers:
         built += [
             package(
-                f"linux-headers-{full}", version, source=f"linux{suffix}",
-                depends=f"linux-headers-{release}, libc6 (>= 2.38), libelf1t64 (>= 0.144)",
+                f"linux-headers-{full}", version, source=source,
+                depends=f"{common}, libc6 (>= 2.38), libelf1t64 (>= 0.144)",
             ),
-            package(
-                f"linux-headers-{release}", version, source=f"linux{suffix}", architecture="all",
-                depends="gcc-13",
-            ),
+            package(common, version, source=source, architecture="all", depends="gcc-13"),
         ]  # fmt: skip
     return built
+
+
+def on_arm(stanzas: Iterable[Stanza]) -> list[Stanza]:
+    """The same packages for arm64."""
+    return [{**p, "Architecture": p["Architecture"].replace("amd64", "arm64")} for p in stanzas]
 
 
 def branch(version: str) -> str:

@@ -101,8 +101,8 @@ class Stream:
         return "\n".join([*lines, ""])
 
 
-def build(rpms: Iterable[Rpm], folder: Path) -> Path:
-    """Build ``rpms`` into ``folder``, with as many spec files as the most frequent name needs."""
+def build(rpms: Iterable[Rpm], folder: Path, arch: str = ARCHITECTURE) -> Path:
+    """Build ``rpms`` of ``arch`` into ``folder``, with as many spec files as the most frequent name needs."""
     rounds: list[list[Rpm]] = []
     counts: dict[str, int] = {}
     for rpm in rpms:
@@ -113,11 +113,11 @@ def build(rpms: Iterable[Rpm], folder: Path) -> Path:
         rounds[number].append(rpm)
     folder.mkdir(parents=True)
     for number, members in enumerate(rounds):
-        _rpmbuild(members, folder, f"round-{number}")
+        _rpmbuild(members, folder, f"round-{number}", arch)
     return folder
 
 
-def _rpmbuild(rpms: Sequence[Rpm], folder: Path, name: str) -> None:
+def _rpmbuild(rpms: Sequence[Rpm], folder: Path, name: str, arch: str) -> None:
     work = folder.parent / f".{folder.name}-{name}"
     work.mkdir()
     files = sorted({path for rpm in rpms for path in rpm.files})
@@ -129,7 +129,7 @@ def _rpmbuild(rpms: Sequence[Rpm], folder: Path, name: str) -> None:
         "debug_package": "%{nil}", "_build_id_links": "none", "__os_install_post": "%{nil}",
         "_binary_payload": "w1.gzdio",
     }  # fmt: skip
-    argv = ["rpmbuild", "-bb", "--quiet", "--nodeps", "--target", ARCHITECTURE]
+    argv = ["rpmbuild", "-bb", "--quiet", "--nodeps", "--target", arch]
     for key, value in defines.items():
         argv += ["--define", f"{key} {value}"]
     done = subprocess.run([*argv, spec], capture_output=True, text=True)

@@ -6,6 +6,9 @@ the packages are empty.  The traps of the real repository are in it: see TRAPS.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from tests.repos.rpmarchive import Rpm, Stream
 
 #: Kernels with modules and headers; the newest lacks its headers, as a mirror between two updates does.
@@ -59,6 +62,62 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
             ),
         ]  # fmt: skip
     return packages
+
+
+def flavoured_kernel(stem: str, version: str, *, arch: str = "x86_64") -> list[Rpm]:
+    """A kernel beside the plain one: ``kernel-64k``, ``kernel-rt`` or Oracle's ``kernel-uek``, in the layout of kernel."""
+    suffix = {"kernel-64k": "+64k", "kernel-rt": "+rt"}.get(stem, "")
+    uname, plain = f"{version}.{arch}{suffix}", stem == "kernel"
+    parts = ("core", "modules", "modules-core")
+    own = {part: f"{stem}-{part}-uname-r = {uname}" for part in parts}
+    running = (f"kernel-uname-r = {uname}", *(() if plain else (f"{stem}-uname-r = {uname}",)))
+    packages = [
+        Rpm(stem, version, arch, requires=tuple(own.values())),
+        Rpm(f"{stem}-core", version, arch, provides=(own["core"], *running), requires=(own["modules-core"],)),
+        Rpm(f"{stem}-modules", version, arch, provides=(own["modules"],), requires=(running[-1], own["modules-core"])),
+        Rpm(f"{stem}-modules-core", version, arch, provides=(own["modules-core"],), requires=(running[-1],)),
+        Rpm(f"{stem}-devel", version, arch, provides=(f"kernel-devel-uname-r = {uname}",), requires=("gcc", "make")),
+        Rpm(f"{stem}-debug-core", version, arch, provides=(f"kernel-uname-r = {version}.{arch}+debug",)),
+    ]
+    if stem in ("kernel", "kernel-64k"):
+        same = (f"{stem}-core = {version}", f"{stem}-devel = {version}")
+        packages.append(Rpm(f"{stem}-devel-matched", version, arch, requires=same))
+    return packages
+
+
+def amazon_kernel(stem: str, version: str, *, arch: str = "x86_64") -> list[Rpm]:
+    """A kernel of Amazon Linux 2023: one package with image and modules, named by its series."""
+    uname = f"{version.split(':')[-1]}.{arch}"
+    return [
+        Rpm(stem, version, arch, provides=(f"kernel-uname-r = {uname}",), requires=("dracut", "linux-firmware")),
+        Rpm(f"{stem}-devel", version, arch, provides=(f"kernel-devel-uname-r = {uname}",), requires=("gcc", "make")),
+        Rpm(f"{stem}-headers", version, arch, provides=("kernel-headers",)),
+        Rpm(f"{stem}-modules-extra", version, arch, requires=(f"kernel-uname-r = {uname}",)),
+    ]
+
+
+#: EPEL's dkms: what it needs follows the kernels that are there.
+EPEL_DKMS = Rpm(
+    "dkms", "3.4.3-2.el9", "noarch", vendor="Fedora Project",
+    requires=(
+        "gcc", "make", "(kernel-64k-devel-matched if kernel-64k-core)", "(kernel-devel-matched if kernel-core)",
+        "(kernel-rt-devel if kernel-rt-core)",
+    ),
+)  # fmt: skip
+
+
+def on_arm(rpms: Iterable[Rpm]) -> tuple[Rpm, ...]:
+    """The same packages for aarch64."""
+
+    def words(relations: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(r.replace("x86_64", "aarch64").replace("(x86-64)", "(aarch-64)") for r in relations)
+
+    return tuple(
+        replace(
+            rpm, arch=rpm.arch.replace("x86_64", "aarch64"), requires=words(rpm.requires), provides=words(rpm.provides)
+        )
+        for rpm in rpms
+    )
 
 
 def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) -> list[Rpm]:
