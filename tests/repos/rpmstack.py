@@ -65,7 +65,7 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
 
 
 def flavoured_kernel(stem: str, version: str, *, arch: str = "x86_64") -> list[Rpm]:
-    """A kernel beside the plain one: ``kernel-64k``, ``kernel-rt`` or Oracle's ``kernel-uek``, in the layout of kernel."""
+    """A kernel of another flavour in the layout of ``kernel``: ``kernel-64k``, ``kernel-rt``, ``kernel-uek``."""
     suffix = {"kernel-64k": "+64k", "kernel-rt": "+rt"}.get(stem, "")
     uname, plain = f"{version}.{arch}{suffix}", stem == "kernel"
     parts = ("core", "modules", "modules-core")

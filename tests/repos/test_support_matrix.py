@@ -33,8 +33,10 @@ from tests.repos.stack import SURROUNDINGS, Stanza, gds, kernel, open_driver, pr
 
 ARCHES = ("x86_64", "aarch64")
 #: (release, package version, flavour, series of its source): a 64k build has its 4k build's numbers.
-JAMMY = (("5.15.0-140", "5.15.0-140.150", "generic", ""), ("5.15.0-1080", "5.15.0-1080.81", "nvidia", ""),
-         ("6.8.0-1027", "6.8.0-1027.34~22.04.1", "azure", "6.8"), ("6.8.0-1028", "6.8.0-1028.30", "aws", "6.8"))  # fmt: skip
+JAMMY = (
+    ("5.15.0-140", "5.15.0-140.150", "generic", ""), ("5.15.0-1080", "5.15.0-1080.81", "nvidia", ""),
+    ("6.8.0-1027", "6.8.0-1027.34~22.04.1", "azure", "6.8"), ("6.8.0-1028", "6.8.0-1028.30", "aws", "6.8"),
+)  # fmt: skip
 NOBLE = (
     ("6.8.0-60", "6.8.0-60.63", "generic", ""), ("6.17.0-1026", "6.17.0-1026.26", "nvidia", "6.17"),
     ("6.8.0-1015", "6.8.0-1015.16.1", "nvidia-lowlatency", ""), ("6.8.0-1030", "6.8.0-1030.32", "aws", ""),

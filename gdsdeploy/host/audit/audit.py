@@ -16,6 +16,7 @@ from ..kmod import driver as drivers
 from ..kmod import ofed
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
+from ..kmod.flavour import large_pages
 from ..kmod.kernel import Kernel
 from ..kmod.module import Module
 from ..kmod.symbols import GPL_COMPATIBLE, Symbols
@@ -123,7 +124,7 @@ def _vermagic(kernel: Kernel, module: Module) -> Iterator[Finding]:
         yield finding("machine", "error", f"is for {module.machine}, the kernel for {own.machine}", hint)
     if not want:
         yield unknown_finding("vermagic-unknown", "neither modules nor headers tell what the kernel expects")
-    elif have[1:] != want[1:] or (have != want and "modversions" not in want):
+    elif have[1:] != want[1:] or (have != want and "modversions" not in want) or _pages(have) != _pages(want):
         message = f"has vermagic {module.vermagic!r}, the kernel {kernel.vermagic()!r}"
         yield finding("vermagic", "error", message, hint)
     elif have != want:
@@ -131,6 +132,11 @@ def _vermagic(kernel: Kernel, module: Module) -> Iterator[Finding]:
         message = f"was built for kernel {have[0] if have else '?'}"
         message += f"; {kernel.release} takes it only while all symbol versions agree"
         yield finding("vermagic", "warning", message, hint)
+
+
+def _pages(vermagic: List[str]) -> str:
+    """The page size that a vermagic's release tells; the code has it compiled in, and symbol versions don't show it."""
+    return large_pages(vermagic[0]) if vermagic else ""
 
 
 def _imports(kernel: Kernel, symbols: Symbols, module: Module, is_trusted: bool) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from ..facts.modules import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report
+from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
 from . import gpus, modules, quote, reference
 from .blocks import stack
@@ -177,6 +178,8 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
         fix += "or use P2PDMA mode on a kernel that has it"
     else:
         fix += "or the filesystem vendor's client that has the hooks"
+    if stack_name == "nvme" and isinstance(facts.kernel.release, str) and has_nvme_hooks(facts.kernel.release):
+        fix = "use this kernel's own nvme, which has them: remove the one in its place (package mlnx-nvme-dkms)"
     what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     section = REFERENCES.get(stack_name, reference.NVME)
     cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, names), section)

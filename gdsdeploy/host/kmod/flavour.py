@@ -54,6 +54,13 @@ def flavour_of(release: str) -> Optional[KernelFlavour]:
     return None
 
 
+def large_pages(release: str) -> str:
+    """``64k`` or ``16k`` for an Arm kernel of that page size, by its release; empty for 4 KiB or an unknown kernel."""
+    flavour = flavour_of(release)
+    match = re.search(r"(?:^|-)((?:64|16)k)$", flavour.name) if flavour else None
+    return match.group(1) if match else ""
+
+
 def has_nvme_hooks(release: str) -> bool:
     """Whether this kernel's own nvme exports the symbols that nvidia-fs looks for, as its maker builds it."""
     flavour = flavour_of(release)

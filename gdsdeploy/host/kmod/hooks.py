@@ -1,7 +1,9 @@
 """Which storage drivers of a kernel let nvidia-fs in, and whether both speak the same version of that interface.
 
 nvidia-fs looks up a pair of symbols of each driver at run time (``__symbol_get``).  Without a matching pair, I/O takes
-the compat path and nothing reports it.  Since Linux 6.6 (stable kernels: September 2023) only GPL-only exports match.
+the compat path and nothing reports it.  Most kernels' own drivers have none: OFED or DOCA brings them.  The nvme of
+Canonical's linux-nvidia kernels has them (flavour.py).  Since Linux 6.6 (stable kernels: September 2023) only GPL-only
+exports match.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from ..errors import ElfError
 from .elf import Elf
 from .files import open_plain
 from .findings import ERROR, NOTE, WARNING, Finding, finding
+from .flavour import has_nvme_hooks
 from .kernel import Kernel
 from .module import Module
 
@@ -95,6 +98,8 @@ def findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()) -> 
         elif driver in required:
             message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
             hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"
+            if driver == "nvme" and has_nvme_hooks(kernel.release):
+                hint = "this kernel's own nvme has them: remove the one that takes its place (package mlnx-nvme-dkms)"
             results.append(finding("hook-missing", ERROR, message, hint))
     return results
 

@@ -78,3 +78,53 @@ def test_only_what_dpkg_cannot_finish_is_refused(host: AptHost, state: str, bad:
     assert [refusal.id for refusal in result.refusals] == (["half-installed"] if bad else [])
     if bad:
         assert "apt-get install --reinstall half" in result.refusals[0].hint
+
+
+class Uname:
+    """What ``uname`` says on a host of this architecture."""
+
+    machine = os.uname().machine
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+
+
+@pytest.mark.parametrize(
+    ("runs", "locked", "refusals"),
+    [
+        ("6.17.0-1026-nvidia", "6.14.0-33-generic", ["kernel-flavour"]),
+        ("6.17.0-1026-nvidia-64k", "6.17.0-1029-nvidia", ["kernel-flavour"]),
+        ("5.14.0-570.73.1.el9_6.aarch64+64k", "5.14.0-570.73.1.el9_6.aarch64", ["kernel-flavour"]),
+        ("6.12.0-100.28.2.el10uek.x86_64", "6.12.0-55.9.1.el10_0.x86_64", ["kernel-flavour"]),
+        ("6.18.35-68.127.amzn2023.x86_64", "6.1.141-155.222.amzn2023.x86_64", ["kernel-flavour"]),
+        ("6.8.0-60-generic", "6.14.0-33-generic", []),
+        # Debian's cloud kernel is the default one with fewer drivers, and a builder may run another system's kernel.
+        ("6.12.90+deb13-cloud-amd64", "6.12.94+deb13-amd64", []),
+        ("6.8.0-1030-azure", "6.12.94+deb13-amd64", []),
+        ("6.18.44-fc-v657", "6.14.0-33-generic", []),
+        # The profile names a flavour.
+        ("6.17.0-1026-nvidia", "", []),
+    ],
+)
+def test_a_kernel_of_another_flavour_is_not_replaced_without_a_word_of_the_profile(
+    host: AptHost, monkeypatch: pytest.MonkeyPatch, runs: str, locked: str, refusals: list[str]
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: Uname(runs))
+    assert refused(host, unasked_kernel=locked) == refusals
+
+
+def test_the_refusal_names_the_line_to_write(host: AptHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "uname", lambda: Uname("6.17.0-1026-nvidia-64k"))
+    with pytest.raises(ApplyError) as caught:
+        host.apply(preflight(unasked_kernel="6.14.0-33-generic"))
+    assert "6.17.0-1026-nvidia-64k of flavour nvidia-64k" in str(caught.value)
+    assert "`kernel: {flavour: nvidia-64k}`" in caught.value.hint
+    assert "`kernel: {flavour: generic}`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "os"), [("ol", "9.6", "oracle-9"), ("ol", "9.6", "oracle-9.6"), ("amzn", "2023", "amazon-2023")]
+)
+def test_a_system_has_the_name_that_profiles_use(host: AptHost, name: str, version: str, os: str) -> None:
+    host.write("/etc/os-release", RELEASE.format(name, version))
+    assert refused(host, os=os) == []

@@ -118,6 +118,31 @@ def test_a_kernel_of_rhel_is_judged_by_its_package() -> None:
     assert "p2pdma-rhel-9.5" not in result.found
 
 
+@pytest.mark.parametrize(
+    ("kernel", "nvme", "verdict"),
+    [("6.14.0-1015-nvidia", False, PASS), ("6.14.0-1015-nvidia", True, FAIL), ("6.14.0-33-generic", False, FAIL)],
+)
+def test_a_kernel_with_hooks_of_its_own_is_not_asked_for_docas(kernel: str, nvme: bool, verdict: str) -> None:
+    """DOCA's own nvme, where it is installed, takes the place of the kernel's."""
+
+    def packages(document: Document) -> None:
+        doca("3.3.0-1")(document)
+        if nvme:
+            document["commands"]["dpkg-query"]["stdout"] += "mlnx-nvme-dkms\t3.3.0-1\tamd64\tii \n"
+
+    result = finding(running(kernel), packages, nvidia_fs("2.26.6"))
+    assert (result.verdict, "[doca-3.3.0]" in result.found) == (verdict, verdict == FAIL), result.found
+
+
+@pytest.mark.parametrize(
+    ("release", "forbidden"), [("5.15.0-310.184.5.2.el9uek", True), ("6.12.0-0.20.20.el9uek", False)]
+)
+def test_uek_is_no_kernel_of_rhel(release: str, forbidden: bool) -> None:
+    oracle = file("/etc/os-release", 'ID="ol"\nVERSION_ID="9.6"\n')
+    result = finding(oracle, running(f"{release}.x86_64"), mode="p2pdma", nvidia_fs_version="")
+    assert ("[p2pdma-uek]" in result.found) is forbidden
+
+
 def test_an_unknown_part_leaves_open_only_rules_that_it_could_break() -> None:
     def no_driver_version(document: Document) -> None:
         document["files"]["/proc/driver/nvidia/version"] = {"error": "EACCES"}

@@ -55,8 +55,8 @@ def empty_lists(modules: Path) -> None:
 class Root:
     """``path`` is the root folder; methods write files into it."""
 
-    def __init__(self, path: Path, release: str = RELEASE, vermagic: str = VERMAGIC) -> None:
-        self.path, self.release, self.vermagic = path, release, vermagic
+    def __init__(self, path: Path, release: str = RELEASE, vermagic: str = VERMAGIC, machine: int = 62) -> None:
+        self.path, self.release, self.vermagic, self.machine = path, release, vermagic, machine
         self.modules = path / "lib" / "modules" / release
         imports: dict[str, int | None] = {name: crc for name, crc in KERNEL_EXPORTS.items() if name not in UNSEEN}
         self.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports=imports, signature=SIGNATURE)
@@ -97,6 +97,7 @@ class Root:
 
     def module(self, file: str, name: str, **options: object) -> Path:
         options.setdefault("vermagic", self.vermagic)
+        options.setdefault("machine", self.machine)
         return write_module(self.modules / file, name, **options)
 
     def nvidia(self, file: str = "updates/dkms/nvidia.ko", **options: object) -> Path:

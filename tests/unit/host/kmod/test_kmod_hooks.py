@@ -118,3 +118,16 @@ def test_a_driver_built_into_the_kernel(root: Root) -> None:
 def test_an_unreadable_driver_lets_nothing_in(root: Root) -> None:
     root.module(NVME, "nvme", exports=pair("nvme_v1")).write_bytes(b"\x7fELF")
     assert "hook-missing" in findings_by_id(root, "nvme")
+
+
+@pytest.mark.parametrize("release", ["6.17.0-1026-nvidia", "6.17.0-1026-nvidia-64k"])
+def test_canonicals_nvidia_kernel_lets_nvidia_fs_in_by_its_own_nvme(tmp_path: Path, release: str) -> None:
+    """On either page size; where another nvme takes its place, that one goes."""
+    root = Root(tmp_path, release, f"{release} SMP preempt mod_unload modversions aarch64", machine=183)
+    root.nvidia()
+    root.nvidia_fs(texts=OLD)
+    root.module("kernel/drivers/nvme/host/nvme.ko", "nvme", info=[("intree", "Y")], exports=pair("nvme_v1"))
+    value = findings_by_id(root, "nvme")
+    assert (set(value), value["verdict"]["ok"]) == ({"hooks", "verdict"}, "True")
+    root.module(NVME, "nvme")
+    assert "remove the one that takes its place" in findings_by_id(root, "nvme")["hook-missing"]["hint"]
