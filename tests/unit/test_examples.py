@@ -13,7 +13,10 @@ from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
-SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04", "rollout"}
+SERVED = {
+    *("lab", "debian-13", "debian-12", "rollout"),
+    *("cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04", "cuda-ubuntu-24.04-arm64"),
+}
 
 
 def test_the_examples_are_there() -> None:
@@ -26,7 +29,7 @@ def test_an_example_loads_for_a_system_that_can_be_locked(path: Path) -> None:
     assert all(stack_platform_for(profile.os).os == profile.os for profile in fleet.profiles.values())
 
 
-@pytest.mark.parametrize("name", ["cuda-ubuntu-24.04", "cuda-debian-13"])
+@pytest.mark.parametrize("name", ["cuda-ubuntu-24.04", "cuda-ubuntu-24.04-arm64", "cuda-debian-13"])
 def test_an_example_with_nvidias_repository_prefers_its_driver(name: str) -> None:
     fleet = load_fleet(next(path for path in EXAMPLES if path.stem == name))
     ((profile, wish),) = fleet.profiles.items()

@@ -15,7 +15,7 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fleet, Signing
+from gdsdeploy.model.fleet import Fleet, KernelPin, Signing
 from gdsdeploy.ssh.endpoint import Answer
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
@@ -54,6 +54,22 @@ def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
         variants[way] = {entry.name: entry.desired for entry in entries}
         assert len(entries) == len(variants[way]), "each resource stands once"
     return variants
+
+
+@pytest.mark.parametrize(
+    ("profile", "kernel"),
+    [({}, RELEASE), ({"kernel": KernelPin(flavour="amd64")}, ""), ({"own_kernel": False}, "")],
+)
+def test_preflight_watches_the_flavour_where_the_profile_names_none(
+    fleet: Fleet, profile: dict[str, Any], kernel: str
+) -> None:
+    variants = ways(changed(fleet, **profile), "gpu1")
+    assert {resources["preflight"].unasked_kernel for resources in variants.values()} == {kernel}
+
+
+def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
+    name = next(iter(fleet.builders))
+    assert {resources["preflight"].unasked_kernel for resources in ways(fleet, name).values()} == {""}
 
 
 HOST = [

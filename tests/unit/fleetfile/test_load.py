@@ -81,6 +81,19 @@ def test_names_that_point_nowhere(tmp_path: Path) -> None:
         ("hosts: {}\n", "fleet.yml:1:1: version: this key is required"),
         (SMALL + "hots: {}\n", "fleet.yml:6:1: hots: unknown key; did you mean 'hosts'?"),
         (SMALL.replace('"550"', '"fresh"'), "fleet.yml:3:32: profiles.gds.driver: a version pin is"),
+        (SMALL.replace('driver: "550"', "kernel: 6.8"), "fleet.yml:3:32: profiles.gds.kernel: a version is text"),
+        (
+            SMALL.replace('driver: "550"', "kernel: {flavour: 64K}"),
+            "fleet.yml:3:42: profiles.gds.kernel.flavour: write the name of a kernel flavour",
+        ),
+        (
+            SMALL.replace('driver: "550"', "kernel: {version: fresh}"),
+            "fleet.yml:3:42: profiles.gds.kernel.version: a version pin is",
+        ),
+        (
+            SMALL.replace('driver: "550"', "kernel: {flavor: aws}"),
+            "fleet.yml:3:33: profiles.gds.kernel.flavor: unknown key; did you mean 'flavour'?",
+        ),
         ("- a\n", "fleet.yml:1:1: the file: a mapping is needed here, lines of KEY: VALUE"),
     ],
 )
@@ -101,6 +114,20 @@ def test_a_python_object_in_yaml_is_refused(tmp_path: Path) -> None:
 def test_aliases_cannot_hide_a_repeated_key(tmp_path: Path) -> None:
     text = SMALL + "x: &x {a: 1, a: 2}\ny: *x\n"
     assert any("the key 'a' is given twice" in line for line in problems(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "flavour"),
+    [
+        ('"6.14"', "6.14", None),
+        ("{flavour: nvidia-64k}", "newest", "nvidia-64k"),
+        ('{version: ">=6.14", flavour: kernel6.18}', ">=6.14", "kernel6.18"),
+        ("{}", "newest", None),
+    ],
+)
+def test_a_kernel_is_a_pin_or_a_pin_with_a_flavour(tmp_path: Path, text: str, version: str, flavour: str | None) -> None:
+    kernel = loaded(tmp_path, SMALL.replace('driver: "550"', f"kernel: {text}")).profiles["gds"].kernel
+    assert (kernel.version, kernel.flavour) == (version, flavour)
 
 
 def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:

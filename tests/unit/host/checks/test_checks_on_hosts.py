@@ -148,6 +148,25 @@ def test_what_runs_is_not_asked_of_a_host_without_a_kernel_of_its_own() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("runs", "locked", "line"),
+    [
+        ("6.17.0-1026-nvidia-64k", "6.14.0-33-generic-64k", "`kernel: {flavour: nvidia-64k}` in profile gds"),
+        ("5.14.0-570.73.1.el9_6.aarch64+64k", "5.14.0-570.73.1.el9_6.aarch64", "`kernel: {flavour: 64k}`"),
+        ("6.14.0-33-generic", "6.14.0-35-generic", ""),
+        ("6.17.0-1026-nvidia", "6.12.94+deb13-amd64", ""),
+    ],
+)
+def test_a_running_kernel_of_another_flavour_comes_with_the_line_that_keeps_it(
+    runs: str, locked: str, line: str
+) -> None:
+    document = copy.deepcopy(GOOD)
+    document["host"]["uname"]["release"] = runs
+    finding = findings(document, replace(EXPECTATION, kernel_release=locked, profile="gds"))["kernel.running"]
+    assert finding.verdict == FAIL
+    assert (line in finding.hint) if line else ("flavour" not in finding.found + finding.hint)
+
+
 def test_every_check_is_seen_failing() -> None:
     names = {name.partition(":")[0] for _, failing in FAULTS.values() for name in failing}
     names |= {name.partition(":")[0] for name, verdict in verdicts(BARE).items() if verdict == FAIL}
