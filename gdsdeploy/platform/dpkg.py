@@ -29,15 +29,15 @@ class DpkgPlatform(StackPlatform):
     def kernel_release(self, package: str, arch: str) -> str | None:
         """What ``uname -r`` prints under an image package of a known flavour; None for any other package."""
         release = package.removeprefix("linux-image-")
-        known = flavour_of(release) if release != package else None
-        return release if known and known.name in self.kernel_flavours(arch) else None
+        own = flavour_of(release) if release != package else None
+        return release if own and own.name in self.kernel_flavours(arch) else None
 
     def kernel_images(self, universe: Universe, arch: str) -> Iterable[KernelImage]:
         for name in universe.names():
             release = self.kernel_release(name, arch)
-            known = flavour_of(release) if release else None
-            if release and known:
-                yield from (KernelImage(candidate, release, known.name) for candidate in universe.named(name))
+            own = flavour_of(release) if release else None
+            if release and own:
+                yield from (KernelImage(candidate, release, own.name) for candidate in universe.named(name))
 
     def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
         version, release = kernel.image.version, kernel.release

@@ -80,9 +80,9 @@ class Rhel(StackPlatform):
         for flavour in self.kernel_flavours(arch):
             for candidate in universe.named(self.kernels[flavour]):
                 release = f"{candidate.version.split(':', 1)[-1]}.{arch}"
-                known = flavour_of(release + _SUFFIX.get(flavour, ""))
+                own = flavour_of(release + _SUFFIX.get(flavour, ""))
                 # The host program tells flavours by the release alone.
-                if known and known.name == flavour:
+                if own and own.name == flavour:
                     yield KernelImage(candidate, release + _SUFFIX.get(flavour, ""), flavour)
 
     def kernel_names(self, kernel: KernelImage) -> tuple[str, ...]:
@@ -91,8 +91,8 @@ class Rhel(StackPlatform):
         return re.sub(r"\.(?:el|amzn)[0-9].*$", "", version), kernel.release, version, kernel.image.version
 
     def kernel_packages(self, release: str) -> tuple[str, str]:
-        known = flavour_of(release)
-        stem = self.kernels.get(known.name, "kernel") if known else "kernel"
+        own = flavour_of(release)
+        stem = self.kernels.get(own.name, "kernel") if own else "kernel"
         return stem, f"{stem}-devel"
 
     def driver_package(self, flavour: Flavour) -> str:

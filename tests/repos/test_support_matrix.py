@@ -132,9 +132,9 @@ def test_ubuntu(os: str, arch: str, release: str, version: str, flavour: str, se
     assert {p.package for p in target.packages if p.part == "nvidia-fs-source"} == {"nvidia-fs-dkms"}
     assert target.driver.version == "595.71.05"
     assert target.pins["kernel_flavour"] == flavour
-    known = flavour_of(full)
-    assert known is not None
-    assert (known.vendor, known.name) == ("ubuntu", flavour)
+    own = flavour_of(full)
+    assert own is not None
+    assert (own.vendor, own.name) == ("ubuntu", flavour)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -353,9 +353,9 @@ def test_rhels_family(os: str, arch: str, flavour: str, el: Universes) -> None:
         **dict.fromkeys(headers, (version, "kernel-headers")),
     }
     assert target.driver.version == "595.71.05"
-    known = flavour_of(release)
-    assert known is not None
-    assert known.name == flavour
+    own = flavour_of(release)
+    assert own is not None
+    assert own.name == flavour
     assert stack_platform_for(os).kernel_packages(release) == (stem, f"{stem}-devel")
 
 

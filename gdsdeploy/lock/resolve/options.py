@@ -163,10 +163,10 @@ def _companions(
 
 def _add_kernels(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     """The kernels of the profile's flavour; without any, the problem names the other flavours."""
-    known = platform.kernel_flavours(profile.arch)
-    flavour = profile.kernel.flavour or known[0]
-    if flavour not in known:
-        words = f"{platform.os} has no kernel flavour {flavour!r} for {profile.arch}; it has {', '.join(known)}"
+    flavours = platform.kernel_flavours(profile.arch)
+    flavour = profile.kernel.flavour or flavours[0]
+    if flavour not in flavours:
+        words = f"{platform.os} has no kernel flavour {flavour!r} for {profile.arch}; it has {', '.join(flavours)}"
         options.missing.append(f"[kernel] {words}")
         options.levels.append([])
         return

@@ -125,7 +125,9 @@ def test_aliases_cannot_hide_a_repeated_key(tmp_path: Path) -> None:
         ("{}", "newest", None),
     ],
 )
-def test_a_kernel_is_a_pin_or_a_pin_with_a_flavour(tmp_path: Path, text: str, version: str, flavour: str | None) -> None:
+def test_a_kernel_is_a_pin_or_a_pin_with_a_flavour(
+    tmp_path: Path, text: str, version: str, flavour: str | None
+) -> None:
     kernel = loaded(tmp_path, SMALL.replace('driver: "550"', f"kernel: {text}")).profiles["gds"].kernel
     assert (kernel.version, kernel.flavour) == (version, flavour)
 
