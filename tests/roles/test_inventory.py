@@ -105,7 +105,8 @@ def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(flee
     other = render(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
     usual = render(fleet, lock)["gpu1"]
     assert (usual["gds_kernel_boot"], other["gds_kernel_boot"]) == (True, False)
-    assert {key for key in usual if usual[key] != other[key]} == {"gds_kernel_boot"}, "it gets all else"
+    different = {key for key in usual if usual[key] != other[key]}
+    assert different == {"gds_kernel_boot", "gds_preflight_unasked_kernel"}, "it gets all else"
 
 
 def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:

@@ -12,10 +12,11 @@ import pytest
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS, Debian
+from gdsdeploy.platform.dpkg import DpkgPlatform
 
 TRIXIE = cast("Debian", stack_platform_for("debian-13"))
 BOOKWORM = stack_platform_for("debian-12")
-NOBLE = stack_platform_for("ubuntu-24.04")
+NOBLE = cast("DpkgPlatform", stack_platform_for("ubuntu-24.04"))
 
 
 def test_known_systems_are_found_and_unknown_ones_listed() -> None:
