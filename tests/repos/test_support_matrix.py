@@ -147,7 +147,7 @@ def test_a_profile_without_a_flavour_gets_generic(os: str, arch: str) -> None:
 
 def test_a_pin_calls_a_kernel_by_its_numbers_without_the_flavour() -> None:
     universe = ubuntu("ubuntu-24.04", "aarch64")
-    for pin in ("6.17.0-1026", ">=6.14", "6.17.0-1026-nvidia-64k", "==6.17.0-1026.26"):
+    for pin in ("6.17.0-1026", "==6.17.0-1026", ">=6.14", "6.17.0-1026-nvidia-64k", "==6.17.0-1026.26"):
         kernel_pin = {"version": pin, "flavour": "nvidia-64k"}
         assert locked(universe, "ubuntu-24.04", "aarch64", kernel=kernel_pin).kernel.release == "6.17.0-1026-nvidia-64k"
     assert locked(universe, "ubuntu-24.04", "aarch64", kernel="6.8").kernel.release == "6.8.0-60-generic"

@@ -15,7 +15,9 @@ from gdsdeploy.host.facts.running_set import DOCA, judge
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.system import family_of
 from gdsdeploy.lock.compat import shipped
+from gdsdeploy.platform import stack_platform_for
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, Change, Document, file, findings, unloaded
 
 CHECK = "stack.compatible"
@@ -141,6 +143,26 @@ def test_uek_is_no_kernel_of_rhel(release: str, forbidden: bool) -> None:
     oracle = file("/etc/os-release", 'ID="ol"\nVERSION_ID="9.6"\n')
     result = finding(oracle, running(f"{release}.x86_64"), mode="p2pdma", nvidia_fs_version="")
     assert ("[p2pdma-uek]" in result.found) is forbidden
+    result = finding(oracle, running("5.14.0-503.15.1.el9_5.x86_64"), mode="p2pdma", nvidia_fs_version="")
+    assert "[p2pdma-rhel-9.5]" in result.found, "Oracle's other kernel is"
+
+
+@pytest.mark.parametrize(
+    ("ident", "version", "name", "family"),
+    [
+        ("ol", "9.6", "oracle-9", "rhel"),
+        ("rocky", "10.1", "rocky-10", "rhel"),
+        ("amzn", "2023", "amazon-2023", "amazon"),
+        ("ubuntu", "24.04", "ubuntu-24.04", "ubuntu"),
+    ],
+)
+def test_a_system_has_the_name_and_the_family_that_the_controller_knows(
+    ident: str, version: str, name: str, family: str
+) -> None:
+    document = copy.deepcopy(GOOD)
+    file("/etc/os-release", f'ID="{ident}"\nVERSION_ID="{version}"\n')(document)
+    assert facts_from(document).os.name == name
+    assert (family_of(name), stack_platform_for(name).family) == (family, family)
 
 
 def test_an_unknown_part_leaves_open_only_rules_that_it_could_break() -> None:
