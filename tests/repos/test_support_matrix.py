@@ -153,6 +153,34 @@ def test_a_pin_calls_a_kernel_by_its_numbers_without_the_flavour() -> None:
     assert locked(universe, "ubuntu-24.04", "aarch64", kernel="6.8").kernel.release == "6.8.0-60-generic"
 
 
+def test_modules_in_a_package_of_their_own_belong_to_the_image_and_are_locked() -> None:
+    """Ubuntu 26.04 has some of them in packages of another family."""
+    main = "linux-main-modules-iwlwifi-7.0.0-12-generic"
+    archive = [
+        {**p, "Depends": main} if p["Package"] == "linux-modules-7.0.0-12-generic" else p
+        for p in [*cuda.ubuntu_kernel("7.0.0-12", "7.0.0-12.12"), package(main, "7.0.0-12.12", source="linux")]
+    ]
+    parts = kernel_parts(locked(only(archive), "ubuntu-26.04"))
+    assert parts[main] == ("7.0.0-12.12", "kernel-image")
+
+
+@pytest.mark.parametrize(
+    ("source", "stack"),
+    [
+        ("linux", True), ("linux-signed", True), ("linux-hwe-6.11", True), ("linux-signed-hwe-6.11", True),
+        ("linux-nvidia-6.17", True), ("linux-signed-nvidia-6.17", True), ("linux-nvidia-bos", True),
+        ("linux-azure-nvidia-6.14", True), ("linux-lowlatency-hwe-6.11", True), ("linux-oracle", True),
+        ("linux-firmware", False), ("linux-meta", False), ("linux-meta-nvidia-6.17", False), ("linux-base", False),
+        ("linux-restricted-modules-nvidia", False), ("linux-raspi", False),
+    ],
+)  # fmt: skip
+def test_the_sources_of_kernels_are_of_the_stack(source: str, stack: bool) -> None:
+    """So their packages are held; those of other sources follow the host's own updates."""
+    where = Origin("ubuntu", "suite", "", "ubuntu", ("amd64", "all"), "https://m.example")
+    (candidate,) = PackageList(text([package("a", "1", source=source)]), where).named("a")
+    assert stack_platform_for("ubuntu-24.04").in_stack(candidate) is stack
+
+
 # ── what an error names ──────────────────────────────────────────────────────────────────────────────────────────
 
 
