@@ -29,7 +29,7 @@ from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from tests.repos import cuda, rpmstack
 from tests.repos.archive import Key, serve
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
-from tests.repos.stack import SURROUNDINGS, Stanza, gds, kernel, open_driver, proprietary_driver, text
+from tests.repos.stack import SURROUNDINGS, Stanza, gds, kernel, open_driver, package, proprietary_driver, text
 
 ARCHES = ("x86_64", "aarch64")
 #: (release, package version, flavour, series of its source): a 64k build has its 4k build's numbers.
