@@ -12,9 +12,9 @@ from gdsdeploy.validate.support import KERNELS, LATEST, UNDECIDED, Support, gpu_
 HEAD = """\
 # Which filesystem can take which path
 
-`python -m docs.gen.filesystems > docs/filesystems.md` writes this page. It runs the rules of [explain](explain.md) on an
-imaginary host that has everything, takes one part away at a time, and notes which parts a path needs. Nothing on this
-page was seen on a real host.
+`python -m docs.gen.filesystems > docs/filesystems.md` writes this page. It runs the rules of [explain](explain.md)
+on an imaginary host that has everything, takes one part away at a time, and notes which parts a path needs. Nothing on
+this page was seen on a real host.
 
 `gdsdeploy explain --support [FILESYSTEM]` shows the same. `--mode`, `--libcufile`, `--kernel` and `--gpu` ask about
 other versions, and `--json` prints one object.

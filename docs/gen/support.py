@@ -1,7 +1,7 @@
-"""The support matrix, from the code's systems and the tests' claims: ``python -m docs.gen.support > docs/support.md``.
+"""The support matrix, from systems and from claims of tests: ``python -m docs.gen.support > docs/support.md``.
 
-A test claims a cell by the marker ``proves(column, how)``.  The system, architecture and kernel flavour are the marker's
-own, or the test's parameters of these names.  A claim goes with its test: without the test the cell is empty.
+A test claims a cell by the marker ``proves(column, how)``.  The system, architecture and kernel flavour are the
+marker's own, or the test's parameters of these names.  A claim goes with its test: without it the cell is empty.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ A test claims each cell, and `make test` runs all of these tests.
 | cell | meaning |
 |---|---|
 | real | tests run it with the vendor's own packages: Debian's |
-| stand-in | tests run it on packages that imitate the vendor's, by the names, relations and layout that the vendor publishes |
+| stand-in | tests run it on packages that imitate the vendor's names, relations and layout |
 | – | no test runs it |
 
 - **lock**: the resolver takes this kernel flavour, and the driver and nvidia-fs that go with it.
 - **provision**: a lab host is provisioned, validated and cleaned up again.
 - **rollout**: lab hosts move to another lock and back.
-- **Secure Boot**: a kernel that enforces signatures, by its own setting and not by firmware, loads the signed modules only.
+- **Secure Boot**: a kernel that enforces signatures by its own setting loads only signed modules; no firmware acts.
 
-What a stand-in can't show is in [lab.md](lab.md). No test has run on a host with a GPU and nvidia-fs. Filesystems are in
-[filesystems.md](filesystems.md), and kernels and drivers of Debian's archive in [kernels.md](kernels.md).
+What a stand-in can't show is in [lab.md](lab.md). No test has run on a host with a GPU and nvidia-fs. See also
+[filesystems.md](filesystems.md), and [kernels.md](kernels.md) for kernels and drivers of Debian's archive.
 """
 
 
