@@ -1,84 +1,136 @@
-"""The support matrix as a page: ``python -m docs.gen.support > docs/support.md``."""
+"""The support matrix, from systems and from claims of tests: ``python -m docs.gen.support > docs/support.md``.
+
+A test claims a cell by the marker ``proves(column, how)``.  The system, architecture and kernel flavour are the
+marker's own, or the test's parameters of these names.  A claim goes with its test: without it the cell is empty.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
 
 from docs.gen import table_row
-from gdsdeploy.host.explain.cause import COMPAT
-from gdsdeploy.validate.ideal_host import DEVICES, GPUS
-from gdsdeploy.validate.support import KERNELS, LATEST, UNDECIDED, Support, gpu_words, matrix
+from gdsdeploy.platform import stack_platform_for, supported_systems
+
+ROOT: Final = Path(__file__).parents[2]
+ARCHES: Final = ("x86_64", "aarch64")
+COLUMNS: Final = ("lock", "provision", "rollout", "Secure Boot")
+#: How a cell is proven, the best first.
+LEVELS: Final = ("real", "stand-in")
+NOT: Final = "–"
+#: Tests may claim cells in these folders; others aren't collected.
+_CLAIM: Final = re.compile(r"\bproves\(")
 
 HEAD = """\
-# Which filesystem can take which path
+# Support
 
-`python -m docs.gen.support > docs/support.md` writes this page. It runs the rules of [explain](explain.md) on an
-imaginary host that has everything, takes one part away at a time, and notes which parts a path needs. Nothing on this
-page was seen on a real host.
+`python -m docs.gen.support > docs/support.md` writes this page from the systems that the code knows and from the tests.
+A test claims each cell, and `make test` runs all of these tests.
 
-`gdsdeploy explain --support [FILESYSTEM]` shows the same. `--mode`, `--libcufile`, `--kernel` and `--gpu` ask about
-other versions, and `--json` prints one object.
+| cell | meaning |
+|---|---|
+| real | tests run it with the vendor's own packages: Debian's |
+| stand-in | tests run it on packages that imitate the vendor's names, relations and layout |
+| – | no test runs it |
 
-*libcufile* and *kernel* are the first ones with the path; *any*: no rule refuses a kernel. Kernels are those of
-kernel.org. Distributions may have backports. The newest known libcufile is {libcufile}.
+- **lock**: the resolver takes this kernel flavour, and the driver and nvidia-fs that go with it.
+- **provision**: a lab host is provisioned, validated and cleaned up again.
+- **rollout**: lab hosts move to another lock and back.
+- **Secure Boot**: a kernel that enforces signatures by its own setting loads only signed modules; no firmware acts.
+
+What a stand-in can't show is in [lab.md](lab.md). No test has run on a host with a GPU and nvidia-fs. See also
+[filesystems.md](filesystems.md), and [kernels.md](kernels.md) for kernels and drivers of Debian's archive.
 """
-DIRECT_HEAD = """
-## Direct paths
-
-| filesystem | mode | libcufile | kernel | GPUs | needs |
-| --- | --- | --- | --- | --- | --- |
-"""
-COMPAT_HEAD = """
-## Only through CPU memory
-
-libcufile moves data of these filesystems through CPU memory. An older release refuses their files.
-
-| filesystem | libcufile | why |
-| --- | --- | --- |
-"""
-GPU_HEAD = """
-## Names
-
-These models stand for the classes of GPUs:
-
-| class | model |
-| --- | --- |
-"""
-DEVICE_NAMES = {"nvmeof": "XFS on NVMe over RDMA", "raid0": "XFS on md RAID 0 of local NVMe disks"}
 
 
-def page() -> str:
-    """Markdown: a table of direct paths, one of compat mode, and the names of devices and GPUs."""
-    rows = matrix()
-    with_direct_path = {row.filesystem for row in rows if row.mode != COMPAT}
-    direct = [row for row in rows if row.mode != COMPAT]
-    others = [row for row in rows if row.filesystem not in with_direct_path]
-    return "".join(
-        [HEAD.format(libcufile=LATEST.libcufile), DIRECT_HEAD, *_direct(direct), *_compat(others), *_names()]
-    )
+@dataclass(frozen=True)
+class Row:
+    """A system on one architecture with one of its kernel flavours."""
+
+    os: str
+    arch: str
+    flavour: str
 
 
-def _direct(rows: Iterable[Support]) -> Iterable[str]:
-    for row in rows:
-        kernel = "any" if row.kernel == KERNELS[0] else row.kernel
-        mode = "not known" if row.mode == UNDECIDED else f"`{row.mode}`"
-        needs = ", ".join(row.needs) or row.why
-        yield table_row(
-            f"`{row.filesystem}`", mode, row.libcufile, kernel, gpu_words(row.gpus) if kernel else "", needs
-        )
+#: Row → column → how it is proven.
+Matrix = Mapping[Row, Mapping[str, str]]
 
 
-def _compat(rows: Iterable[Support]) -> Iterable[str]:
-    yield COMPAT_HEAD
-    for row in rows:
-        yield table_row(f"`{row.filesystem}`", row.libcufile, row.why.partition(": ")[2])
+class Claims:
+    """A plugin of pytest that notes what the collected tests claim."""
+
+    def __init__(self) -> None:
+        self.cells: dict[Row, dict[str, str]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note every claim; raises ValueError for one that names no system, or words that the page doesn't know."""
+        for item in items:
+            callspec = getattr(item, "callspec", None)
+            for mark in item.iter_markers("proves"):
+                self.note(mark.args, {**getattr(callspec, "params", {}), **mark.kwargs}, item.nodeid)
+
+    def note(self, words: tuple[Any, ...], names: Mapping[str, Any], nodeid: str) -> None:
+        """Note one claim of the test ``nodeid``; the better one of two stays."""
+        column, how = words
+        arch = names.get("arch", ARCHES[0])
+        if names.get("os") not in supported_systems() or column not in COLUMNS or how not in LEVELS:
+            raise ValueError(f"{nodeid}: proves{words} of {names}")
+        flavours = stack_platform_for(names["os"]).kernel_flavours(arch)
+        flavour = names.get("flavour", flavours[0])
+        if flavour not in flavours:
+            raise ValueError(f"{nodeid}: {names['os']} has no kernel flavour {flavour} for {arch}")
+        row = self.cells.setdefault(Row(names["os"], arch, flavour), {})
+        row[column] = min(how, row.get(column, how), key=LEVELS.index)
 
 
-def _names() -> Iterable[str]:
-    words = "; ".join(f"`{name}` is {DEVICE_NAMES[name]}" for name in DEVICES)
-    yield GPU_HEAD.replace("## Names\n", f"## Names\n\n{words}.\n")
-    yield from (table_row(f"`{name}`", model) for name, model in GPUS.items())
+def claimed() -> Matrix:
+    """What the tests claim; raises RuntimeError if they can't be collected."""
+    claims, output = Claims(), io.StringIO()
+    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if _CLAIM.search(path.read_text())]
+    options = ["--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", str(ROOT)]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.chdir(ROOT):
+        status = pytest.main([*options, *files], plugins=[claims])
+    if status != pytest.ExitCode.OK:
+        raise RuntimeError(output.getvalue())
+    return claims.cells
+
+
+def rows() -> Iterable[Row]:
+    """Every kernel flavour of every system that the code knows."""
+    for system in supported_systems():
+        for arch in ARCHES:
+            for flavour in stack_platform_for(system).kernel_flavours(arch):
+                yield Row(system, arch, flavour)
+
+
+def page(matrix: Matrix) -> str:
+    """The whole page."""
+    table = table_row("system", "architecture", "kernel flavour", *COLUMNS) + table_row(*["---"] * (3 + len(COLUMNS)))
+    for row in rows():
+        cells = matrix.get(row, {})
+        table += table_row(row.os, row.arch, f"`{row.flavour}`", *(cells.get(column, NOT) for column in COLUMNS))
+    return f"{HEAD}\n{table}"
+
+
+def summary(matrix: Matrix) -> str:
+    """The README's table: for each system the cells of its default kernel on x86_64, and how many flavours resolve."""
+    table = table_row("system", *COLUMNS, "kernel flavours that lock") + table_row(*["---"] * (2 + len(COLUMNS)))
+    for system in supported_systems():
+        locked = [row for row in rows() if row.os == system and "lock" in matrix.get(row, {})]
+        counts = [f"{sum(row.arch == arch for row in locked)} on {arch}" for arch in ARCHES]
+        cells = matrix.get(Row(system, ARCHES[0], stack_platform_for(system).kernel_flavours(ARCHES[0])[0]), {})
+        table += table_row(system, *(cells.get(column, NOT) for column in COLUMNS), ", ".join(counts))
+    return table
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    print(page(claimed()), end="")

@@ -83,7 +83,7 @@ def command(
       gdsdeploy explain --error 5027
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
       gdsdeploy explain gpu1 /mnt/nvme --launch podman
-      gdsdeploy explain --support                    # every filesystem and mode: docs/support.md
+      gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
     if query.pop("support"):

@@ -299,6 +299,7 @@ def test_a_fault_in_the_second_wave_halts_it_there(upgraded: Fleet) -> None:
     gdsdeploy("rollout", "abort", upgraded.path)
 
 
+@pytest.mark.proves("rollout", "real", os="debian-13")
 def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
     # All at once and in no order: the emulated machine takes as long as all nodes together.
     together = {name: value for name, value in ROLLOUT.items() if name != "order"}

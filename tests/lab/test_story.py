@@ -94,6 +94,7 @@ def test_the_host_needed_no_compiler(lab: Lab, provisioned: dict[str, Any]) -> N
     assert lab.host("gpu1").ssh(["sh", "-c", "command -v gcc make dkms"], ok=(1, 127)).stdout == ""
 
 
+@pytest.mark.proves("provision", "real", os="debian-13")
 def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Path) -> None:
     files = ["--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html"]
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", *files).stdout)

@@ -135,6 +135,7 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: L
     assert "should be" in answers["vermagic"][1]
 
 
+@pytest.mark.proves("Secure Boot", "stand-in", os="debian-13")
 def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
     names = ("good", "stranger", "own", "changed")
     assert audit_errors(host, "good", "stranger") == {"good": set(), "stranger": set()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from docs.gen import support as page
+from docs.gen import filesystems as page
 from gdsdeploy.cli.explain import command
 from gdsdeploy.host.explain.filesystem import NATIVE
 from gdsdeploy.host.facts import Unknown
@@ -25,7 +25,7 @@ def row(filesystem: str, mode: str, **query: str) -> Support:
 
 
 def test_the_page_is_todays() -> None:
-    assert (DOCS / "support.md").read_text() == page.page(), page.__doc__
+    assert (DOCS / "filesystems.md").read_text() == page.page(), page.__doc__
 
 
 def test_every_filesystem_has_a_row_and_every_part_is_needed_by_one() -> None:
