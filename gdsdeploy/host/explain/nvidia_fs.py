@@ -72,6 +72,8 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             cause = Cause("storage.raid-level", what, "use RAID 0 or single disks", evidence, reference.LIMITATIONS)
             yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
+            # A disk whose transport isn't known may be NVMe over something else.
+            yield Condition(when_known(device.transport, lambda name: name == "pcie"))
             yield from hooks(facts, "nvme")
         elif device.kind == storage.NVMEOF:
             what = f"{device.name} is NVMe over {device.transport}"
