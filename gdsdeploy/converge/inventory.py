@@ -253,6 +253,7 @@ def _indices(target: Target) -> list[dict[str, Any]]:
             "components": list(index.components),
             "host_keyring": index.host_keyring,
             "exclusive": index.repository not in presets,
+            **({"metadata": "unsigned"} if index.metadata == "unsigned" else {}),
         }
         for index in target.indices
     ]

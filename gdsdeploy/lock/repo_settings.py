@@ -52,6 +52,8 @@ def repositories(
         elif entry is not None and (entry.kind or platform.kind) != platform.kind:
             uses = f"{platform.os} of profile {profile} uses {platform.kind}"
             problems.append(f"repositories.{name}: kind is {entry.kind}, but {uses}")
+        elif entry is not None and platform.kind == "apt" and entry.metadata == "unsigned":
+            problems.append(f"repositories.{name}: apt packages have no signatures, so their index has to be signed")
         elif entry is not None and platform.kind == "rpm" and (entry.suites or entry.components):
             problems.append(f"repositories.{name}: an rpm repository has neither suites nor components")
         else:
@@ -86,6 +88,9 @@ def _lacks(entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> list[st
     needed = {"uri": entry.uri, "suites": entry.suites, "keyring": entry.keyring, "fingerprints": entry.fingerprints}
     if kind == "rpm":
         del needed["suites"]
+    if entry.metadata == "unsigned":
+        del needed["fingerprints"]
+        needed["package_keys"] = entry.package_keys
     lacks = [key for key, value in needed.items() if not value]
     flat = all(suite.endswith("/") for suite in entry.suites or ())
     if kind == "apt" and not flat and not entry.components:
@@ -98,13 +103,17 @@ def declared(name: str, entry: RepositoryEntry | None, preset: Preset | None, ki
     entry = entry or RepositoryEntry()
     suites = entry.suites or (preset.suites if preset else ())
     flat = bool(suites) and all(suite.endswith("/") for suite in suites)
+    keys = entry.fingerprints or (preset.fingerprints if preset else ())
+    unsigned = (entry.why or "") if entry.metadata == "unsigned" else ""
     return Repository(
         name=name,
         uri=(entry.uri or "").rstrip("/"),
         suites=suites,
         components=() if flat else entry.components or (preset.components if preset else ()),
         keyring=Path(entry.keyring) if entry.keyring else preset.keyring if preset else Path(),
-        fingerprints=entry.fingerprints or (preset.fingerprints if preset else ()),
+        fingerprints=() if unsigned else keys,
+        unsigned=unsigned,
+        package_keys=(entry.package_keys or keys) if unsigned else (),
         host_keyring=_host_keyring(name, entry, preset, kind),
     )
 

@@ -22,6 +22,7 @@ from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
@@ -67,6 +68,14 @@ class _Reader:
                 self._last = (key, read(self._fetcher, repositories, architecture, now=self._now))
         return self._last[1]
 
+    def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
+        """Check the signature of each locked package that no signed index vouches for."""
+        repositories = repo_settings.repositories(self._fleet, profile, platform)
+        unsigned = [repository for repository in repositories if repository.unsigned]
+        if unsigned:
+            with self._step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
+                rpm.check_packages(self._fetcher, unsigned, target.packages)
+
 
 @dataclass(frozen=True)
 class Upgrade:
@@ -88,8 +97,9 @@ def resolve_fleet(
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
-    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for an index that is older than
-    the one in ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
+    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for a package that no signature
+    vouches for and for an index that is older than the one in ``old`` or than its ``max_age``, and FleetInvalid for an
+    unknown system.
     """
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
@@ -109,6 +119,7 @@ def resolve_fleet(
         except NoSolution as error:
             failures.append(error)
             continue
+        reader.check_packages(name, platforms[name], resolution.target)
         targets[name] = resolution.target
         warnings += [(name, verdict) for verdict in resolution.warnings]
     if failures:

@@ -157,7 +157,7 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 def _no_dkms_driver(lines: Tuple[str, ...]) -> Reason:
     """The package's dkms.conf has BUILD_DEPENDS nvidia; Ubuntu's -server driver is nvidia-srv, a prebuilt one is none.
 
-    dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it and report success.
+    dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it with status 0.
     """
     what = "DKMS builds it only after a driver that it calls nvidia, and it knows no such driver"
     fix = "run gdsdeploy provision, whose recipe names the driver that is there"

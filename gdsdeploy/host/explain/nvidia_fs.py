@@ -196,7 +196,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     needed, symbols = needed_version(facts), facts.kernel.symbols
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
-    fix = "install nvme from a DOCA release for this nvidia-fs and kernel (DOCA 3.4's follows the kernel), or use P2PDMA mode"
+    fix = "install nvme from a DOCA release for this nvidia-fs and kernel (that of DOCA 3.4 fits), or use P2PDMA mode"
     cause = Cause("nvme.other-hooks", what, fix, quote.symbols(facts, names), reference.LIMITATIONS)
     if isinstance(symbols, Unknown) or all(name in symbols for name in names):
         return Condition(symbols if isinstance(symbols, Unknown) else True)

@@ -55,7 +55,7 @@ def _dkms_signs(document: Document) -> Maybe[str]:
         text = document.text(path)
         if isinstance(text, Unknown):
             return text
-        value = ([value] + _SIGNS.findall(text or ""))[-1]
+        value = [value, *_SIGNS.findall(text or "")][-1]
     return value
 
 

@@ -14,7 +14,8 @@ GOOD: dict[str, str | None] = {
     "driver": "550.163.01", "driver_package": "550.163.01-2", "driver_origin": "debian", "flavour": "open",
     "kernel": "6.12.94", "kernel_package": "6.12.94-1", "kernel_flavour": "amd64", "nvme_hooks": "ofed",
     "nvidia_fs": "2.19.7", "nvidia_fs_package": "2.19.7~12.4.1-2", "nvidia_fs_origin": "debian",
-    "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "dkms": "3.2.2", "dkms_signs": "not_in_chroot", "secure_boot": "off", "gpu": None, "mode": "nvidia-fs", "rdma": "none",
+    "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "dkms": "3.2.2",
+    "dkms_signs": "not_in_chroot", "secure_boot": "off", "gpu": None, "mode": "nvidia-fs", "rdma": "none",
     "arch": "x86_64", "os": "debian-13", "family": "debian",
 }  # fmt: skip
 
@@ -217,7 +218,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "doca-linux-nvidia": (
         [{"doca": "3.2.1", "kernel_flavour": flavour} for flavour in ("nvidia", "nvidia-64k")],
-        [{"doca": "3.2.1"}, {"kernel_flavour": "nvidia"}, {"doca": "3.2.1", "kernel_flavour": "nvidia", "nvme_hooks": "kernel"}, {"doca": "3.2.1", "kernel_flavour": "azure"},
+        [{"doca": "3.2.1"}, {"kernel_flavour": "nvidia"}, {"doca": "3.2.1", "kernel_flavour": "azure"},
+         {"doca": "3.2.1", "kernel_flavour": "nvidia", "nvme_hooks": "kernel"},
          {"doca": "3.2.1", "kernel_flavour": "nvidia", "mode": "p2pdma"}],
     ),
     "doca-3.2-rhel-9.8": (

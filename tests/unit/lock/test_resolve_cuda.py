@@ -157,8 +157,8 @@ def test_cuda_13s_library_needs_its_driver() -> None:
 
 def with_kernel(series: str, *, driver: bool = True) -> list[Stanza]:
     """Ubuntu's archive with this kernel alone; ``driver``: and its own driver."""
-    kept = ("linux-base", *(p["Package"] for p in UBUNTU_SURROUNDINGS))
-    own = NOBLE if driver else [p for p in NOBLE if p["Package"] in kept]
+    surroundings = ("linux-base", *(p["Package"] for p in UBUNTU_SURROUNDINGS))
+    own = NOBLE if driver else [p for p in NOBLE if p["Package"] in surroundings]
     own = [p for p in own if not p["Package"].startswith("linux-") or p["Package"] == "linux-base"]
     return [*own, *ubuntu_kernel(series, f"{series}.150")]
 
