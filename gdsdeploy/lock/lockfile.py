@@ -196,7 +196,6 @@ def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
 def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """Differences in what the fleet file fixes; an address that it leaves open may differ between controllers."""
     platform = stack_platform_for(target.os)
-    presets = platform.presets()
     names = sorted(repo_settings.names(fleet, name, platform))
     locked: dict[str, list[Index]] = {}
     for index in target.indices:
@@ -205,9 +204,7 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(names), ", ".join(sorted(locked)))
     for repository in sorted(set(names) & locked.keys()):
         indices = locked[repository]
-        fixed = repo_settings.declared(
-            repository, fleet.repositories.get(repository), presets.get(repository), platform.kind
-        )
+        fixed = repo_settings.setting(fleet, repository, platform, target.arch).declared()
         compared: list[tuple[str, list[str], list[str]]] = [
             ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
             ("components", list(fixed.components), list(indices[0].components)),

@@ -21,6 +21,7 @@ from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
+from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher, address
@@ -111,7 +112,8 @@ def resolve_fleet(
         universe, indices = reader.read(name, platforms[name])
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
-        warnings += [(name, verdict) for verdict in freshness.judge(indices, fleet.repositories, now)]
+        entries = _entries(fleet, name, platforms[name])
+        warnings += [(name, verdict) for verdict in freshness.judge(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         try:
             chosen = None if upgrade.everything else keep
@@ -125,6 +127,13 @@ def resolve_fleet(
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
     return Resolved(lockfile.build(targets), tuple(warnings))
+
+
+def _entries(fleet: Fleet, profile: str, platform: StackPlatform) -> dict[str, RepositoryEntry]:
+    """The fleet file's entry of each repository of a profile, for members of a group the group's."""
+    arch = fleet.profiles[profile].arch
+    listed = repo_settings.names(fleet, profile, platform)
+    return {name: repo_settings.setting(fleet, name, platform, arch).entry for name in listed}
 
 
 def _before(fleet: Fleet, old: Lock | None, name: str) -> Target | None:
@@ -196,7 +205,7 @@ def check(
             continue
         try:
             universe, indices = reader.read(name, stack_platform_for(target.os))
-            freshness.judge(indices, fleet.repositories, now)
+            freshness.judge(indices, _entries(fleet, name, stack_platform_for(target.os)), now)
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
             continue

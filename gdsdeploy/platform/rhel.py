@@ -1,7 +1,7 @@
 """Red Hat Enterprise Linux and the systems that equal it, with the driver and GDS of NVIDIA's CUDA repository.
 
-The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  There are no presets: Red Hat's
-own repositories need an account and their index isn't signed, so a site names its mirrors.
+The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  Red Hat's own repositories have no
+presets: they need an account and their index isn't signed, so a site names its mirrors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform import nvidia
+from gdsdeploy.platform import nvidia, presets
 from gdsdeploy.platform.base import (
     Flavour,
     KernelImage,
@@ -70,7 +70,10 @@ class Rhel(StackPlatform):
         return arch
 
     def presets(self) -> dict[str, Preset]:
-        return {}
+        return presets.of_rpm_system(self.os.partition("-")[0], self.release)
+
+    def vendor_presets(self) -> dict[str, Preset]:
+        return presets.of_vendors(self.os)
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")

@@ -145,11 +145,6 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         [{"mode": "p2pdma", "kernel": "6.1.176"}],
         [{"mode": "p2pdma", "kernel": "6.2"}, {"mode": "p2pdma", "kernel": "5.14.0", "family": "rhel"}],
     ),
-    "p2pdma-uek": (
-        [{"mode": "p2pdma", "kernel_flavour": "uek", "family": "rhel", "kernel": "5.15.0"}],
-        [{"mode": "p2pdma", "kernel_flavour": "uek", "family": "rhel", "kernel": "6.12.0"},
-         {"mode": "p2pdma", "kernel_flavour": "kernel", "family": "rhel", "kernel": "5.14.0"}],
-    ),
     "p2pdma-debian-kernel": (
         [{"mode": "p2pdma"}, {"mode": "p2pdma", "kernel": "6.1.192"}],
         [{"mode": "p2pdma", "kernel": "7.2.13"}, {"mode": "p2pdma", "family": "ubuntu"}],
