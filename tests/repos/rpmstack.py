@@ -165,17 +165,13 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
 def regrouped(version: str, *, release: str = "1.el9") -> list[Rpm]:
     """One driver from branch 610 on: its libraries are in one package, and its SELinux policy has another version."""
     full, epoch = f"3:{version}-{release}", f"3:{version}"
-    moved = (
-        "libnvidia-ml",
-        "nvidia-kmod-common",
-        "nvidia-driver-cuda-libs",
-        "nvidia-persistenced",
-        "nvidia-driver-libs",
-    )
+    libraries = ("libnvidia-ml", "nvidia-driver-libs", "nvidia-driver-cuda-libs")
+    moved = (*libraries, "nvidia-kmod-common", "nvidia-persistenced")
+    soname = "libnvidia-ml.so.1()(64bit)"
     policy = "(nvidia-driver-selinux if selinux-policy-targeted)"
     return [
         *(rpm for rpm in driver(version, release=release) if rpm.name not in moved),
-        Rpm("nvidia-driver-common", full, provides=("libnvidia-ml.so.1()(64bit)",), obsoletes=("libnvidia-ml < 3:610",)),
+        Rpm("nvidia-driver-common", full, provides=(soname,), obsoletes=("libnvidia-ml < 3:610",)),
         Rpm("nvidia-driver-selinux", "0.1-2.el9", "noarch", requires=("selinux-policy",)),
         Rpm(
             "nvidia-kmod-common", full, "noarch", requires=(f"nvidia-kmod = {epoch}", "dracut", policy),

@@ -1,4 +1,4 @@
-"""NVIDIA's local installers: cuda-repo-*-local holds a flat repository, as a folder, with a key of its own per build."""
+"""NVIDIA's local installers: cuda-repo-*-local holds a flat repository, in a folder, with a key for each build."""
 
 from __future__ import annotations
 

@@ -115,6 +115,8 @@ def test_source_trees_lie_where_the_packages_put_them() -> None:
         ("nvidia-imex-570", True, True),
         ("cuda-drivers", True, True),
         ("nvidia-driver-assistant", False, False),
+        ("nvidia-driver-common", True, True),
+        ("nvidia-driver-selinux", True, False),
         ("libnvidia-container1", False, False),
         ("nvidia-container-toolkit", False, False),
         ("nvidia-fs-dkms", True, False),
