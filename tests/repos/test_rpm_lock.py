@@ -287,9 +287,9 @@ def test_a_dependency_that_no_repository_has_is_named(rhel: Rhel, capsys: pytest
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("kind: rpm, uri", "kind: apt, uri", "repositories.baseos: kind is apt, but rhel-9 of profile gds uses rpm"),
+        ("kind: rpm, uri", "kind: apt, uri", "repositories.baseos: kind is apt, but rhel-9 uses rpm"),
         ("kind: rpm, uri", "suites: [x], uri", "an rpm repository has neither suites nor components"),
-        (", repositories: [baseos, cuda]", "", "rhel-9 has no presets, so list some; the fleet file has baseos, cuda"),
+        (", repositories: [baseos, cuda]", "", "rhel-9 has no presets of its own, so list some"),
         ("fingerprints", "signed_by: /k, x", "x: unknown key"),
     ],
 )
