@@ -109,7 +109,7 @@ class Rhel(StackPlatform):
         return nvidia.libcufile_packages(names)
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
-        has_policy = DEB.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
+        has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
             StackPackage("nvidia-driver-cuda", "driver-userland", "host"),
             *(
