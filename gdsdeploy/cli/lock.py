@@ -166,11 +166,12 @@ def _explain(fleet: Path, what: str, as_json: bool) -> None:
 def _words(explanation: Explanation, fleet: Path) -> list[str]:
     package, index = explanation.package, explanation.index
     where = " ".join(filter(None, (package.repository, package.suite, package.component)))
+    signer = index.signed_by or f"{', '.join(index.package_keys)} (the package; its index is unsigned: {index.why})"
     lines = [
         f"profile {explanation.profile}: {package.package} {package.version} ({package.part}, on {package.needed_by})",
         f"  from       {where}: {package.file} ({package.size} bytes)",
         f"  sha256     {package.sha256}",
-        f"  signed by  {index.signed_by}, index of {index.date}",
+        f"  signed by  {signer}, index of {index.date}",
         f"  needed by  {', '.join(explanation.needed_by) or 'the profile itself'}",
     ]
     lines += [f"  admitted   [{rule}] {says}" for rule, says in explanation.rules]

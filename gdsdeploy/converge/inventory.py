@@ -18,6 +18,7 @@ from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE, FOLDERS
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile, Signing
 from gdsdeploy.model.lock import Lock, Package, Target
@@ -170,10 +171,12 @@ def _unasked_kernel(profile: Profile, target: Target) -> str:
 def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     """Keyrings to bring to a host: those of the fleet's own that no package of the operating system carries there."""
     keyrings: dict[str, str] = {}
+    platform = stack_platform_for(target.os)
     for index in target.indices:
-        own = fleet.repositories.get(index.repository)
-        if own is not None and own.keyring and not own.signed_by and own.keyring != index.host_keyring:
-            keyrings[index.host_keyring] = str(paths.locate(fleet_dir, own.keyring))
+        setting = repo_settings.setting(fleet, index.repository, platform, target.arch)
+        keyring = str(setting.declared().keyring)
+        if not setting.entry.signed_by and keyring not in (".", index.host_keyring):
+            keyrings[index.host_keyring] = str(paths.locate(fleet_dir, keyring))
     return [{"src": source, "dest": dest} for dest, source in sorted(keyrings.items())]
 
 
@@ -253,6 +256,7 @@ def _indices(target: Target) -> list[dict[str, Any]]:
             "components": list(index.components),
             "host_keyring": index.host_keyring,
             "exclusive": index.repository not in presets,
+            **({"metadata": "unsigned"} if index.metadata == "unsigned" else {}),
         }
         for index in target.indices
     ]

@@ -16,6 +16,8 @@ from gdsdeploy.model.repository import Repository
 OLD: Final = timedelta(days=180)
 #: The rule's name in warnings.
 RULE: Final = "index-age"
+#: The same for an index without a signature.
+UNSIGNED: Final = "unsigned-index"
 
 
 def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now: datetime | None) -> list[Verdict]:
@@ -37,6 +39,11 @@ def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now:
             until = "has no Valid-Until" if ends is None else f"is valid until {ends}"
             words = f"{_dated(index, age)}, and {until}: is that mirror up to date? max_age makes this an error"
             warnings.append(Verdict(RULE, allowed=True, words=words, warning=True))
+        if index.metadata == "unsigned":
+            keys = ", ".join(index.package_keys)
+            words = f"{index.uri}: the index of {index.repository} is used unsigned ({index.why}): its server chooses"
+            words += f" which packages are on offer, and each locked one is signed by {keys}"
+            warnings.append(Verdict(UNSIGNED, allowed=True, words=words, warning=True))
     if refused:
         raise RepositoryUntrusted(
             "\n".join(refused),

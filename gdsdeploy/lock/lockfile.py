@@ -196,7 +196,6 @@ def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
 def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """Differences in what the fleet file fixes; an address that it leaves open may differ between controllers."""
     platform = stack_platform_for(target.os)
-    presets = platform.presets()
     names = sorted(repo_settings.names(fleet, name, platform))
     locked: dict[str, list[Index]] = {}
     for index in target.indices:
@@ -205,13 +204,13 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(names), ", ".join(sorted(locked)))
     for repository in sorted(set(names) & locked.keys()):
         indices = locked[repository]
-        fixed = repo_settings.declared(
-            repository, fleet.repositories.get(repository), presets.get(repository), platform.kind
-        )
-        compared = [
+        fixed = repo_settings.setting(fleet, repository, platform, target.arch).declared()
+        compared: list[tuple[str, list[str], list[str]]] = [
             ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
             ("components", list(fixed.components), list(indices[0].components)),
             ("signed_by", [fixed.host_keyring], [indices[0].host_keyring]),
+            ("metadata", ["unsigned" if fixed.unsigned else "signed"], [indices[0].metadata]),
+            ("package_keys", sorted(fixed.package_keys), sorted(indices[0].package_keys)),
         ]
         if fixed.uri:
             compared.append(("uri", [fixed.uri], [indices[0].uri]))
@@ -219,7 +218,7 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
             if expected != actual:
                 subject = f"{repository}.{key}"
                 yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(actual))
-        for signer in sorted({index.signed_by for index in indices} - set(fixed.fingerprints)):
+        for signer in sorted({index.signed_by for index in indices if index.signed_by} - set(fixed.fingerprints)):
             yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
 
 

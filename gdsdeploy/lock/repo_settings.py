@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
@@ -13,13 +14,116 @@ from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo.aptsources import controller_sources
 from gdsdeploy.repo.index import Repository
-from gdsdeploy.repo.order import Kind
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the fleet file and a preset say about one repository of a profile."""
+
+    name: str
+    #: without a key where the fleet file has no such repository
+    entry: RepositoryEntry
+    preset: Preset | None
+    platform: StackPlatform
+    #: as ``uname -m`` says it
+    arch: str
+
+    @property
+    def host_keyring(self) -> str:
+        """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
+        own = self.platform.presets().get(self.name)
+        if self.entry.signed_by:
+            return self.entry.signed_by
+        if own is not None and self.entry.keyring in (None, str(own.keyring)):
+            return str(own.keyring)
+        if self.platform.kind == "rpm":
+            return f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-{self.name}"
+        return f"/etc/apt/keyrings/gdsdeploy-{self.name}.gpg"
+
+    def declared(self) -> Repository:
+        """What is fixed about the repository; ``uri`` may be left open."""
+        entry, preset = self.entry, self.preset
+        suites = entry.suites or (preset.suites if preset else ())
+        keys = entry.fingerprints or (preset.fingerprints if preset else ())
+        unsigned = (entry.why or "") if entry.metadata == "unsigned" else ""
+        keyring = Path(entry.keyring) if entry.keyring else preset.keyring if preset else None
+        return Repository(
+            name=self.name,
+            uri=self._uri(),
+            suites=suites,
+            components=() if _is_flat(suites) else entry.components or (preset.components if preset else ()),
+            keyring=keyring or Path(),
+            fingerprints=() if unsigned else keys,
+            unsigned=unsigned,
+            package_keys=(entry.package_keys or keys) if unsigned else (),
+            host_keyring=self.host_keyring,
+        )
+
+    def _uri(self) -> str:
+        """Empty where the controller's apt sources have to say it."""
+        base = (self.entry.uri or "").rstrip("/")
+        if self.preset is None or _says_everything(self.entry):
+            return base
+        if not base and self.preset.known_as is None:
+            base = self.preset.uri
+        sbsa = "sbsa" if self.arch == "aarch64" else self.arch
+        path = self.preset.path.format(arch=self.arch, sbsa=sbsa)
+        return f"{base}/{path}" if base and path else base
+
+    def gaps(self) -> list[str]:
+        """The keys that the fleet file has to give."""
+        fixed = self.declared()
+        found_by_apt = self.preset is not None and self.preset.known_as is not None
+        values = {
+            "uri": fixed.uri or found_by_apt,
+            "suites": fixed.suites or self.platform.kind == "rpm",
+            "keyring": fixed.keyring != Path(),
+            **({"package_keys": fixed.package_keys} if fixed.unsigned else {"fingerprints": fixed.fingerprints}),
+            "components": fixed.components or _is_flat(fixed.suites) or self.platform.kind == "rpm",
+        }
+        return [key for key, value in values.items() if not value]
+
+    def problem(self) -> str:
+        """Why it can't be used, to be read behind its name; empty if it can."""
+        entry, kind, system = self.entry, self.platform.kind, self.platform.os
+        gaps = ", ".join(self.gaps())
+        if (entry.kind or kind) != kind:
+            return f"kind is {entry.kind}, but {system} uses {kind}"
+        if kind == "apt" and entry.metadata == "unsigned":
+            return "apt packages have no signatures, so their index has to be signed"
+        if kind == "rpm" and (entry.suites or entry.components):
+            return "an rpm repository has neither suites nor components"
+        if gaps and self.preset is None:
+            return f"{system} has no preset of this name, so give {gaps}"
+        return f"the preset of {system} leaves {gaps} open, so give {gaps}" if gaps else ""
+
+
+def presets(platform: StackPlatform) -> dict[str, Preset]:
+    """Everything that a profile of this system may use by name, groups by the names of their members."""
+    return {**platform.presets(), **platform.vendor_presets()}
 
 
 def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...]:
     """The repositories of a profile, in the order in which equal packages are taken from them."""
     listed = fleet.profiles[profile].repositories
-    return tuple(platform.presets()) if listed is None else listed
+    if listed is None:
+        return tuple(platform.presets())
+    chosen: list[str] = []
+    for name in listed:
+        own = fleet.repositories.get(name)
+        members = [member for member, preset in presets(platform).items() if preset.group == name]
+        # An entry that says everything is a repository of its own, whatever its name.
+        chosen += members if members and not (own and _says_everything(own)) else [name]
+    return tuple(dict.fromkeys(chosen))
+
+
+def setting(fleet: Fleet, name: str, platform: StackPlatform, arch: str) -> Setting:
+    """What is said about one repository; a member of a group has the group's entry unless it has its own."""
+    preset = presets(platform).get(name)
+    entry = fleet.repositories.get(name)
+    if entry is None and preset is not None and preset.group:
+        entry = fleet.repositories.get(preset.group)
+    return Setting(name, entry or RepositoryEntry(), preset, platform, arch)
 
 
 def repositories(
@@ -30,43 +134,41 @@ def repositories(
     sources: the controller's own apt sources; by default read from this machine, if an address is left open.
     Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address is known.
     """
-    presets = platform.presets()
+    available = presets(platform)
     chosen: list[Repository] = []
     problems: list[str] = []
     if not names(fleet, profile, platform):
         listed = ", ".join(sorted(fleet.repositories)) or "none"
         problems.append(
-            f"profiles.{profile}.repositories: {platform.os} has no presets, so list some; the fleet file has {listed}"
+            f"profiles.{profile}.repositories: {platform.os} has no presets of its own, so list some; there are presets"
+            f" {', '.join(sorted(available)) or 'none'}, and the fleet file has {listed}"
         )
     for name in names(fleet, profile, platform):
-        entry, preset = fleet.repositories.get(name), presets.get(name)
-        if entry is None and preset is None:
-            listed = ", ".join(sorted({*presets, *fleet.repositories}))
+        wish = setting(fleet, name, platform, fleet.profiles[profile].arch)
+        if name not in fleet.repositories and name not in available:
+            groups = {preset.group for preset in available.values() if preset.group}
+            listed = ", ".join(sorted({*available, *groups, *fleet.repositories}))
             problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {listed}")
-            continue
-        lacks = _lacks(entry or RepositoryEntry(), preset, platform.kind)
-        if lacks:
-            problems.append(
-                f"repositories.{name}: {platform.os} has no preset of this name, so give {', '.join(lacks)}"
-            )
-        elif entry is not None and (entry.kind or platform.kind) != platform.kind:
-            uses = f"{platform.os} of profile {profile} uses {platform.kind}"
-            problems.append(f"repositories.{name}: kind is {entry.kind}, but {uses}")
-        elif entry is not None and platform.kind == "rpm" and (entry.suites or entry.components):
-            problems.append(f"repositories.{name}: an rpm repository has neither suites nor components")
+        elif problem := wish.problem():
+            problems.append(f"repositories.{name}: {problem}")
         else:
-            chosen.append(_repository(name, entry, preset, sources, platform.kind))
+            chosen.append(_repository(wish, sources))
     if problems:
         raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
     return chosen
 
 
-def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
+def controller_uri(preset: Preset, sources: Sequence[Source], arch: str = "") -> str | None:
     """The address that the controller's apt sources have for the archive of ``preset``, of whatever release.
 
     Other vendors use the same suite names, so an entry signed by another keyring doesn't count, and one that names this
     keyring is preferred; a wrong guess would fail the signature check.
+    arch: of the hosts.  Where a distribution has aarch64 elsewhere, a controller of another architecture has the wrong
+    address, unless it says "ports".
     """
+    if preset.known_as is None:
+        return None
+    elsewhere = bool(preset.arm_uri and arch) and arch != os.uname().machine
     fitting = [
         source
         for source in sources
@@ -75,47 +177,18 @@ def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
         and preset.components[0] in source.components
         and source.uri.startswith(("http://", "https://", "file:"))
         and source.signed_by in (None, str(preset.keyring))
+        and (not elsewhere or ("ports" in source.uri) == (arch == "aarch64"))
     ]
     fitting.sort(key=lambda source: source.signed_by is None)
     return fitting[0].uri.rstrip("/") if fitting else None
 
 
-def _lacks(entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> list[str]:
-    if preset is not None:
-        return []
-    needed = {"uri": entry.uri, "suites": entry.suites, "keyring": entry.keyring, "fingerprints": entry.fingerprints}
-    if kind == "rpm":
-        del needed["suites"]
-    lacks = [key for key, value in needed.items() if not value]
-    flat = all(suite.endswith("/") for suite in entry.suites or ())
-    if kind == "apt" and not flat and not entry.components:
-        lacks.append("components")
-    return lacks
-
-
-def declared(name: str, entry: RepositoryEntry | None, preset: Preset | None, kind: Kind = "apt") -> Repository:
-    """What the fleet file and the preset fix about a repository; ``uri`` may be left open."""
-    entry = entry or RepositoryEntry()
-    suites = entry.suites or (preset.suites if preset else ())
-    flat = bool(suites) and all(suite.endswith("/") for suite in suites)
-    return Repository(
-        name=name,
-        uri=(entry.uri or "").rstrip("/"),
-        suites=suites,
-        components=() if flat else entry.components or (preset.components if preset else ()),
-        keyring=Path(entry.keyring) if entry.keyring else preset.keyring if preset else Path(),
-        fingerprints=entry.fingerprints or (preset.fingerprints if preset else ()),
-        host_keyring=_host_keyring(name, entry, preset, kind),
-    )
-
-
-def _repository(
-    name: str, entry: RepositoryEntry | None, preset: Preset | None, sources: Sequence[Source] | None, kind: Kind
-) -> Repository:
-    repository = declared(name, entry, preset, kind)
+def _repository(wish: Setting, sources: Sequence[Source] | None) -> Repository:
+    repository, preset, name = wish.declared(), wish.preset, wish.name
     uri: str | None = repository.uri
     if not uri and preset is not None:
-        uri = controller_uri(preset, controller_sources() if sources is None else sources)
+        uri = controller_uri(preset, controller_sources() if sources is None else sources, wish.arch)
+        uri = uri or (preset.arm_uri if wish.arch == "aarch64" else "")
     if not uri:
         raise RepositoryUnusable(
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
@@ -124,12 +197,10 @@ def _repository(
     return replace(repository, uri=uri)
 
 
-def _host_keyring(name: str, entry: RepositoryEntry, preset: Preset | None, kind: Kind) -> str:
-    """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
-    if entry.signed_by:
-        return entry.signed_by
-    if preset is not None and entry.keyring in (None, str(preset.keyring)):
-        return str(preset.keyring)
-    return (
-        f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-{name}" if kind == "rpm" else f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"
-    )
+def _says_everything(entry: RepositoryEntry) -> bool:
+    """Whether its address is that of the repository itself: nothing of a preset is needed to check it."""
+    return bool(entry.uri and entry.keyring and (entry.fingerprints or entry.package_keys))
+
+
+def _is_flat(suites: Sequence[str]) -> bool:
+    return bool(suites) and all(suite.endswith("/") for suite in suites)

@@ -21,7 +21,9 @@ from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
+from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
@@ -67,6 +69,14 @@ class _Reader:
                 self._last = (key, read(self._fetcher, repositories, architecture, now=self._now))
         return self._last[1]
 
+    def check_packages(self, profile: str, platform: StackPlatform, target: Target) -> None:
+        """Check the signature of each locked package that no signed index vouches for."""
+        repositories = repo_settings.repositories(self._fleet, profile, platform)
+        unsigned = [repository for repository in repositories if repository.unsigned]
+        if unsigned:
+            with self._step(f"Checking the signatures of packages of {', '.join(map(str, unsigned))}"):
+                rpm.check_packages(self._fetcher, unsigned, target.packages)
+
 
 @dataclass(frozen=True)
 class Upgrade:
@@ -88,8 +98,9 @@ def resolve_fleet(
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
-    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for an index that is older than
-    the one in ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
+    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for a package that no signature
+    vouches for and for an index that is older than the one in ``old`` or than its ``max_age``, and FleetInvalid for an
+    unknown system.
     """
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
@@ -101,7 +112,8 @@ def resolve_fleet(
         universe, indices = reader.read(name, platforms[name])
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
-        warnings += [(name, verdict) for verdict in freshness.judge(indices, fleet.repositories, now)]
+        entries = _entries(fleet, name, platforms[name])
+        warnings += [(name, verdict) for verdict in freshness.judge(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         try:
             chosen = None if upgrade.everything else keep
@@ -109,11 +121,19 @@ def resolve_fleet(
         except NoSolution as error:
             failures.append(error)
             continue
+        reader.check_packages(name, platforms[name], resolution.target)
         targets[name] = resolution.target
         warnings += [(name, verdict) for verdict in resolution.warnings]
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
     return Resolved(lockfile.build(targets), tuple(warnings))
+
+
+def _entries(fleet: Fleet, profile: str, platform: StackPlatform) -> dict[str, RepositoryEntry]:
+    """The fleet file's entry of each repository of a profile, for members of a group the group's."""
+    arch = fleet.profiles[profile].arch
+    listed = repo_settings.names(fleet, profile, platform)
+    return {name: repo_settings.setting(fleet, name, platform, arch).entry for name in listed}
 
 
 def _before(fleet: Fleet, old: Lock | None, name: str) -> Target | None:
@@ -185,7 +205,7 @@ def check(
             continue
         try:
             universe, indices = reader.read(name, stack_platform_for(target.os))
-            freshness.judge(indices, fleet.repositories, now)
+            freshness.judge(indices, _entries(fleet, name, stack_platform_for(target.os)), now)
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
             continue

@@ -163,6 +163,8 @@ def _download(
     def have(file: File) -> None:
         target = directory / file.place
         if stopped.is_set() or _is(target, file):
+            if file.check is not None and not stopped.is_set():
+                file.check(target)
             return
         if target.exists():
             progress(f"  {file.place}: damaged; fetching it again")
@@ -171,6 +173,8 @@ def _download(
         except MissingFile as error:
             hint = "Run `gdsdeploy lock` on the fleet file, and mirror the new lock"
             raise LockStale(str(error), hint=hint) from None
+        if file.check is not None:
+            file.check(download)
         target.parent.mkdir(parents=True, exist_ok=True)
         download.chmod(0o644)
         download.replace(target)

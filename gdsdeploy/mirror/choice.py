@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ class File:
     sha256: str
     size: int
     place: str
+    #: checks the file's own signature where no signed index vouches for it; raises RepositoryUntrusted
+    check: Callable[[Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,12 @@ def repository(index: Index, keyrings: Sequence[Path]) -> Repository:
         name=index.repository,
         uri=index.uri,
         keyring=keyring(index, keyrings),
-        fingerprints=(index.signed_by,),
+        fingerprints=(index.signed_by,) if index.signed_by else (),
         host_keyring=index.host_keyring,
         suites=(index.suite,) if index.suite else (),
         components=index.components,
+        unsigned=index.why if index.metadata == "unsigned" else "",
+        package_keys=index.package_keys,
     )
 
 
@@ -57,12 +61,13 @@ def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
     paths = [path for path in (Path(index.host_keyring), *keyrings) if path.is_file()]
     if len(paths) == 1:
         return paths[0]
+    needed = [index.signed_by] if index.signed_by else list(index.package_keys)
     for path in paths:
-        if openpgp.holds(path, index.signed_by):
+        if all(openpgp.holds(path, key) for key in needed):
             return path
     raise RepositoryUnusable(
         f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
-        hint=f"Name the file that has the key {index.signed_by}: --keyring FILE",
+        hint=f"Name the file that has the key {' and '.join(needed)}: --keyring FILE",
     )
 
 

@@ -1,6 +1,7 @@
 """The rpm repositories of a mirror, one per system and architecture: metadata by createrepo_c, with module streams.
 
-The packages keep their makers' signatures; the user's key signs repomd.xml.
+The packages keep their makers' signatures; the user's key signs repomd.xml.  A package of a repository whose own index
+isn't signed is checked by its own signature first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,10 @@ from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.host_vars import rpm_folder
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import rpm
+from gdsdeploy.repo import rpm, rpmfile
 from gdsdeploy.repo.candidate import Candidate, Key
 from gdsdeploy.repo.fetch import Fetcher, address
+from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
 from gdsdeploy.run import run, which
 
@@ -114,8 +117,8 @@ def content(
         streams |= _active(modules, _streams(target), [*own, *needed])
     system = {each: c for each, c in system.items() if each not in stack}
     folder = rpm_folder(name, arch)
-    uris = {index.repository: index.uri for index in indices.values()}
-    files = [_file(c, folder, uris) for c in (*stack.values(), *system.values())]
+    origins = {repository.name: repository for repository in repositories}
+    files = [_file(c, folder, origins[c.repository]) for c in (*stack.values(), *system.values())]
     return Content(
         Suite(name, architecture, len(stack), len(system)),
         folder,
@@ -179,9 +182,14 @@ def _is_about(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> boo
     return document.get("document") == "modulemd-defaults" and (data.get("module"), data.get("stream")) in streams
 
 
-def _file(candidate: Candidate, folder: str, uris: Mapping[str, str]) -> File:
+def _file(candidate: Candidate, folder: str, origin: Repository) -> File:
     place = f"{folder}/packages/{candidate.repository}/{candidate.filename.removeprefix('Packages/')}"
-    return File(address(uris[candidate.repository], candidate.filename), candidate.sha256, candidate.size, place)
+    uri = address(origin.uri, candidate.filename)
+    expected = rpmfile.Expected(candidate.package, candidate.version, candidate.architecture)
+    check = partial(
+        rpmfile.check, expected=expected, keyring=origin.keyring, fingerprints=origin.package_keys, name=uri
+    )
+    return File(uri, candidate.sha256, candidate.size, place, check if origin.unsigned else None)
 
 
 def _put(metadata: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Strict
+from pydantic import SerializerFunctionWrapHandler, Strict, model_serializer, model_validator
 
-from gdsdeploy.model.text import AbsolutePath, MaybeWord, Model, Name, Word, matching
+from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.1"
+LOCK_VERSION = "1.2"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -55,10 +55,29 @@ class Index(Model):
     #: RFC 3339, UTC: the Date field of the signed index (rpm: its newest timestamp), never the controller's clock.
     date: str
     valid_until: str | None = None
-    #: Full fingerprint of the key that made the good signature.
-    signed_by: Word
+    #: Full fingerprint of the key that made the good signature; empty for an unsigned index.
+    signed_by: MaybeWord
     #: Keyring path on the host for apt's Signed-By or dnf's gpgkey.
     host_keyring: AbsolutePath
+    #: ``unsigned``: the fleet file accepts that, for the reason ``why``, and ``package_keys`` sign each package.
+    metadata: Literal["signed", "unsigned"] = "signed"
+    package_keys: Annotated[tuple[Fingerprint, ...], Strict(False)] = ()
+    why: str = ""
+
+    @model_validator(mode="after")
+    def _vouched_for(self) -> Self:
+        if self.metadata == "signed" and not self.signed_by:
+            raise ValueError("signed_by: a signed index names its key")
+        if self.metadata == "unsigned" and (self.kind != "rpm" or self.signed_by or not self.package_keys):
+            raise ValueError("metadata: only an rpm index without a key may be unsigned, and it names package_keys")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys about unsigned indices where it is signed, so that other locks stay as they are."""
+        value: dict[str, Any] = handler(self)
+        unsaid = ("metadata", "package_keys", "why") if self.metadata == "signed" else ()
+        return {key: inner for key, inner in value.items() if key not in unsaid}
 
 
 class Kernel(Model):

@@ -21,16 +21,23 @@ Companion = Literal["persistenced", "fabricmanager", "imex"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A repository of the distribution itself, so that a fleet file need not spell it out."""
+    """A repository that a fleet file uses by its name; it has to give what is left open here."""
 
     suites: tuple[str, ...]
     components: tuple[str, ...]
-    #: on the controller and on the host
-    keyring: Path
-    #: primary keys that may sign; a test holds them against the distribution's real keyring
+    #: on the controller; on hosts, too, for the system's own
+    keyring: Path | None
+    #: primary keys that may sign; a test holds Debian's against the distribution's real keyring
     fingerprints: tuple[str, ...]
     #: suites, of any release, by which apt's own configuration names this archive
-    known_as: re.Pattern[str]
+    known_as: re.Pattern[str] | None = None
+    #: the vendor's address, and another one for aarch64
+    uri: str = ""
+    arm_uri: str = ""
+    #: of the repository below its address or below a mirror's; ``{arch}`` as ``uname -m``, ``{sbsa}`` as NVIDIA says it
+    path: str = ""
+    #: name of several repositories together
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,10 @@ class StackPlatform(ABC):
     @abstractmethod
     def presets(self) -> dict[str, Preset]:
         """Repositories that a profile of this system has without naming them."""
+
+    def vendor_presets(self) -> dict[str, Preset]:
+        """Repositories of others, which a profile names."""
+        return {}
 
     @abstractmethod
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gdsdeploy.host.kmod.flavour import flavour_of
-from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import KernelImage, Rdma, StackPackage, StackPlatform
+from gdsdeploy.platform import nvidia, presets
+from gdsdeploy.platform.base import KernelImage, Preset, Rdma, StackPackage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import upstream
 from gdsdeploy.repo.packages import Universe
@@ -22,6 +22,9 @@ class DpkgPlatform(StackPlatform):
     """A release of an operating system with dpkg."""
 
     codename: str
+
+    def vendor_presets(self) -> dict[str, Preset]:
+        return presets.of_vendors(self.os)
 
     def architecture(self, arch: str) -> str:
         return ARCHITECTURES[arch]

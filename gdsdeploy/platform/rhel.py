@@ -1,7 +1,7 @@
 """Red Hat Enterprise Linux and the systems that equal it, with the driver and GDS of NVIDIA's CUDA repository.
 
-The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  There are no presets: Red Hat's
-own repositories need an account and their index isn't signed, so a site names its mirrors.
+The names are those of NVIDIA's rpm packages; the distribution provides the kernels.  Red Hat's own repositories have no
+presets: they need an account and their index isn't signed, so a site names its mirrors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform import nvidia
+from gdsdeploy.platform import nvidia, presets
 from gdsdeploy.platform.base import (
     Flavour,
     KernelImage,
@@ -39,7 +39,7 @@ _KERNEL: Final = re.compile(
 #: What ``uname -r`` has behind the architecture.
 _SUFFIX: Final = {"64k": "+64k", "rt": "+rt"}
 _DRIVER: Final = re.compile(
-    r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant).+)?|nvidia-open(?:-[0-9]+)?|"
+    r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant|selinux).+)?|nvidia-open(?:-[0-9]+)?|"
     r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-(?!container).+|"
     r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?|cuda-drivers(?:-.+)?|"
     r"libnvsdm(?:-.+)?|nvlink5(?:-.+)?|xorg-x11-nvidia"
@@ -47,6 +47,9 @@ _DRIVER: Final = re.compile(
 _GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-]+|nvidia-gds(?:-[0-9-]+)?")
 #: The toolkit's pieces, whose names end in the CUDA release, and the metapackages over them.
 _CUDA: Final = re.compile(r"cuda(?:-(?!drivers).+)?|lib(?:cu|np|nv).+-[0-9]+-[0-9]+")
+#: The driver's SELinux policy, which has a version of its own.
+_POLICY: Final = "nvidia-driver-selinux"
+_FIRST_WITH_POLICY: Final = "610"
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
 
 _PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
@@ -70,7 +73,10 @@ class Rhel(StackPlatform):
         return arch
 
     def presets(self) -> dict[str, Preset]:
-        return {}
+        return presets.of_rpm_system(self.os.partition("-")[0], self.release)
+
+    def vendor_presets(self) -> dict[str, Preset]:
+        return presets.of_vendors(self.os)
 
     def kernel_flavours(self, arch: str) -> tuple[str, ...]:
         return tuple(name for name in self.kernels if arch == "aarch64" or name != "64k")
@@ -103,12 +109,15 @@ class Rhel(StackPlatform):
         return nvidia.libcufile_packages(names)
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
+        has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
             StackPackage("nvidia-driver-cuda", "driver-userland", "host"),
             *(
                 StackPackage(f"nvidia-{name}", "companion", "host")
                 for name in ("kmod-common", "modprobe", "persistenced")
             ),
+            # nvidia-kmod-common needs it on hosts with SELinux, of which the repositories tell nothing.
+            *([StackPackage(_POLICY, "driver-userland", "host", optional=True)] if has_policy else []),
             StackPackage("dkms", "dkms", "build"),
         )
         tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
@@ -168,7 +177,7 @@ class Rhel(StackPlatform):
         """By name, because the source packages of NVIDIA's rpms follow no known rule."""
         name = candidate.package
         patterns = (_KERNEL, _GDS, _CUDA, _DRIVER)
-        return name in ("dkms", "nvlsm") or any(pattern.fullmatch(name) for pattern in patterns)
+        return name in ("dkms", "nvlsm", _POLICY) or any(pattern.fullmatch(name) for pattern in patterns)
 
     def follows_driver(self, candidate: Candidate) -> bool:
         return bool(_DRIVER.fullmatch(candidate.package))

@@ -24,6 +24,8 @@ ARCHIVE_KEYS: Final = (
     "790BC7277767219C42C86F933B4FE6ACC0B21F32",  # Ubuntu Archive Automatic Signing Key (2012)
 )
 
+#: Where Ubuntu has every architecture but x86.
+_PORTS: Final = "http://ports.ubuntu.com/ubuntu-ports"
 _RELEASE_NAME = r"(?:jammy|noble|resolute)"
 #: Each flavour has its source, and each series of the hardware-enablement stack one more: linux-nvidia-6.17.
 _KERNEL_SOURCES: Final = re.compile(
@@ -48,7 +50,8 @@ class Ubuntu(DpkgPlatform):
 
     def presets(self) -> dict[str, Preset]:
         def preset(suites: tuple[str, ...], suffix: str) -> Preset:
-            return Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, re.compile(_RELEASE_NAME + suffix))
+            names = re.compile(_RELEASE_NAME + suffix)
+            return Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, names, arm_uri=_PORTS)
 
         return {
             "ubuntu": preset((self.codename, f"{self.codename}-updates"), "(?:-updates|-backports)?"),

@@ -31,6 +31,10 @@ class Repository:
     suites: tuple[str, ...] = ()
     #: empty for a flat layout and for rpm
     components: tuple[str, ...] = ()
+    #: why its index is used although it isn't signed, which rpm knows only; empty: ``fingerprints`` have to sign it
+    unsigned: str = ""
+    #: primary keys that have to sign each package of an unsigned one
+    package_keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} ({' '.join(self.suites)})" if self.suites else self.name
@@ -49,6 +53,9 @@ class Repository:
             valid_until=rfc3339(until) if until else None,
             signed_by=signer,
             host_keyring=self.host_keyring,
+            metadata="unsigned" if self.unsigned else "signed",
+            package_keys=self.package_keys,
+            why=self.unsigned,
         )
 
 

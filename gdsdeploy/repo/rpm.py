@@ -1,7 +1,8 @@
 """Signed rpm repositories: repomd.xml with its detached signature, and the lists that it names.
 
 Trust runs from a pinned fingerprint over repomd.xml's signature to the sha256 of each list, and from primary.xml to
-each package.  repomd.xml has no Valid-Until; the newest of its timestamps goes into the lock.
+each package.  A fleet file may accept an index without a signature; each package's own is checked then (rpmfile.py).
+repomd.xml has no Valid-Until; the newest of its timestamps goes into the lock.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.model.lock import Index
-from gdsdeploy.repo import rpmxml
-from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
+from gdsdeploy.model.lock import Index, Package
+from gdsdeploy.repo import rpmfile, rpmxml
+from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile, address
 from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past
 from gdsdeploy.repo.packages import Origin, Universe
 from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules
 from gdsdeploy.repo.rpmprimary import Primary
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.signature import Signed, verify
 from gdsdeploy.run import run, which
 
 #: Bytes that a list may have, compressed or not; the largest of a distribution's has some hundred megabytes.
@@ -61,7 +62,7 @@ class Repomd:
 
     def index(self) -> Index:
         """The lock's record of it."""
-        return self.repository.index("rpm", self.date, self.signed_by[0])
+        return self.repository.index("rpm", self.date, "".join(self.signed_by[:1]))
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,7 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
         raise RepositoryUnusable(
             f"{uri}: there is no such file", hint=f"Check `uri` of repository {repository.name}"
         ) from error
-    try:
-        signature = fetcher.small(uri + ".asc")
-    except MissingFile as error:
-        raise RepositoryUntrusted(
-            f"{uri}: it is not signed: there is no repomd.xml.asc beside it",
-            hint="An unsigned repository is not used: mirror it and sign the mirror, or take a mirror that is signed",
-        ) from error
-    signed = verify(
-        document, detached=signature, keyring=repository.keyring, fingerprints=repository.fingerprints, name=uri
-    )
+    signed = Signed(document, ()) if repository.unsigned else _signed(fetcher, repository, uri, document)
     root = rpmxml.parse(signed.text, uri)
     files, date = {}, 0.0
     for data in root.findall(f"{_REPO}data"):
@@ -139,6 +131,43 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
     if "primary" not in files:
         raise RepositoryUnusable(f"{uri}: it lists no primary")
     return Repomd(repository, uri, files, moment, signed.fingerprints)
+
+
+def _signed(fetcher: Fetcher, repository: Repository, uri: str, document: bytes) -> Signed:
+    try:
+        signature = fetcher.small(uri + ".asc")
+    except MissingFile as error:
+        raise RepositoryUntrusted(
+            f"{uri}: it is not signed: there is no repomd.xml.asc beside it",
+            hint="Take a mirror that is signed, or sign your own; where packages are signed, `metadata: unsigned` with"
+            f" `package_keys` and `why` in repositories.{repository.name} accepts it (docs/repositories.md)",
+        ) from error
+    return verify(
+        document, detached=signature, keyring=repository.keyring, fingerprints=repository.fingerprints, name=uri
+    )
+
+
+def check_packages(fetcher: Fetcher, repositories: Sequence[Repository], packages: Sequence[Package]) -> None:
+    """Fetch each of ``packages`` that no signed index vouches for, and check its own signature.
+
+    Raises RepositoryUntrusted naming the file, RepositoryUnusable as ``read`` does.
+    """
+    unsigned = {repository.name: repository for repository in repositories if repository.unsigned}
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        chosen = [package for package in packages if package.repository in unsigned]
+        for _ in pool.map(lambda package: _check_package(fetcher, unsigned[package.repository], package), chosen):
+            pass
+
+
+def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -> None:
+    uri = address(repository.uri, package.file)
+    try:
+        path = fetcher.file(uri, sha256=package.sha256, size=package.size)
+    except MissingFile as error:
+        words = f"{uri}: the index lists this package, but the repository does not have it"
+        raise RepositoryUnusable(words, hint=BETWEEN_UPDATES) from error
+    expected = rpmfile.Expected(package.package, package.version, package.architecture)
+    rpmfile.check(path, expected, keyring=repository.keyring, fingerprints=repository.package_keys, name=uri)
 
 
 def _listed(data: rpmxml.Element, base: str) -> Listed:

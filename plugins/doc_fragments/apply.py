@@ -87,6 +87,11 @@ options:
         type: list
         elements: path
         default: []
+      metadata:
+        description: C(unsigned) where only its packages are signed, by the key at O(indices[].host_keyring); dnf only.
+        type: str
+        choices: [signed, unsigned]
+        default: signed
   pins:
     description: Exact versions of all locked packages of this host.
     type: list

@@ -205,6 +205,20 @@ CUDA_UBUNTU: list[Stanza] = [
     package("libcufile-13-1", "1.16.0.49~rc1-1", depends="libc6"),
 ]  # fmt: skip
 
+#: The repository for Ubuntu 26.04 in the autumn of 2026: no branch before 595, and nvidia-fs on its own releases.
+CUDA_RESOLUTE: list[Stanza] = [
+    CUDA_DKMS,
+    *cuda_driver("595.71.05", revision="1ubuntu1"),
+    *cuda_driver("615.71.09", revision="2ubuntu1"),
+    package("nvidia-driver-pinning-615", "615-1", architecture="all", provides="nvidia-driver-pinning"),
+    *cuda_nvidia_fs("2.28.4"),
+    *cuda_nvidia_fs("2.29.4"),
+    *cuda_nvidia_fs("2.30.1"),
+    *cuda_gds("13-2", "1.17.1.22", toolkit="13.2.1", driver="595.71.05"),
+    *cuda_gds("13-3", "1.18.0.48", toolkit="13.3.0", driver="610.43.03"),
+    *cuda_gds("13-4", "1.19.0.53", toolkit="13.4.0", driver="615.71.09"),
+]  # fmt: skip
+
 #: Ubuntu 24.04's own archive: two kernels of its release, one of the hardware-enablement stack, and its own driver.
 NOBLE: list[Stanza] = [
     *ubuntu_kernel("6.8.0-60", "6.8.0-60.63"),

@@ -162,6 +162,27 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
     return [rpm for rpm in packages if rpm.name not in lags]
 
 
+def regrouped(version: str, *, release: str = "1.el9") -> list[Rpm]:
+    """One driver from branch 610 on: its libraries are in one package, and its SELinux policy has another version."""
+    full, epoch = f"3:{version}-{release}", f"3:{version}"
+    libraries = ("libnvidia-ml", "nvidia-driver-libs", "nvidia-driver-cuda-libs")
+    moved = (*libraries, "nvidia-kmod-common", "nvidia-persistenced")
+    soname = "libnvidia-ml.so.1()(64bit)"
+    policy = "(nvidia-driver-selinux if selinux-policy-targeted)"
+    return [
+        *(rpm for rpm in driver(version, release=release) if rpm.name not in moved),
+        Rpm("nvidia-driver-common", full, provides=(soname,), obsoletes=("libnvidia-ml < 3:610",)),
+        Rpm("nvidia-driver-selinux", "0.1-2.el9", "noarch", requires=("selinux-policy",)),
+        Rpm(
+            "nvidia-kmod-common", full, "noarch", requires=(f"nvidia-kmod = {epoch}", "dracut", policy),
+            provides=(f"nvidia-kmod-common = {epoch}",),
+        ),
+        Rpm("nvidia-driver-cuda-libs", full, requires=(f"nvidia-driver-common = {full}",)),
+        Rpm("nvidia-driver-libs", full, requires=(f"nvidia-driver-common = {full}", "libdrm")),
+        Rpm("nvidia-persistenced", full, requires=(f"nvidia-driver-common = {full}", "(systemd and shadow-utils)")),
+    ]  # fmt: skip
+
+
 def gds(cuda: str, version: str) -> list[Rpm]:
     """libcufile and gds-tools of one CUDA release, and the metapackage that has nvidia-fs float."""
     name = cuda.replace(".", "-")
@@ -231,6 +252,15 @@ CUDA: tuple[Rpm, ...] = (
 )  # fmt: skip
 
 _OPEN, _DKMS = "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"
+
+
+#: The repository in the autumn of 2026, and what a host with SELinux has.
+CUDA_2026: tuple[Rpm, ...] = (
+    *driver("595.71.05"), *regrouped("615.71.09"), *gds("13.2", "1.17.1.22"), *gds("13.4", "1.19.0.53"),
+    *nvidia_fs("2.28.4"), *nvidia_fs("2.30.1"), Rpm("nvlsm", "2025.10.14-1"),
+    Rpm("dkms", "3.4.3-2.el9", "noarch", requires=("gcc", "make", "kernel-devel")),
+)  # fmt: skip
+SELINUX: tuple[Rpm, ...] = tuple(base(name, "38.1.65-1.el9") for name in ("selinux-policy", "selinux-policy-targeted"))
 
 
 def _stream(name: str, rpms: list[Rpm], without: str) -> Stream:

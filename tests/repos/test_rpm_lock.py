@@ -287,9 +287,9 @@ def test_a_dependency_that_no_repository_has_is_named(rhel: Rhel, capsys: pytest
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("kind: rpm, uri", "kind: apt, uri", "repositories.baseos: kind is apt, but rhel-9 of profile gds uses rpm"),
+        ("kind: rpm, uri", "kind: apt, uri", "repositories.baseos: kind is apt, but rhel-9 uses rpm"),
         ("kind: rpm, uri", "suites: [x], uri", "an rpm repository has neither suites nor components"),
-        (", repositories: [baseos, cuda]", "", "rhel-9 has no presets, so list some; the fleet file has baseos, cuda"),
+        (", repositories: [baseos, cuda]", "", "rhel-9 has no presets of its own, so list some"),
         ("fingerprints", "signed_by: /k, x", "x: unknown key"),
     ],
 )
@@ -310,3 +310,28 @@ def test_max_age_holds_for_rpm_repositories(rhel: Rhel) -> None:
     fleet = load_fleet(rhel.fleet)
     with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"index of cuda .*max_age .* is 10 days"):
         resolve_fleet(fleet, fetcher, now=datetime.now(UTC) + timedelta(days=11))
+
+
+def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> None:
+    """nvidia-driver-selinux is not of the driver's version; dnf needs it on hosts with SELinux, and no one else."""
+    for name, rpms, archive in (("cuda", rpmstack.CUDA_2026, rhel.cuda), ("selinux", rpmstack.SELINUX, rhel.baseos)):
+        if name == "cuda":
+            for path in archive.root.glob("*.rpm"):
+                path.unlink()
+            archive.streams = ()
+        for path in build(rpms, tmp_path / name).iterdir():
+            path.rename(archive.root / path.name)
+        archive.publish(rhel.key)
+    rhel.write_fleet("driver: newest, companions: [fabricmanager]", os="rhel-10")
+    target = locked(rhel)
+    versions = {package.package: package.version for package in target.packages}
+    full = "3:615.71.09-1.el9"
+    same = ("kmod-nvidia-open-dkms", "nvidia-driver-common", "nvidia-driver-cuda-libs", "nvidia-kmod-common")
+    assert {versions[name] for name in same} == {full}
+    assert versions["nvidia-driver-selinux"] == "0.1-2.el9"
+    assert "libnvidia-ml" not in versions
+    assert (target.libcufile.version, versions["nvidia-fs-dkms"]) == ("1.19.0.53", "2.30.1-1")
+    rhel.write_fleet("driver: '595'", os="rhel-10")
+    versions = {package.package: package.version for package in locked(rhel).packages}
+    assert versions["libnvidia-ml"] == "3:595.71.05-1.el9"
+    assert not [name for name in versions if name in ("nvidia-driver-common", "nvidia-driver-selinux")]

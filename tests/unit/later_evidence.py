@@ -11,6 +11,8 @@ from typing import Any
 from gdsdeploy.host.facts.storage import FLAGS
 from gdsdeploy.host.paths import (
     CONTAINER_FILES,
+    DKMS_FRAGMENTS,
+    DKMS_SETTINGS,
     HOLDERS,
     LEGACY_SERVICE,
     NCCL_FILE,
@@ -50,6 +52,8 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     listings.setdefault(PYTHON_PACKAGES, [])
     for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):
         listings.setdefault(path, [])
+    files.setdefault(DKMS_SETTINGS, dict(ABSENT))
+    listings.setdefault(DKMS_FRAGMENTS + "/*.conf", dict(ABSENT))
     listings.setdefault("/sys/devices/system/node/node*", ["node0"])
     listings.setdefault("/run/udev", ["control", "data", "queue", "tags"])
     listings.setdefault("/dev/infiniband", dict(ABSENT))

@@ -15,7 +15,7 @@ from gdsdeploy.repo import apt
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
 SERVED = {
     *("lab", "debian-13", "debian-12", "rollout"),
-    *("cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04", "cuda-ubuntu-24.04-arm64"),
+    *("cuda-rhel-9", "cuda-rocky-9", "cuda-debian-13", "cuda-ubuntu-24.04", "cuda-ubuntu-24.04-arm64"),
 }
 
 

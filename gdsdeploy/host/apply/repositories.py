@@ -60,6 +60,10 @@ class Repositories(Resource[Desired]):
         hint = manager(desired.manager).keyring_hint
         words = "is not on this host, so its repository could not be checked"
         missing = [Refusal("keyring", f"{path} {words}", hint(path)) for path in observed["keyrings"]]
+        unsigned = [index for index in desired.indices if index.metadata != "signed"]
+        for index in unsigned if not manager(desired.manager).checks_packages else ():
+            words = f"the index of {index.repository} is unsigned, and {desired.manager} checks no package's signature"
+            missing.append(Refusal("unsigned", words, "use a signed mirror of it: gdsdeploy mirror"))
         return missing + files.refusals((file, observed["entries"][file.path]) for file in observed["files"])
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:

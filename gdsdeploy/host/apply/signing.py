@@ -40,6 +40,8 @@ _FRAMEWORK_TEXT = """\
 sign_file="/usr/lib/gdsdeploy/sign-file"
 mok_signing_key="pkcs11:gdsdeploy"
 mok_certificate="{}"
+# DKMS 3.4 and newer otherwise signs nothing in a service with a mount namespace of its own, and reports success.
+try_sign_modules="true"
 """
 
 

@@ -15,7 +15,7 @@ from .context import BuildRequest
 #: What a build knows of the stack.
 SUBJECTS = frozenset({"driver", "flavour", "kernel", "arch", "nvidia_fs", "nvidia_fs_origin"})
 #: What it doesn't know; a condition on these counts as true, so the rule is named where it may explain the failure.
-PACKAGES = frozenset({"driver_package", "nvidia_fs_package", "kernel_package"})
+PACKAGES = frozenset({"driver_package", "driver_origin", "nvidia_fs_package", "kernel_package"})
 
 
 def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Rule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..paths import DKMS_FRAGMENTS, DKMS_SETTINGS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -20,6 +21,8 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
     if recorder.exists("/var/lib/dkms"):
         recorder.command("dkms", ["dkms", "status"], timeout=30)
+        recorder.text(DKMS_SETTINGS)
+        recorder.texts(DKMS_FRAGMENTS, recorder.names(DKMS_FRAGMENTS, "*.conf"))
     recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
 
 

@@ -24,6 +24,8 @@ MODULES = "/lib/modules"
 REFUSED = r"[Ll]oading of .* is rejected|[Ll]oading of unsigned module|Lockdown: .*module|Key was rejected"
 FOREIGN = r"disagrees about version of symbol|no symbol version for|Unknown symbol"
 GPL = r"GPL-only symbols|from proprietary module"
+#: The driver's names in DKMS after which the packages of nvidia-fs, NVIDIA's and Debian's, have it built.
+_DKMS_DRIVER = re.compile(r"nvidia(-current)?(-open)?[/,]")
 AGAIN = "build it again for the running kernel and driver: run gdsdeploy provision, and let it reboot the host"
 
 
@@ -134,6 +136,8 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     in_dkms = [line for line in lines if re.match(f"(?:{subject.in_dkms})[/,]", line)]
     if in_dkms:
         built = any("installed" in line for line in in_dkms)
+        if not built and subject.name == "nvidia-fs" and not any(_DKMS_DRIVER.match(line) for line in lines):
+            return _no_dkms_driver(lines)
         what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
         return Reason("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
     installed = facts.packages.installed
@@ -148,6 +152,16 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
             return Reason("not-built", what, build, evidence, reference.DKMS)
     fix = "install it: gdsdeploy provision, or your distribution's package"
     return Reason("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
+
+
+def _no_dkms_driver(lines: Tuple[str, ...]) -> Reason:
+    """The package's dkms.conf has BUILD_DEPENDS nvidia; Ubuntu's -server driver is nvidia-srv, a prebuilt one is none.
+
+    dkms build fails with 13 from 3.1.4 on, autoinstall with 11 in 3.0.11 to 3.4.0; newer ones skip it with status 0.
+    """
+    what = "DKMS builds it only after a driver that it calls nvidia, and it knows no such driver"
+    fix = "run gdsdeploy provision, whose recipe names the driver that is there"
+    return Reason("no-dkms-driver", what, fix, quote.with_source("dkms", list(lines)), reference.DKMS)
 
 
 @rule(NOT_LOADED, 50)

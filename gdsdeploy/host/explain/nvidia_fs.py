@@ -72,6 +72,8 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             cause = Cause("storage.raid-level", what, "use RAID 0 or single disks", evidence, reference.LIMITATIONS)
             yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
+            # A disk whose transport isn't known may be NVMe over something else.
+            yield Condition(when_known(device.transport, lambda name: name == "pcie"))
             yield from hooks(facts, "nvme")
         elif device.kind == storage.NVMEOF:
             what = f"{device.name} is NVMe over {device.transport}"
@@ -132,7 +134,7 @@ def _devices(facts: HostFacts) -> Iterator[Condition]:
 def _page_table(facts: HostFacts) -> Iterator[Condition]:
     """Driver 580 changed the layout of its page table for peers: modules built before fail to pin memory."""
     ident, log = "nvidia-fs.other-page-table", quote.messages(facts, WRONG_PAGE_TABLE)
-    what = "nvidia-fs was built for another layout of the driver's page tables, so it can't pin GPU memory"
+    what = "nvidia-fs was built for another layout of the driver's page tables, so pinning GPU memory ends in an oops"
     cause = Cause(ident, what, modules.AGAIN, log, reference.INSTALL)
     yield Condition(when_known(facts.kernel.messages, lambda _: not log), cause)
     file, running = facts.nvidia_fs.module.file, facts.driver.version
@@ -175,7 +177,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     symbols, names = facts.kernel.symbols, HOOKS[stack_name]
     fix = f"install {stack_name} from MLNX_OFED or DOCA for this kernel, "
     if stack_name in ("nvme", "nvme_rdma"):
-        fix += "or use P2PDMA mode on a kernel that has it"
+        fix += "run a linux-nvidia kernel of Ubuntu, which has them, or use P2PDMA mode on a kernel that has it"
     else:
         fix += "or the filesystem vendor's client that has the hooks"
     if stack_name == "nvme" and isinstance(facts.kernel.release, str) and has_nvme_hooks(facts.kernel.release):
@@ -194,7 +196,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     needed, symbols = needed_version(facts), facts.kernel.symbols
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
-    fix = "install nvme from a DOCA release for this nvidia-fs and kernel (DOCA 26.04 has both), or use P2PDMA mode"
+    fix = "install nvme from a DOCA release for this nvidia-fs and kernel (that of DOCA 3.4 fits), or use P2PDMA mode"
     cause = Cause("nvme.other-hooks", what, fix, quote.symbols(facts, names), reference.LIMITATIONS)
     if isinstance(symbols, Unknown) or all(name in symbols for name in names):
         return Condition(symbols if isinstance(symbols, Unknown) else True)

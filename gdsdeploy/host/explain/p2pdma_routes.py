@@ -61,6 +61,9 @@ def _layer(facts: HostFacts, device: Device) -> Iterator[Condition]:
         evidence = quote.file(facts, NVME_MULTIPATH)
         cause = Cause("nvme.multipath", what, p2pdma.multipath_fix(facts), evidence, reference.P2PDMA_DRIVER)
         yield Condition(gpus.grace(facts), cause)
+    elif device.kind == storage.NVME:
+        # A disk whose transport isn't known may be NVMe over something else.
+        yield Condition(when_known(device.transport, lambda name: name == "pcie"))
     elif device.kind == storage.NVMEOF:
         what = f"{device.name} is NVMe over {device.transport}"
         evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)

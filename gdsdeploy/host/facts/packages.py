@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
 
+from ..paths import DKMS_FRAGMENTS, DKMS_SETTINGS
 from .document import Document, Ran
 from .unknown import Maybe, Unknown, when_known
+
+_SIGNS = re.compile(r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class PackageFacts:
     installed: Maybe[Mapping[str, Tuple[Package, ...]]]
     #: lines of ``dkms status``
     dkms: Maybe[Tuple[str, ...]]
+    #: DKMS's ``try_sign_modules``: ``true``, ``false``, or its default ``not_in_chroot``
+    dkms_signs: Maybe[str]
 
 
 def package_facts(document: Document) -> PackageFacts:
@@ -35,7 +41,22 @@ def package_facts(document: Document) -> PackageFacts:
     dkms = document.ran("dkms")
     if not isinstance(dkms, Unknown) and dkms.status != 0:
         dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
-    return PackageFacts(when_known(run, _installed), when_known(dkms, lambda run: tuple(run.stdout.splitlines())))
+    lines = when_known(dkms, lambda run: tuple(run.stdout.splitlines()))
+    return PackageFacts(when_known(run, _installed), lines, _dkms_signs(document))
+
+
+def _dkms_signs(document: Document) -> Maybe[str]:
+    """The last assignment counts: DKMS sources its settings, then the fragments by name."""
+    names = document.names(DKMS_FRAGMENTS + "/*.conf")
+    if isinstance(names, Unknown):
+        return names
+    value = "not_in_chroot"
+    for path in (DKMS_SETTINGS, *(f"{DKMS_FRAGMENTS}/{name}" for name in sorted(names or ()))):
+        text = document.text(path)
+        if isinstance(text, Unknown):
+            return text
+        value = [value, *_SIGNS.findall(text or "")][-1]
+    return value
 
 
 def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:

@@ -71,13 +71,25 @@ def _parts(facts: HostFacts, mode: str, rdma: str) -> Dict[str, Maybe[Optional[s
         "mode": mode,
         "rdma": rdma,
         "arch": facts.os.machine,
+        "dkms": when_known(facts.packages.installed, _dkms),
+        "dkms_signs": facts.packages.dkms_signs,
+        "secure_boot": when_known(facts.kernel.secure_boot, lambda is_on: "on" if is_on else "off"),
         "os": facts.os.name,
         "family": family,
     }
-    if family == "rhel":
-        # The release is the package's version and the architecture.
+    if family in ("rhel", "ubuntu"):
+        # The release begins with the package's version, or with the upstream version and the ABI number.
         parts["kernel_package"] = facts.kernel.release
     return parts
+
+
+def _dkms(installed: Mapping[str, Tuple[Package, ...]]) -> Maybe[Optional[str]]:
+    """Upstream's version; None without the package."""
+    if not installed.get("dkms"):
+        return None
+    version = installed["dkms"][0].version
+    match = re.match(r"(?:\d{1,9}:)?(\d{1,9}(?:\.\d{1,9})+)", version)
+    return match.group(1) if match else Unknown(f"no version in DKMS's {version!r}")
 
 
 def _kernel(facts: HostFacts) -> Maybe[Optional[str]]:

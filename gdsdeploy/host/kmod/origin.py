@@ -84,8 +84,10 @@ def page_table(compiled: str, used: str) -> List[Finding]:
     if not before or not now or (before < (NEW_PAGE_TABLE,)) == (now < (NEW_PAGE_TABLE,)):
         return []
     message = f"was compiled for the page table of driver {compiled}, and driver {used} has another since"
-    message += f" {NEW_PAGE_TABLE}: it loads, and then every mapping fails with 'Incompatible page table version'"
-    return [finding("page-table", ERROR, message, "rebuild it against the driver in use")]
+    message += (
+        f" {NEW_PAGE_TABLE}: it loads, and the first mapping ends in a kernel oops ('Incompatible page table version')"
+    )
+    return [finding("page-table", ERROR, message, "rebuild it against the driver in use, and reboot if it is loaded")]
 
 
 def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:

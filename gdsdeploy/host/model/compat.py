@@ -16,8 +16,8 @@ from . import version_rules
 #: What a combination can say; see the head of compat.yml.
 SUBJECTS = (
     "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "kernel_flavour", "nvme_hooks",
-    "nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch",
-    "os", "family",
+    "nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "dkms", "dkms_signs",
+    "secure_boot", "gpu", "mode", "rdma", "arch", "os", "family",
 )  # fmt: skip
 
 #: Subjects that the sentence about a combination leaves out, because the rule's own words imply them.

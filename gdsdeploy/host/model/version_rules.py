@@ -21,7 +21,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 VERSIONS = frozenset(
     {
         "driver", "driver_package", "kernel", "kernel_package", "nvidia_fs", "nvidia_fs_package", "libcufile", "cuda",
-        "doca",
+        "doca", "dkms",
     }
 )  # fmt: skip
 _TERM = re.compile(r"^(<=|>=|==|!=|<|>|=)?\s*([0-9][0-9A-Za-z.+~:_-]*)$")
@@ -86,11 +86,15 @@ def parse(text: str) -> Expression:
 def holds(subject: str, texts: Sequence[str], value: str) -> bool:
     """Whether ``value`` meets one of a condition's ``texts``: version expressions, or words with ``!=`` for not.
 
-    Raises ValueError for an invalid expression about versions.
+    In both, a comma joins terms that all have to hold.  Raises ValueError for an invalid expression about versions.
     """
     if subject in VERSIONS:
         return any(parse(text).admits(value) for text in texts)
-    return any(value != text[2:] if text.startswith("!=") else value == text for text in texts)
+    return any(all(_is_word(value, word.strip()) for word in text.split(",")) for text in texts)
+
+
+def _is_word(value: str, word: str) -> bool:
+    return value != word[2:] if word.startswith("!=") else value == word
 
 
 @lru_cache(maxsize=4096)

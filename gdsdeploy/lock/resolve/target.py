@@ -94,14 +94,29 @@ def first(
     """The most preferred solvable choice, with its packages; ``broken`` collects the reasons against others."""
     for choice in itertools.islice(search.choices(), ATTEMPTS):
         try:
-            return choice, package_set.packages(profile, platform, universe, choice, locked=locked)
+            packages = package_set.packages(profile, platform, universe, choice, locked=locked)
         except Unsolvable as error:
             culprit, reasons = package_set.culprit(profile, platform, universe, choice, error.reasons)
             search.dead.append(culprit)
             label = ", ".join(option.label for option in culprit)
             broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
             search.against.append((choice, Verdict("dependencies", False, "; ".join(reasons))))
+            continue
+        against = [verdict for verdict in judge(_facts(search, choice, packages, platform), search.rules)
+                   if not verdict.allowed]  # fmt: skip
+        if not against:
+            return choice, packages
+        broken += (f"[{verdict.rule}] {verdict.words}" for verdict in against)
+        search.against += ((choice, verdict) for verdict in against)
     return None
+
+
+def _facts(
+    search: Search, choice: Choice, packages: Sequence[Package], platform: StackPlatform
+) -> dict[str, str | None]:
+    """Everything that the rules may test in a choice with its packages, which say which DKMS builds its modules."""
+    version = next((package.version for package in packages if package.package == "dkms"), None)
+    return {**search.facts(choice), "dkms": platform.upstream_version(version) if version else None}
 
 
 def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
@@ -133,7 +148,7 @@ def _resolution(
 ) -> Resolution:
     choice, packages = chosen
     driver, kernel, nvidia_fs, libcufile, *_ = choice
-    verdicts = judge(search.facts(choice), search.rules)
+    verdicts = judge(_facts(search, choice, packages, platform), search.rules)
     maker = package_set.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     source = {"source_tree": maker.tree, "dkms_name": maker.dkms_name, "module": maker.module}

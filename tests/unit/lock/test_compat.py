@@ -14,9 +14,14 @@ GOOD: dict[str, str | None] = {
     "driver": "550.163.01", "driver_package": "550.163.01-2", "driver_origin": "debian", "flavour": "open",
     "kernel": "6.12.94", "kernel_package": "6.12.94-1", "kernel_flavour": "amd64", "nvme_hooks": "ofed",
     "nvidia_fs": "2.19.7", "nvidia_fs_package": "2.19.7~12.4.1-2", "nvidia_fs_origin": "debian",
-    "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "gpu": None, "mode": "nvidia-fs", "rdma": "none",
+    "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "dkms": "3.2.2",
+    "dkms_signs": "not_in_chroot", "secure_boot": "off", "gpu": None, "mode": "nvidia-fs", "rdma": "none",
     "arch": "x86_64", "os": "debian-13", "family": "debian",
 }  # fmt: skip
+
+#: The driver of NVIDIA's repository, and a system of RHEL's family.
+NVIDIAS = {"driver_origin": "nvidia"}
+EL = {"family": "rhel", "os": "rocky-9"}
 
 #: rule → (what it speaks against, what it admits though it looks alike); both laid over GOOD.
 CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
@@ -30,6 +35,27 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         + [{"kernel": "6.12.117", "driver_package": "550.163.01-4~bpo13+1"}],
         [{}, {"kernel": "6.1.176"}, {"kernel": "6.12.107", "driver_package": "550.163.01-5"},
          {"kernel": "6.12.107", "driver": "570.133.07", "driver_package": "570.133.07-1"}],
+    ),
+    "driver-580-kernel-6.17.9": (
+        [{**NVIDIAS, "driver": d, "kernel": k} for d in ("580.65.06", "580.119.02") for k in ("6.17.9", "6.17.13")],
+        [{**NVIDIAS, "driver": "580.119.02", "kernel": k} for k in ("6.17.4", "6.17.8", "6.18.1")]
+        + [{**NVIDIAS, "driver": d, "kernel": "6.17.9"} for d in ("580.126.09", "570.211.01")]
+        + [{"driver": "580.119.02", "driver_origin": maker, "kernel": "6.17.9"} for maker in ("ubuntu", "debian")],
+    ),
+    "driver-580-kernel-7.0": (
+        [{**NVIDIAS, "driver": "580.119.02", "kernel": k} for k in ("7.0.0", "7.0.9", "7.1")],
+        [{**NVIDIAS, "driver": d, "kernel": "7.0.0"} for d in ("580.142", "580.173.02", "580.178.04", "595.71.05")]
+        + [{**NVIDIAS, "driver": "580.119.02", "kernel": "6.19.8"}]
+        + [{"driver": "580.119.02", "driver_origin": "ubuntu", "kernel": "7.0.0"}],
+    ),
+    "driver-590-kernel-6.19": (
+        [{**NVIDIAS, "driver": d, "kernel": "6.19"} for d in ("590.44.01", "590.48.01")],
+        [{**NVIDIAS, "driver": "590.48.01", "kernel": "6.18.20"}, {**NVIDIAS, "driver": "595.71.05", "kernel": "6.19"}],
+    ),
+    "driver-kernel-7.2": (
+        [{**NVIDIAS, "driver": d, "kernel": "7.2.3"} for d in ("580.178.04", "595.84", "610.43.02", "610.43.03")],
+        [{**NVIDIAS, "driver": "615.71.09", "kernel": k} for k in ("7.2.3", "7.2.5")]
+        + [{**NVIDIAS, "driver": "595.84", "kernel": "7.1.10"}, {"kernel": "7.2.13"}],
     ),
     "driver-620-open-only": (
         [{"driver": "620.10.01", "flavour": "proprietary"}],
@@ -64,11 +90,27 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "nvidia-fs-kernel-6.17": (
         [{"kernel": "6.17.1", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"}],
         [{"kernel": "6.17.1", "nvidia_fs": "2.28.2", "nvidia_fs_origin": "nvidia"},
-         {"kernel": "6.16.9", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"}],
+         {"kernel": "6.16.9", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"},
+         {"kernel": "6.17.1", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "ubuntu"}],
+    ),
+    "nvidia-fs-kernel-6.16": (
+        [{"kernel": "6.16.1", "nvidia_fs": v, "nvidia_fs_origin": "nvidia"} for v in ("2.26.6", "2.27.3")],
+        [{"kernel": "6.16.1", "nvidia_fs": "2.28.2", "nvidia_fs_origin": "nvidia"},
+         {"kernel": "6.15.11", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"},
+         {"kernel": "6.17.1", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"},
+         *({"kernel": "6.16.1", "nvidia_fs": "2.27.3", "nvidia_fs_origin": maker} for maker in ("debian", "ubuntu"))],
     ),
     "nvidia-fs-kernel-6.18": (
-        [{"kernel": "6.18", "nvidia_fs": "2.28.2", "nvidia_fs_origin": "nvidia"}],
-        [{"kernel": "6.18", "nvidia_fs": "2.28.4", "nvidia_fs_origin": "nvidia"}],
+        [{"kernel": k, "nvidia_fs": v, "nvidia_fs_origin": "nvidia"}
+         for k in ("6.18", "6.18.8", "7.0.0", "7.2.5") for v in ("2.28.2", "2.28.4")],
+        [{"kernel": k, "nvidia_fs": "2.29.4", "nvidia_fs_origin": "nvidia"} for k in ("6.18", "7.1.10")]
+        + [{"kernel": "6.17.13", "nvidia_fs": "2.28.4", "nvidia_fs_origin": "nvidia"}]
+        + [{"kernel": "6.18", "nvidia_fs": "2.28.4", "nvidia_fs_origin": "ubuntu"}],
+    ),
+    "nvidia-fs-kernel-7.2": (
+        [{"kernel": "7.2.3", "nvidia_fs": "2.29.4", "nvidia_fs_origin": "nvidia"}],
+        [{"kernel": "7.1.10", "nvidia_fs": "2.29.4", "nvidia_fs_origin": "nvidia"},
+         {"kernel": "7.2.3", "nvidia_fs": "2.30.1", "nvidia_fs_origin": "nvidia"}],
     ),
     "debian-nvidia-fs-2.13": (
         [{"nvidia_fs": "2.13.5", "kernel": "6.12.117"}],
@@ -159,15 +201,69 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "gpu-libcufile-compute-6": ([{"gpu": "maxwell"}], [{"gpu": "pascal"}]),
     "doca-kernel-6.17": (
-        [{"doca": "3.2.1", "kernel": "6.17.1"}],
+        [{"doca": "3.2.1", "kernel": "6.17.1"}, {"doca": "3.2.1", "kernel": "6.18.2"}],
         [{"doca": "3.3.0", "kernel": "6.17.1"}, {"doca": "3.2.1"}, {"kernel": "6.17.1"},
          {"doca": "3.2.1", "kernel": "6.17.1", "mode": "p2pdma"},
          {"doca": "3.2.1", "kernel": "6.17.0", "nvme_hooks": "kernel"}],
     ),
     "doca-3.3.0": (
-        [{"doca": "3.3.0"}, {"doca": "3.3.0-087000"}],
-        [{"doca": "3.3.1"}, {"doca": "3.2.1"}, {"doca": "3.3.0", "kernel": "6.17.1"},
+        [{"doca": "3.3.0"}, {"doca": "3.3.0-087000"}, {"doca": "3.3.1"}],
+        [{"doca": "3.4.0"}, {"doca": "3.2.1"}, {"doca": "3.3.0", "kernel": "6.17.1"},
          {"doca": "3.3.0", "nvme_hooks": "kernel"}],
+    ),
+    "doca-linux-nvidia": (
+        [{"doca": "3.2.1", "kernel_flavour": flavour} for flavour in ("nvidia", "nvidia-64k")],
+        [{"doca": "3.2.1"}, {"kernel_flavour": "nvidia"}, {"doca": "3.2.1", "kernel_flavour": "azure"},
+         {"doca": "3.2.1", "kernel_flavour": "nvidia", "nvme_hooks": "kernel"},
+         {"doca": "3.2.1", "kernel_flavour": "nvidia", "mode": "p2pdma"}],
+    ),
+    "doca-3.2-rhel-9.8": (
+        [{**EL, "doca": "3.2.3", "kernel_package": "5.14.0-687.42.1.el9_8"}],
+        [{**EL, "doca": "3.3.0", "kernel_package": "5.14.0-687.42.1.el9_8"},
+         {**EL, "doca": "3.2.3", "kernel_package": "5.14.0-570.73.1.el9_6"},
+         {"doca": "3.2.3", "kernel_package": "5.14.0-687.42.1.el9_8"}],
+    ),
+    "doca-ubuntu-24.04": (
+        [{"os": "ubuntu-24.04", "doca": "3.0.0"}],
+        [{"os": "ubuntu-24.04", "doca": "3.1.0"}, {"os": "ubuntu-22.04", "doca": "3.0.0"}, {"os": "ubuntu-24.04"}],
+    ),
+    "doca-ubuntu-26.04": (
+        [{"os": "ubuntu-26.04", "doca": "3.4.0"}],
+        [{"os": "ubuntu-26.04", "doca": "3.4.1"}, {"os": "ubuntu-24.04", "doca": "3.4.0"}],
+    ),
+    "doca-rhel-9.6": (
+        [{**EL, "doca": "3.0.0", "kernel_package": k}
+         for k in ("5.14.0-570.73.1.el9_6", "5.14.0-611.5.1.el9_7", "6.12.0-55.9.1.el10_0")],
+        [{**EL, "doca": "3.1.0", "kernel_package": "5.14.0-570.73.1.el9_6"},
+         {**EL, "doca": "3.0.0", "kernel_package": "5.14.0-503.40.1.el9_5"}],
+    ),
+    "doca-rhel-10.2": (
+        [{**EL, "doca": "3.4.0", "kernel_package": "6.12.0-211.4.el10_2"}],
+        [{**EL, "doca": "3.4.1", "kernel_package": "6.12.0-211.4.el10_2"},
+         {**EL, "doca": "3.4.0", "kernel_package": "6.12.0-124.20.1.el10_1"}],
+    ),
+    "kernel-7.0.0-1019-nvidia": (
+        [{"rdma": r, "kernel_flavour": "nvidia", "kernel_package": k}
+         for r in ("peermem", "dmabuf") for k in ("7.0.0-1019.19~24.04.2", "7.0.0-1019-nvidia")],
+        [{"kernel_flavour": "nvidia", "kernel_package": "7.0.0-1019.19"},
+         {"rdma": "dmabuf", "kernel_flavour": "nvidia", "kernel_package": "6.17.0-1032.32"},
+         {"rdma": "dmabuf", "kernel_flavour": "nvidia", "kernel_package": "7.0.0-1020.20"},
+         {"rdma": "dmabuf", "kernel_flavour": "aws", "kernel_package": "7.0.0-1019.19"}],
+    ),
+    "dkms-rhel-driver": (
+        [{**EL, "driver": "575.51.03", "driver_package": "3:575.51.03-1.el9", "dkms": "3.1.7"}],
+        [{**EL, "driver": "575.51.03", "driver_package": "3:575.51.03-1.el9", "dkms": "3.1.8"},
+         {**EL, "driver": "570.211.01", "dkms": "3.1.7"},
+         {**EL, "driver": "580.95.05", "dkms": "3.1.7", "flavour": "proprietary"},
+         {"driver": "580.95.05", "dkms": "3.0.11"}],
+    ),
+    "dkms-rhel-10-folder": (
+        [{**EL, "os": "rhel-10", "dkms": d} for d in ("3.3.0", "3.4.1")],
+        [{**EL, "os": "rhel-10", "dkms": "3.4.2"}, {**EL, "os": "rocky-10", "dkms": "3.4.1"}],
+    ),
+    "dkms-unsigned": (
+        [{"secure_boot": "on", "dkms": "3.4.0"}, {"secure_boot": "on", "dkms": "3.4.3"}],
+        [{"secure_boot": "on"}, {"dkms": "3.4.3"}, {"secure_boot": "on", "dkms": "3.4.3", "dkms_signs": "true"}],
     ),
     **{
         f"gds-{gds}-nvidia-fs": (
@@ -180,7 +276,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             ("1.9", "2.18.3", "2.25.7"), ("1.10", "2.19.7", "2.20.5"), ("1.11", "2.20.5", "2.22.3"),
             ("1.12", "2.22.3", "2.23.1"), ("1.13", "2.23.1", "2.24.2"), ("1.14", "2.24.2", "2.25.7"),
             ("1.15", "2.25.7", "2.26.6"), ("1.16", "2.26.6", "2.27.3"), ("1.17", "2.27.3", "2.28.2"),
-            ("1.18", "2.28.2", "2.28.4"), ("1.19", "2.28.2", "2.30.1"), ("1.20", "2.28.2", "2.30.1"),
+            ("1.18", "2.28.4", "2.29.4"), ("1.19", "2.29.4", "2.30.1"), ("1.20", "2.29.4", "2.30.1"),
         )
     },
     **{
@@ -194,6 +290,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
             ("12.2", "530.30.02", "535.54.03"), ("12.3", "535.54.03", "545.23.06"), ("12.4", "545.23.06", "550.163.01"),
             ("12.5", "550.163.01", "555.42.02"), ("12.6", "555.42.06", "560.28.03"), ("12.8", "565.57.01", "570.26"),
             ("12.9", "570.26", "575.51.03"), ("13.1", "580.65.06", "590.44.01"),
+            ("13.2", "590.48.01", "595.71.05"), ("13.3", "595.84", "610.43.03"), ("13.4", "610.43.03", "615.71.09"),
         )
     },
 }  # fmt: skip

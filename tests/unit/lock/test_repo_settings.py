@@ -95,8 +95,9 @@ def test_everything_that_is_missing_is_listed_at_once() -> None:
             "keyring": "/k", "fingerprints": ["A" * 40]}}  # fmt: skip
     with pytest.raises(FleetInvalid) as error:
         repositories(fleet(wish, repositories=["cuda", "rpms", "nowhere"]), "gds", TRIXIE, OWN)
+    names = "cuda, debian, debian-security, nvidia, rpms"
     assert error.value.message.splitlines() == [
         "repositories.cuda: debian-13 has no preset of this name, so give uri, keyring, fingerprints, components",
-        "repositories.rpms: kind is rpm, but debian-13 of profile gds uses apt",
-        "profiles.gds.repositories: there is no repository 'nowhere'; there are cuda, debian, debian-security, rpms",
+        "repositories.rpms: kind is rpm, but debian-13 uses apt",
+        f"profiles.gds.repositories: there is no repository 'nowhere'; there are {names}",
     ]

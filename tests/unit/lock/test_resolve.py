@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import yaml
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.lock.compat import load, shipped
@@ -296,3 +297,22 @@ rules:
     result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], rules).target
     assert (result.driver.version, result.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
     assert len(result.refused) == 6 + 5
+
+
+def test_the_dkms_that_builds_the_modules_is_judged_with_them() -> None:
+    """It comes in as a dependency, after the choice."""
+    wish = Profile.model_validate({"os": "debian-13"})
+    for needed, admitted in ((">=3.1.8", True), (">=3.9", False)):
+        (rule,) = load(
+            yaml.safe_dump({"rules": [{
+                "id": "dkms-new", "says": "DKMS is too old.", "known": "source", "source": "this test",
+                "when": {"driver": "550"}, "needs": {"dkms": needed},
+            }]})
+        )  # fmt: skip
+        if admitted:
+            result = resolve("gds", wish, DEBIAN, universe(TRIXIE), [], rules=[rule]).target
+            assert result.rules == ("dkms-new",)
+            continue
+        with pytest.raises(NoSolution) as error:
+            resolve("gds", wish, DEBIAN, universe(TRIXIE), [], rules=[rule])
+        assert "[dkms-new] DKMS is too old. Here: driver 550.163.01, dkms 3.2.2." in error.value.message

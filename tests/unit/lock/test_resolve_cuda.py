@@ -13,7 +13,17 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
-from tests.repos.cuda import CUDA_DEBIAN, CUDA_UBUNTU, DOCA, NOBLE, cuda_driver, cuda_gds, ubuntu_kernel
+from tests.repos.cuda import (
+    CUDA_DEBIAN,
+    CUDA_RESOLUTE,
+    CUDA_UBUNTU,
+    DOCA,
+    NOBLE,
+    UBUNTU_SURROUNDINGS,
+    cuda_driver,
+    cuda_gds,
+    ubuntu_kernel,
+)
 from tests.repos.stack import TRIXIE, Stanza, package, text, without
 
 #: Repository → its Origin field and its stanzas.
@@ -145,13 +155,45 @@ def test_cuda_13s_library_needs_its_driver() -> None:
     assert ("libcufile 1.15.1.6", "cuda-13-driver") in refused(result)
 
 
-@pytest.mark.parametrize(("os", "series"), [("ubuntu-22.04", "5.15.0-140"), ("ubuntu-26.04", "7.0.0-12")])
-def test_other_releases_of_ubuntu(os: str, series: str) -> None:
-    own = [p for p in NOBLE if not p["Package"].startswith("linux-") or p["Package"] == "linux-base"]
-    offer: Offer = {**UBUNTU, "ubuntu": ("ubuntu", [*own, *ubuntu_kernel(series, f"{series}.150")])}
-    result = target(offer, os, driver="580")
-    assert result.kernel.release == f"{series}-generic"
+def with_kernel(series: str, *, driver: bool = True) -> list[Stanza]:
+    """Ubuntu's archive with this kernel alone; ``driver``: and its own driver."""
+    surroundings = ("linux-base", *(p["Package"] for p in UBUNTU_SURROUNDINGS))
+    own = NOBLE if driver else [p for p in NOBLE if p["Package"] in surroundings]
+    own = [p for p in own if not p["Package"].startswith("linux-") or p["Package"] == "linux-base"]
+    return [*own, *ubuntu_kernel(series, f"{series}.150")]
+
+
+def test_another_release_of_ubuntu() -> None:
+    offer: Offer = {**UBUNTU, "ubuntu": ("ubuntu", with_kernel("5.15.0-140"))}
+    result = target(offer, "ubuntu-22.04", driver="580")
+    assert result.kernel.release == "5.15.0-140-generic"
     assert result.driver.version == "580.95.05"
+
+
+def resolute(series: str) -> Offer:
+    return {"cuda": ("nvidia", CUDA_RESOLUTE), "ubuntu": ("ubuntu", with_kernel(series, driver=False))}
+
+
+def test_ubuntu_26_04_has_the_newest_of_everything() -> None:
+    result = target(resolute("7.0.0-12"), "ubuntu-26.04", companions=["fabricmanager", "imex"])
+    assert (result.driver.version, result.libcufile.version) == ("615.71.09", "1.19.0.53")
+    assert result.nvidia_fs is not None
+    assert (result.nvidia_fs.version, result.nvidia_fs.source_tree) == ("2.30.1", "/usr/src/nvidia-fs-2.30.1")
+    packages = versions(result)
+    names = ("nvidia-dkms-open", "nvidia-kernel-source-open", "nvidia-firmware", "libnvidia-compute", "nvidia-utils")
+    assert {packages[name] for name in names} == {"615.71.09-2ubuntu1"}
+    assert (packages["nvidia-fabricmanager"], packages["nvidia-imex"]) == ("615.71.09-1", "615.71.09-1")
+
+
+def test_what_a_kernel_is_too_new_for_is_passed_over() -> None:
+    """The pinned nvidia-fs is too old for kernel 7.0, and the pinned driver for 7.2."""
+    lines = reasons(resolute("7.0.0-12"), "ubuntu-26.04", nvidia_fs="2.28.4")
+    assert any(line.startswith("[nvidia-fs-kernel-6.18]") and "Fixed in nvidia-fs 2.29.4." in line for line in lines)
+    lines = reasons(resolute("7.2.0-3"), "ubuntu-26.04", driver="595")
+    assert any(line.startswith("[driver-kernel-7.2]") and "Fixed in driver 615.71.09." in line for line in lines)
+    warned = {verdict.rule for verdict in solve(resolute("7.0.0-12"), "ubuntu-26.04", driver="595").warnings}
+    assert "cuda-13.4-driver" in warned
+    assert "cuda-13.4-driver" not in {v.rule for v in solve(resolute("7.0.0-12"), "ubuntu-26.04").warnings}
 
 
 # ── whose driver ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -36,6 +36,7 @@ class Dnf(Manager):
 
     name = "dnf"
     kind = database.RPM
+    checks_packages = True
     sources = (REPOSITORIES,)
     keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
     configured = (REPOSITORIES, LOCKS)
@@ -184,7 +185,7 @@ def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:
         keys = " ".join(f"file://{path}" for path in [index.host_keyring, *index.package_keys])
         lines += [
             *("", f"[gdsdeploy-{index.repository}]", f"name=gdsdeploy: {index.repository}", f"baseurl={index.uri}"),
-            *("enabled=1", "gpgcheck=1", "repo_gpgcheck=1", f"gpgkey={keys}"),
+            *("enabled=1", "gpgcheck=1", f"repo_gpgcheck={int(index.metadata != 'unsigned')}", f"gpgkey={keys}"),
         ]
         if index.exclusive:
             lines += ["# Nothing else can come from here.", f"includepkgs={' '.join(nevras(pins))}"]

@@ -56,7 +56,8 @@ class Index:
     """A signed repository.
 
     ``host_keyring``: the key on the host that signs it.  ``exclusive``: nothing but the stack comes from there.
-    ``package_keys``: keys of its packages' makers, beside its own; dnf only.
+    ``package_keys``: keys of its packages' makers, beside its own; dnf only.  ``metadata``: ``unsigned`` where only its
+    packages are signed, by ``host_keyring``; dnf only.
     """
 
     repository: str
@@ -66,6 +67,7 @@ class Index:
     host_keyring: str
     exclusive: bool = False
     package_keys: List[str] = field(default_factory=list)
+    metadata: str = "signed"
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Manager:
     kernel_event: ClassVar[str] = ""
     #: whether package lists are read on request; others are read whenever they are needed
     lists: ClassVar[bool] = False
+    #: whether it checks each package's own signature, so that an index may be unsigned
+    checks_packages: ClassVar[bool] = False
 
     # Repositories
 

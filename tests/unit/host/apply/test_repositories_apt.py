@@ -144,6 +144,18 @@ def test_a_missing_keyring_is_refused_with_the_package_that_has_it(host: AptHost
     assert (host.root / KEYRING[1:]).read_bytes() == b"\x99key"
 
 
+def test_an_unsigned_index_is_refused_where_no_package_is_signed(host: AptHost) -> None:
+    """The controller refuses it before; this host program does not rely on that."""
+    (refusal,) = host.check(repositories(index(metadata="unsigned")))[0].refusals
+    assert (refusal.id, refusal.message) == (
+        "unsigned",
+        "the index of debian is unsigned, and apt checks no package's signature",
+    )
+    with pytest.raises(ApplyError, match="is unsigned"):
+        host.apply(repositories(index(metadata="unsigned")))
+    assert host.text(SOURCES) == ""
+
+
 def test_a_key_that_is_none_is_refused_by_place(host: AptHost) -> None:
     for key in (
         {"dest": OWN, "content": "no base64!"},

@@ -10,12 +10,13 @@ import pytest
 
 from docs.gen import compat_rules
 from gdsdeploy.host import data
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.running_set import DOCA, judge
 from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import Rule
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.model.system import family_of
+from gdsdeploy.host.paths import SECURE_BOOT
 from gdsdeploy.lock.compat import shipped
 from gdsdeploy.platform import stack_platform_for
 from tests.unit.host.checks.changes import EXPECTATION, GOOD, Change, Document, file, findings, unloaded
@@ -102,6 +103,70 @@ def test_a_forbidden_combination_fails_with_its_rule(name: str) -> None:
     (source,) = [other.source for other in compat.shipped() if other.id == rule]
     assert any(line.startswith(rule) and source[:60] in line for line in result.evidence)
     assert result.hint.startswith("Provision the host again")
+
+
+def dkms(version: str) -> Change:
+    def change(document: Document) -> None:
+        document["commands"]["dpkg-query"]["stdout"] += f"dkms\t{version}\tall\tii \n"
+
+    return change
+
+
+def settings(name: str, text: str) -> Change:
+    """A fragment of DKMS's settings."""
+
+    def change(document: Document) -> None:
+        folder = "/etc/dkms/framework.conf.d"
+        listed = document["listings"].get(f"{folder}/*.conf")
+        document["listings"][f"{folder}/*.conf"] = [*(listed if isinstance(listed, list) else []), name]
+        document["files"][f"{folder}/{name}"] = text
+
+    return change
+
+
+def secure_boot(document: Document) -> None:
+    document["listings"]["/sys/firmware/efi"] = ["efivars"]
+    document["binaries"][SECURE_BOOT] = "0600000001"
+
+
+SIGNS = 'try_sign_modules="true"\n'
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ([dkms("3.4.3-1")], True),
+        ([dkms("3.4.3-1"), settings("10-site.conf", '# try_sign_modules="true"\n')], True),
+        ([dkms("3.4.3-1"), settings("10-site.conf", SIGNS)], False),
+        ([dkms("3.4.3-1"), settings("20.conf", "try_sign_modules=not_in_chroot\n"), settings("10.conf", SIGNS)], True),
+        ([dkms("3.3.0-1")], False),
+    ],
+)
+def test_a_dkms_that_may_sign_nothing_is_a_warning_under_secure_boot(changes: list[Change], warns: bool) -> None:
+    result = finding(secure_boot, *changes)
+    assert any(line.startswith("dkms-unsigned: ") for line in result.evidence) is warns
+    assert not any(line.startswith("dkms-unsigned: ") for line in finding(*changes).evidence)
+
+
+def test_settings_that_cannot_be_read_are_no_answer() -> None:
+    document = copy.deepcopy(GOOD)
+    settings("10-site.conf", SIGNS)(document)
+    document["files"]["/etc/dkms/framework.conf.d/10-site.conf"] = {"error": "EACCES"}
+    assert isinstance(facts_from(document).packages.dkms_signs, Unknown)
+
+
+def test_one_kernel_of_ubuntu_is_judged_by_its_release() -> None:
+    ubuntu = file("/etc/os-release", 'ID="ubuntu"\nVERSION_ID="24.04"\n')
+    for release, warns in (("7.0.0-1019-nvidia", True), ("7.0.0-1020-nvidia", False), ("7.0.0-1019-aws", False)):
+        verdict = judge(changed(ubuntu, running(release)), "nvidia-fs", "dmabuf")
+        assert ("kernel-7.0.0-1019-nvidia" in verdict.warnings) is warns
+
+
+def changed(*changes: Change) -> HostFacts:
+    document = copy.deepcopy(GOOD)
+    for change in changes:
+        change(document)
+    return facts_from(document)
 
 
 def test_the_mode_decides_which_rules_speak() -> None:

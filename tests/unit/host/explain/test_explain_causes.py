@@ -308,9 +308,16 @@ FAULTS = {
     "known to DKMS, not built": Fault(
         "nvidia-fs.not-built",
         COMPAT,
-        both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")),
+        both(UNLOADED, dkms(f"nvidia/580.95.05, {RELEASE}, x86_64: installed\nnvidia-fs/2.19.7: added\n")),
         "hasn't built it for",
         evidence="added",
+    ),
+    "a driver with another name in DKMS": Fault(
+        "nvidia-fs.no-dkms-driver",
+        COMPAT,
+        both(UNLOADED, dkms(f"nvidia-srv/580.178.04, {RELEASE}, x86_64: installed\nnvidia-fs/2.28.4: added\n")),
+        "it knows no such driver",
+        evidence="nvidia-srv/580.178.04",
     ),
     "package without module": Fault(
         "nvidia-fs.not-built", COMPAT, both(UNLOADED, package("nvidia-fs-dkms")), "nvidia-fs-dkms is installed"

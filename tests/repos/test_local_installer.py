@@ -1,0 +1,103 @@
+"""NVIDIA's local installers: cuda-repo-*-local holds a flat repository, in a folder, with a key for each build."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.converge.inventory import keys
+from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.lock import Target
+from tests.commandline import run
+from tests.repos.archive import Archive, Key
+from tests.repos.conftest import Rhel, Ubuntu
+from tests.repos.cuda import CUDA_UBUNTU, flat
+from tests.repos.rpmarchive import RpmArchive, sign
+from tests.repos.stack import write_pool
+
+LOCAL = "cuda-repo-ubuntu2404-13-0-local"
+
+
+def unpacked(folder: Path, key: Key) -> Path:
+    """What the package puts into /var: the packages and a Release signed by the build's key."""
+    archive = Archive(folder / LOCAL)
+    suite = flat(CUDA_UBUNTU)
+    archive.publish(suite, key, detached=True)
+    for stanza in suite.packages[""]:
+        write_pool(archive.root, [stanza])
+    return archive.root
+
+
+def write_fleet(ubuntu: Ubuntu, uri: str, key: Key) -> None:
+    signed = f"keyring: '{ubuntu.key.keyring}', fingerprints: [{ubuntu.key.fingerprint}]"
+    ubuntu.fleet.write_text(
+        f"version: 1\n"
+        f"repositories:\n"
+        f"  nvidia: {{uri: '{uri}', keyring: '{key.keyring}', fingerprints: [{key.fingerprint}]}}\n"
+        f"  ubuntu: {{uri: '{ubuntu.server.uri}/ubuntu', {signed}}}\n"
+        f"  ubuntu-security: {{uri: '{ubuntu.server.uri}/ubuntu', {signed}}}\n"
+        f"profiles:\n"
+        f"  gds: {{os: ubuntu-24.04, repositories: [nvidia, ubuntu, ubuntu-security], driver: '580'}}\n"
+        f"hosts:\n  gpu1: gds\n"
+    )
+
+
+def locked(fleet: Path) -> Target:
+    assert run("lock", fleet) == 0
+    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["folder", "mirror"])
+def test_a_local_installer_resolves_from_its_folder_and_from_a_mirror(
+    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, *, served: bool
+) -> None:
+    root = unpacked(ubuntu.archive.root.parent if served else tmp_path / "var", other_key)
+    uri = f"{ubuntu.server.uri}/{LOCAL}" if served else root.as_uri()
+    write_fleet(ubuntu, uri, other_key)
+    target = locked(ubuntu.fleet)
+    assert target.driver.version == "580.95.05"
+    (index,) = [index for index in target.indices if index.repository == "nvidia"]
+    assert (index.uri, index.suite, index.signed_by) == (uri, "/", other_key.fingerprint)
+    (driver,) = [package for package in target.packages if package.package == "nvidia-dkms-580-open"]
+    assert (root / driver.file).is_file()
+    assert run("lock", "--check", ubuntu.fleet) == 0
+    brought = keys(load_fleet(ubuntu.fleet), target, ubuntu.fleet.parent)
+    assert {"src": str(other_key.keyring), "dest": "/etc/apt/keyrings/gdsdeploy-nvidia.gpg"} in brought
+
+
+def test_the_key_of_another_build_is_refused(
+    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = unpacked(tmp_path / "var", other_key)
+    write_fleet(ubuntu, root.as_uri(), ubuntu.key)
+    assert run("lock", ubuntu.fleet) == RepositoryUntrusted.exit_code
+    words = " ".join(capsys.readouterr().err.split())
+    assert LOCAL in words
+    assert "which is not in the keyring" in words
+
+
+def test_an_rpm_installer_is_used_by_the_signatures_of_its_packages(rhel: Rhel, other_key: Key, tmp_path: Path) -> None:
+    """Its folder has the build's public key beside the packages, and no signed index."""
+    root = tmp_path / "var" / "cuda-repo-rhel9-13-0-local"
+    shutil.copytree(rhel.cuda.root, root)
+    sign(root.glob("*.rpm"), other_key)
+    (root / "0123ABCD.pub").write_text(other_key.armoured())
+    RpmArchive(root, streams=rhel.cuda.streams).publish(None)
+    signed = f"keyring: '{rhel.key.keyring}', fingerprints: [{rhel.key.fingerprint}]"
+    choice = f"metadata: unsigned, why: a local installer, package_keys: [{other_key.fingerprint}]"
+    rhel.fleet.write_text(
+        f"version: 1\n"
+        f"repositories:\n"
+        f"  baseos: {{kind: rpm, uri: '{rhel.server.uri}/baseos', {signed}}}\n"
+        f"  nvidia: {{kind: rpm, uri: '{root.as_uri()}', keyring: '{root}/0123ABCD.pub', {choice}}}\n"
+        f"profiles:\n  gds: {{os: rhel-9, repositories: [baseos, nvidia], driver: '580'}}\n"
+        f"hosts:\n  gpu1: gds\n"
+    )
+    target = locked(rhel.fleet)
+    assert target.modules == ("nvidia-driver:580-open",)
+    (index,) = [index for index in target.indices if index.repository == "nvidia"]
+    assert (index.uri, index.metadata) == (root.as_uri(), "unsigned")
