@@ -140,6 +140,8 @@ def test_without_the_choice_it_is_refused_and_named(epel: Epel, capsys: pytest.C
 )
 def test_half_a_choice_is_refused(epel: Epel, capsys: pytest.CaptureFixture[str], choice: str, words: str) -> None:
     epel.write_fleet(choice.format(key=epel.key.fingerprint))
+    # A name without a preset, which would have the keys.
+    epel.rhel.fleet.write_text(epel.rhel.fleet.read_text().replace("epel", "extras"))
     assert words in " ".join(refusal(epel, capsys, FleetInvalid).split())
 
 

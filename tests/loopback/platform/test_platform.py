@@ -143,8 +143,10 @@ def test_every_release_of_ubuntu_reads_its_own_suites() -> None:
         presets = stack_platform_for(os).presets()
         assert presets["ubuntu"].suites == (codename, f"{codename}-updates")
         assert presets["ubuntu-security"].suites == (f"{codename}-security",)
-        assert presets["ubuntu"].known_as.fullmatch("noble-updates")
-        assert not presets["ubuntu"].known_as.fullmatch("noble-security")
+        known_as = presets["ubuntu"].known_as
+        assert known_as is not None
+        assert known_as.fullmatch("noble-updates")
+        assert not known_as.fullmatch("noble-security")
 
 
 @pytest.mark.parametrize("os", ["debian-13", "ubuntu-24.04"])
