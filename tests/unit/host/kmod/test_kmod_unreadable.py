@@ -27,7 +27,7 @@ from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.symvers import read_symvers
 from gdsdeploy.host.secure_boot import signature
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
-from tests.unit.host.kmod.kmod_root import EXPECTED, PROVENANCE, RELEASE, TREE, VERSION, Root
+from tests.unit.host.kmod.kmod_root import EXPECTED, KERNEL_EXPORTS, PROVENANCE, RELEASE, TREE, VERSION, Root
 from tests.unit.host.kmod.test_kmod_tree import make_tree
 
 OWN, DRM = "kernel/fs/own.ko", "kernel/drivers/gpu/drm/drm.ko"
@@ -219,6 +219,7 @@ def test_a_module_that_the_audited_one_needs(root: Root, how: str) -> None:
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_kernel(root: Root, how: str) -> None:
+    root.nvidia(signature=SIGNATURE, imports={"kfree": KERNEL_EXPORTS["kfree"]}, depends="")
     for path in (OWN, DRM):
         damage(root.modules / path, how)
     assert ".ko: " in incomplete(root)["message"]
@@ -283,12 +284,14 @@ def test_a_folder_of_modules_that_cannot_be_listed(root: Root, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_driver(root: Root, how: str) -> None:
-    damage(root.modules / "updates/dkms/nvidia.ko", how)
+@pytest.mark.parametrize("place", ["updates/dkms/nvidia.ko", "kernel/drivers/video/nvidia-current.ko"])
+def test_driver(root: Root, how: str, place: str) -> None:
+    (root.modules / "updates/dkms/nvidia.ko").unlink()
+    damage(root.modules / place, how)
     driver = look(root, "nvidia")[0]
     assert [entry["id"] for entry in driver["findings"]] == ["missing" if how == "folder" else "unreadable"]
     # Another one's audit alone doesn't pass without the driver either.
-    assert "nvidia.ko" in incomplete(root, "nvidia_fs")["message"]
+    assert os.path.basename(place) in incomplete(root, "nvidia_fs")["message"]
 
 
 def test_what_is_replaced_need_not_be_readable(root: Root, tmp_path: Path) -> None:
@@ -303,7 +306,7 @@ def test_what_is_replaced_need_not_be_readable(root: Root, tmp_path: Path) -> No
 
 def test_hooks(root: Root) -> None:
     root.nvidia_fs(signature=SIGNATURE, texts=["nvme_v1_register_nvfs_dma_ops", "nvme_v1_unregister_nvfs_dma_ops"])
-    damage(root.modules / "updates/nvme.ko", "garbage")
+    damage(root.modules / "kernel/drivers/nvme/host/nvme.ko", "garbage")
     expected = Expected(storage=("nvme",))
     assert "nvme.ko" in incomplete(root, expected=expected)["message"]
     assert "hook-missing" not in json.dumps(look(root, expected=expected))
