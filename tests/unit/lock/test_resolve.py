@@ -14,6 +14,7 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from tests.repos.dkmspackages import sources
 from tests.repos.stack import (
     SURROUNDINGS,
     TRIXIE,
@@ -38,7 +39,7 @@ def universe(stanzas: Iterable[Stanza], *, origin: str = "debian") -> Universe:
 
 def solve(stanzas: Iterable[Stanza] = TRIXIE, *, origin: str = "debian", **profile: Any) -> Resolution:
     wish = Profile.model_validate({"os": "debian-13", **profile})
-    return resolve("gds", wish, DEBIAN, universe(stanzas, origin=origin), [])
+    return resolve("gds", wish, DEBIAN, universe(stanzas, origin=origin), [], sources)
 
 
 def target(stanzas: Iterable[Stanza] = TRIXIE, **profile: Any) -> Target:
@@ -293,6 +294,6 @@ rules:
 """
     wish = Profile.model_validate({"os": "debian-13"})
     rules = [*load(rule), *(r for r in shipped() if r.id == "nvidia-fs-open-only")]
-    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], rules).target
+    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], sources, rules).target
     assert (result.driver.version, result.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
     assert len(result.refused) == 6 + 5
