@@ -52,7 +52,7 @@ class NoSolution(GdsError, exit_code=13):
 
 
 class RepositoryUnusable(GdsError, exit_code=14):
-    """Repository metadata could not be fetched."""
+    """Repository metadata could not be fetched, or a package does not tell its source tree."""
 
 
 class RepositoryUntrusted(GdsError, exit_code=15):

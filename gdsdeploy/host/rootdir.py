@@ -47,19 +47,29 @@ def inside(root: str, path: str) -> str:
 def read_text(root: str, path: str) -> str:
     """The text of a file inside ``root``; empty when it is not there or cannot be read."""
     try:
-        with open(inside(root, path), "rb") as file:
-            # In pieces: files in /proc/sys refuse to be asked for megabytes at once (ENOMEM, fs/proc/proc_sysctl.c).
-            pieces = [file.read(_PIECE)]
-            while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
-                pieces.append(file.read(_PIECE))
-            return b"".join(pieces).decode("utf-8", "replace")
+        return read_file(inside(root, path))
     except OSError:
         return ""
+
+
+def read_file(place: str) -> str:
+    """The text of a file of this machine, of at most 8 MiB; raises OSError."""
+    with open(place, "rb") as file:
+        # In pieces: files in /proc/sys refuse to be asked for megabytes at once (ENOMEM, fs/proc/proc_sysctl.c).
+        pieces = [file.read(_PIECE)]
+        while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
+            pieces.append(file.read(_PIECE))
+        return b"".join(pieces).decode("utf-8", "replace")
 
 
 def list_folder(root: str, path: str) -> List[str]:
     """The sorted names in a folder inside ``root``; empty when it is not there."""
     try:
-        return sorted(os.listdir(inside(root, path)))
+        return list_names(inside(root, path))
     except OSError:
         return []
+
+
+def list_names(place: str) -> List[str]:
+    """The sorted names in a folder of this machine; raises OSError."""
+    return sorted(os.listdir(place))

@@ -19,6 +19,7 @@ from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.target import pins
+from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.model.repository import Repository as RepositoryEntry
@@ -98,9 +99,9 @@ def resolve_fleet(
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
-    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for a package that no signature
-    vouches for and for an index that is older than the one in ``old`` or than its ``max_age``, and FleetInvalid for an
-    unknown system.
+    Raises also what reading repositories (see repo.read) and source packages (see lock.sources) raises,
+    RepositoryUntrusted for a package that no signature vouches for and for an index that is older than the one in
+    ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
     """
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
@@ -115,9 +116,10 @@ def resolve_fleet(
         entries = _entries(fleet, name, platforms[name])
         warnings += [(name, verdict) for verdict in freshness.judge(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
+        sources = PackagedSources(fetcher, indices, step)
         try:
             chosen = None if upgrade.everything else keep
-            resolution = resolve(name, fleet.profiles[name], platforms[name], universe, indices, keep=chosen)
+            resolution = resolve(name, fleet.profiles[name], platforms[name], universe, indices, sources, keep=chosen)
         except NoSolution as error:
             failures.append(error)
             continue

@@ -64,11 +64,8 @@ class StackPackage:
 
 @dataclass(frozen=True)
 class Packaging:
-    """How its maker packages one driver: names and folders."""
+    """How its maker packages one driver.  Its source tree and DKMS name are in the package: see lock/sources.py."""
 
-    #: directory of the source tree on the host, and its DKMS name
-    tree: str
-    dkms_name: str
     #: name of the module file, without ending
     module: str
     #: the driver's other packages that a host needs
@@ -173,14 +170,6 @@ class StackPlatform(ABC):
     @abstractmethod
     def cuda_version(self, candidate: Candidate) -> str | None:
         """The CUDA release that a GDS package belongs to, if it says so."""
-
-    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
-        """Directory of nvidia-fs's source on the host, and its DKMS name."""
-        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
-
-    def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
-        """Where ``package`` puts nvidia-fs's source on the host, and its DKMS name."""
-        return self.nvidia_fs_tree(self.upstream_version(package.version))
 
     @abstractmethod
     def kept_out(self) -> tuple[str, ...]:

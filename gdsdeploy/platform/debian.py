@@ -67,7 +67,7 @@ class Debian(DpkgPlatform):
 
     def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         if driver.origin == nvidia.ORIGIN:
-            return nvidia.debian_packaging(driver, flavour)
+            return nvidia.debian_packaging(flavour)
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
         support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
         further = (
@@ -75,30 +75,13 @@ class Debian(DpkgPlatform):
             StackPackage("firmware-nvidia-gsp", "companion", "host"),
             StackPackage("dkms", "dkms", "build"),
         )
-        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
-        return Packaging(tree, name, self.driver_module(flavour), further, self.excluded(flavour))
+        return Packaging(self.driver_module(flavour), further, self.excluded(flavour))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other driver series'."""
         series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
         return series, re.compile(other), nvidia.UMBRELLAS
-
-    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
-        """Directory of the driver's source on the host, and its DKMS name."""
-        name = "nvidia-current-open" if flavour == "open" else "nvidia-current"
-        return f"/usr/src/{name}-{version}", name
-
-    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
-        # The package decides, not the release that it is installed on: 12 ships 2.13.5 as 2.13, 13 ships 2.19.7 whole.
-        numbers = version.split(".")
-        shown = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
-        return f"/usr/src/nvidia-fs-{shown}", "nvidia-fs"
-
-    def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
-        if package.origin == nvidia.ORIGIN:
-            return f"/usr/src/nvidia-fs-{self.upstream_version(package.version)}", "nvidia-fs"
-        return super().nvidia_fs_source(package)
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
@@ -108,7 +91,7 @@ class Debian(DpkgPlatform):
         )  # fmt: skip
 
     def driver_module(self, flavour: Flavour) -> str:
-        return self.driver_tree(flavour, "")[1]
+        return "nvidia-current-open" if flavour == "open" else "nvidia-current"
 
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):

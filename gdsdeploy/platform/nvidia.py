@@ -12,7 +12,6 @@ from typing import Final
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform.base import Flavour, Packaging, StackPackage
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import deb
 
 #: The Origin field of the repository's Release file, lower case.
 ORIGIN: Final = "nvidia"
@@ -34,9 +33,6 @@ UMBRELLAS: Final = re.compile(
     r"|nvidia-driver(?:-[0-9]{3}(?:-server)?)?(?:-open)?|nvidia-headless-.*|nvidia-driver-pinning.*"
 )
 _LIBCUFILE: Final = re.compile(r"libcufile-([0-9]+)-([0-9]+)")
-
-#: Debian's name for the open modules was nvidia-open until this release (NVIDIA's changes to its packaging).
-_RENAMED: Final = "570.148.08"
 
 #: Globs of what could move a driver or a piece of GDS, whatever repository it comes from.
 KEPT_OUT: Final = (
@@ -73,8 +69,6 @@ def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
     s = match["suffix"] if match else ""
     other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
     return Packaging(
-        tree=f"/usr/src/nvidia-{_upstream(driver)}",
-        dkms_name="nvidia",
         module="nvidia",
         further=(
             StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
@@ -88,14 +82,9 @@ def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
     )
 
 
-def debian_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
+def debian_packaging(flavour: Flavour) -> Packaging:
     """As for Debian: Debian's names for the userland, NVIDIA's own for the open modules."""
-    version = _upstream(driver)
-    renamed = flavour == "proprietary" or deb(version) >= deb(_RENAMED)
-    name = "nvidia" if renamed else "nvidia-open"
     return Packaging(
-        tree=f"/usr/src/{name}-{version}",
-        dkms_name=name,
         module="nvidia",
         further=(
             StackPackage("libcuda1", "driver-userland", "host"),

@@ -25,11 +25,8 @@ from gdsdeploy.platform.base import (
     register,
 )
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
+from gdsdeploy.repo.order import RPM, Kind, Order, upstream
 from gdsdeploy.repo.packages import Universe
-
-#: NVIDIA gave the open modules' DKMS name ``nvidia-open`` up with this release.
-_ONE_DKMS_NAME: Final = "570.148.08"
 
 #: A kernel's packages, whatever its flavour; Oracle's UEK 8 has its modules in a dozen packages.
 _KERNEL: Final = re.compile(
@@ -108,7 +105,7 @@ class Rhel(StackPlatform):
         """One of each for every CUDA release."""
         return nvidia.libcufile_packages(names)
 
-    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:  # noqa: ARG002 - see debian.py
         has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
             StackPackage("nvidia-driver-cuda", "driver-userland", "host"),
@@ -120,8 +117,7 @@ class Rhel(StackPlatform):
             *([StackPackage(_POLICY, "driver-userland", "host", optional=True)] if has_policy else []),
             StackPackage("dkms", "dkms", "build"),
         )
-        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
-        return Packaging(tree, name, self.driver_module(flavour), further, self.excluded(flavour))
+        return Packaging(self.driver_module(flavour), further, self.excluded(flavour))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other drivers'."""
@@ -138,12 +134,6 @@ class Rhel(StackPlatform):
 
     def cuda_version(self, candidate: Candidate) -> str | None:
         return nvidia.cuda_version(candidate)
-
-    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
-        """Directory of the driver's source on the host, and its DKMS name."""
-        old = flavour == "open" and bool(version) and DEB.holds(version, "<<", _ONE_DKMS_NAME)
-        name = "nvidia-open" if old else "nvidia"
-        return f"/usr/src/{name}-{version}", name
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
@@ -61,9 +62,10 @@ def preflight(
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None
+        sources = PackagedSources(fetcher, indices, console.step)
         cells += (
             _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher)
-            for candidate in candidates(name, profile, platform, universe, indices, locked, choices)
+            for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices)
         )
     return cells
 

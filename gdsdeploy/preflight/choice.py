@@ -12,6 +12,7 @@ from gdsdeploy.lock.compat import Verdict, judge
 from gdsdeploy.lock.resolve import options, resolve
 from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
+from gdsdeploy.lock.sources import Sources
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
@@ -66,6 +67,7 @@ def candidates(
     platform: StackPlatform,
     universe: Universe,
     indices: Sequence[Index],
+    sources: Sources,
     locked: Target | None,
     choices: StackChoices,
 ) -> list[StackCandidate]:
@@ -85,7 +87,7 @@ def candidates(
     for kernel, driver, source in combinations:
         facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
         against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
-        target, problem = _target(name, profile, platform, universe, indices, locked, (kernel, driver, source))
+        target, problem = _target(name, profile, platform, universe, indices, sources, locked, (kernel, driver, source))
         stacks.append(
             StackCandidate(
                 profile=name,
@@ -159,6 +161,7 @@ def _target(
     platform: StackPlatform,
     universe: Universe,
     indices: Sequence[Index],
+    sources: Sources,
     locked: Target | None,
     choice: tuple[Option, Option, Option],
 ) -> tuple[Target | None, str]:
@@ -171,7 +174,7 @@ def _target(
     if locked:
         pinned = pinned.model_copy(update={"libcufile": f"=={locked.libcufile.version}"})
     try:
-        return resolve(name, pinned, platform, universe, indices, rules=()).target, ""
+        return resolve(name, pinned, platform, universe, indices, sources, rules=()).target, ""
     except NoSolution as error:
         return None, error.message
 

@@ -101,7 +101,7 @@ def cuda_driver(
     for flavour in ("-open", ""):
         built += [
             package(
-                f"nvidia-kernel-source{s}{flavour}", full, source=source, depends="make",
+                f"nvidia-kernel-source{s}{flavour}", full, source=source, depends="make", dkms="nvidia",
                 provides="nvidia-kernel-source", conflicts="nvidia-kernel-source",
             ),
             package(
@@ -173,7 +173,7 @@ def cuda_gds(cuda: str, libcufile: str, *, toolkit: str, driver: str) -> list[St
 def cuda_nvidia_fs(version: str) -> list[Stanza]:
     """nvidia-fs, which floats: one package name for every CUDA release."""
     return [
-        package("nvidia-fs-dkms", f"{version}-1", source="nvidia-fs", depends="dkms, make"),
+        package("nvidia-fs-dkms", f"{version}-1", source="nvidia-fs", depends="dkms, make", dkms="nvidia-fs"),
         package("nvidia-fs", f"{version}-1", depends=f"nvidia-fs-dkms (= {version}-1)"),
     ]
 
@@ -243,7 +243,8 @@ def debian_cuda_driver(version: str, *, revision: str = "1") -> list[Stanza]:
             depends=f"nvidia-alternative {exact}, nvidia-modprobe (>= {full})",
         ),
         *(package(
-            name, full, source=source, provides=f"nvidia-kernel-{version}", conflicts=f"nvidia-kernel-{version}",
+            name, full, source=source, dkms="nvidia", provides=f"nvidia-kernel-{version}",
+            conflicts=f"nvidia-kernel-{version}",
             depends=f"firmware-nvidia-gsp {exact}, nvidia-kernel-support {exact}, dkms (>= 3.1.8)",
         ) for name in ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms")),
         package(

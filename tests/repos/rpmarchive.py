@@ -9,12 +9,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.repos import dkmspackages
 from tests.repos.archive import Key
 
 ARCHITECTURE = "x86_64"
@@ -122,7 +124,7 @@ def _rpmbuild(rpms: Sequence[Rpm], folder: Path, name: str, arch: str) -> None:
     work = folder.parent / f".{folder.name}-{name}"
     work.mkdir()
     files = sorted({path for rpm in rpms for path in rpm.files})
-    install = "\n".join(f"install -D /dev/null %{{buildroot}}{path}" for path in files)
+    install = "\n".join(map(_install, files))
     spec = work / f"{name}.spec"
     spec.write_text(_SPEC.format(name=name, install=install) + "\n".join(rpm.section() for rpm in rpms))
     defines = {
@@ -146,6 +148,16 @@ def sign(paths: Iterable[Path], key: Key) -> None:
     environment = {**os.environ, "GNUPGHOME": str(key.home)}
     done = subprocess.run([*argv, "--addsign", *paths], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def _install(path: str) -> str:
+    """The command that makes a file; a dkms.conf says what its folder is called."""
+    made = f"install -D /dev/null %{{buildroot}}{path}"
+    if not path.endswith("/dkms.conf"):
+        return made
+    name, _, version = path.split("/")[-2].rpartition("-")
+    lines = dkmspackages.conf(name, version).splitlines()
+    return f"{made}\nprintf '%s\\n' {shlex.join(lines).replace('%', '%%')} > %{{buildroot}}{path}"
 
 
 @dataclass

@@ -132,6 +132,7 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
         ),
         Rpm(
             "kmod-nvidia-latest-dkms", full, "noarch", provides=(kmod,),
+            files=(f"/usr/src/nvidia-{version}/dkms.conf",),
             requires=("dkms", f"nvidia-kmod-common = {epoch}"), conflicts=("kmod-nvidia-open-dkms",),
         ),
         Rpm(

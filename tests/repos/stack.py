@@ -11,14 +11,15 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from tests.repos import dkmspackages
 from tests.repos.archive import Suite
 
 Stanza = dict[str, str]
 
 
-def package(name: str, version: str, *, architecture: str = "amd64", **fields: str) -> Stanza:
-    """A stanza; ``depends="…"``, ``pre_depends="…"`` and so on become fields."""
-    content = deb(name, version)
+def package(name: str, version: str, *, architecture: str = "amd64", dkms: str = "", **fields: str) -> Stanza:
+    """A stanza; ``depends="…"``, ``pre_depends="…"`` and so on become fields.  dkms: the name of its source tree."""
+    content = dkmspackages.with_tree(dkms, version) if dkms else deb(name, version)
     stanza = {"Package": name}
     stanza |= {"Version": version, "Architecture": architecture}
     stanza |= {key.replace("_", "-").title(): value for key, value in fields.items()}
@@ -30,8 +31,8 @@ def package(name: str, version: str, *, architecture: str = "amd64", **fields: s
 
 
 def deb(name: str, version: str) -> bytes:
-    """What stands for the package file."""
-    return f"this stands for {name} {version}\n".encode()
+    """What stands for the package file, with its name as its content."""
+    return dkmspackages.deb({f"./usr/share/doc/{name}": f"{name} {version}\n".encode()}, "", lambda data: data)
 
 
 def write_pool(root: Path, stanzas: Iterable[Mapping[str, str]]) -> None:
@@ -39,7 +40,8 @@ def write_pool(root: Path, stanzas: Iterable[Mapping[str, str]]) -> None:
     for stanza in stanzas:
         path = root / stanza["Filename"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(deb(stanza["Package"], stanza["Version"]))
+        content = dkmspackages.CONTENTS.get(stanza["SHA256"])
+        path.write_bytes(content or deb(stanza["Package"], stanza["Version"]))
 
 
 def kernel(release: str, version: str, *, headers: bool = True) -> list[Stanza]:
@@ -73,7 +75,8 @@ def open_driver(version: str, revision: str) -> list[Stanza]:
     major = version.split(".", 1)[0]
     return [
         package(
-            "nvidia-open-kernel-dkms", full, source=source, pre_depends="nvidia-installer-cleanup",
+            "nvidia-open-kernel-dkms", full, source=source, dkms="nvidia-current-open",
+            pre_depends="nvidia-installer-cleanup",
             provides=f"nvidia-open-kernel-{version}, nvidia-open-kernel-dkms-any (= {version})",
             depends=f"firmware-nvidia-gsp (= {version}) | firmware-nvidia-gsp-{version}, "
             "nvidia-open-kernel-support--v1, dkms (>= 3.0.11)",
@@ -94,7 +97,7 @@ def proprietary_driver(version: str, revision: str) -> list[Stanza]:
     major = version.split(".", 1)[0]
     return [
         package(
-            "nvidia-kernel-dkms", full, source=source, pre_depends="nvidia-installer-cleanup",
+            "nvidia-kernel-dkms", full, source=source, dkms="nvidia-current", pre_depends="nvidia-installer-cleanup",
             provides=f"nvidia-kernel-{version}, nvidia-kernel-dkms-any (= {version})",
             depends=f"firmware-nvidia-gsp (= {version}) | firmware-nvidia-gsp-{version}, "
             "nvidia-kernel-support--v1, dkms (>= 3.0.11)",
@@ -130,7 +133,7 @@ def gds(nvidia_fs: str, libcufile: str, cuda: str, revision: str) -> list[Stanza
     source, suffix = f"nvidia-cuda-toolkit ({cuda}-{revision})", f"~{cuda}-{revision}"
     return [
         package(
-            "nvidia-fs-dkms", nvidia_fs + suffix, source=source,
+            "nvidia-fs-dkms", nvidia_fs + suffix, source=source, dkms="nvidia-fs",
             depends="nvidia-kernel-dkms (>= 520) | nvidia-open-kernel-dkms (>= 520) | nvidia-kernel-dkms-any (>= 520)"
             " | nvidia-open-kernel-dkms-any (>= 520), dkms (>= 3.0.11)",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
 import subprocess
@@ -12,15 +13,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.errors import LockInvalid, LockStale, NoSolution, RepositoryUntrusted
+from gdsdeploy.errors import LockInvalid, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher, address
 from tests.commandline import plain, run
+from tests.repos import dkmspackages
 from tests.repos.archive import Key
 from tests.repos.conftest import Ubuntu
 from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites
-from tests.repos.stack import package, without
+from tests.repos.stack import Stanza, package, without
 
 
 def locked(fleet: Path) -> Target:
@@ -204,11 +206,45 @@ def test_a_byte_of_the_package_list(ubuntu: Ubuntu, compressed: bool, capsys: py
 def test_a_byte_of_a_package(ubuntu: Ubuntu) -> None:
     assert run("lock", ubuntu.fleet) == 0
     target = locked(ubuntu.fleet)
-    each = next(p for p in target.packages if p.package == "nvidia-dkms-580-open")
+    each = next(p for p in target.packages if p.package == "libnvidia-compute-580")
     flip(ubuntu.cuda.root / each.file)
     uri = f"{ubuntu.server.uri}/cuda/x86_64/{each.file}"
-    with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"nvidia-dkms-580-open.*\.deb: this is not"):
+    with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"libnvidia-compute-580.*\.deb: this is not"):
         fetcher.file(uri, sha256=each.sha256, size=each.size)
+
+
+def test_a_source_package_that_cannot_be_read_ends_the_lock(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = dkmspackages.remember(b"!<arch>\n" + b"damaged" * 20)
+    digest = {"SHA256": hashlib.sha256(damaged).hexdigest(), "Size": str(len(damaged))}
+    cuda = [p if p["Package"] != "nvidia-fs-dkms" else {**p, **digest} for p in CUDA_UBUNTU]
+    ubuntu.publish(noble_suites(), cuda)
+    assert run("lock", ubuntu.fleet) == RepositoryUnusable.exit_code
+    assert "nvidia-fs-dkms 2.28.4-1 (cuda): its source tree can't be told: it is damaged" in capsys.readouterr().err
+    assert not ubuntu.fleet.with_name("gdsdeploy.lock").exists()
+
+
+def test_a_second_lock_reads_no_package_again(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", ubuntu.fleet) == 0
+    assert "Reading nvidia-kernel-source-580-open" in capsys.readouterr().err
+    ubuntu.server.log.clear()
+    assert run("lock", ubuntu.fleet) == 0
+    assert "Reading nvidia-" not in capsys.readouterr().err
+    assert not [line for line in ubuntu.server.log if ".deb" in line]
+
+
+def test_ubuntus_data_centre_driver(ubuntu: Ubuntu) -> None:
+    """Its tree and DKMS name are those of its own dkms.conf."""
+
+    def changed(stanza: Stanza) -> Stanza:
+        if not stanza["Package"].startswith("nvidia-kernel-source"):
+            return stanza
+        content = dkmspackages.with_tree("nvidia-srv", stanza["Version"])
+        return {**stanza, "SHA256": hashlib.sha256(content).hexdigest(), "Size": str(len(content))}
+
+    ubuntu.publish(noble_suites(), [changed(stanza) for stanza in CUDA_UBUNTU])
+    assert run("lock", ubuntu.fleet) == 0
+    driver = locked(ubuntu.fleet).driver
+    assert (driver.source_tree, driver.dkms_name) == (f"/usr/src/nvidia-srv-{driver.version}", "nvidia-srv")
 
 
 def digits(lock: bytes) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ import pytest
 
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.resolve import resolve
+from gdsdeploy.lock.sources import SourceTree
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher
@@ -182,7 +183,14 @@ def test_dnf_and_the_resolver_choose_alike_where_nothing_is_in_the_way(rhel: Rhe
     kernel = rpmstack.KERNELS[-1]
     universe = offered(fetcher, rhel.server.uri, dnf.repositories, rhel.key)
     profile = Profile.model_validate({"os": "rhel-9", "driver": "570", "repositories": ["baseos", "cuda"]})
-    with_files = resolve("gds", profile, PLATFORM, universe, []).target
+    with_files = resolve(
+        "gds",
+        profile,
+        PLATFORM,
+        universe,
+        [],
+        lambda *_: SourceTree("/usr/src/nvidia-570.172.08", "nvidia", "570.172.08"),
+    ).target
     ours = {f"{p.package} {p.version}" for p in with_files.packages}
     specs = [p.package for p in with_files.packages if not p.package.startswith("kernel")]
     transaction = dnf.would_install(f"kernel-{kernel}", f"kernel-devel-{kernel}", *specs)

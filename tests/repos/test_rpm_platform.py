@@ -93,15 +93,6 @@ def test_release_8_is_refused_with_the_reason(name: str) -> None:
     assert f"{name}-8" not in supported_systems()
 
 
-def test_source_trees_lie_where_the_packages_put_them() -> None:
-    """NVIDIA gave the open modules' name up within branch 570."""
-    assert RHEL_9.driver_tree("open", "580.95.05") == ("/usr/src/nvidia-580.95.05", "nvidia")
-    assert RHEL_9.driver_tree("open", "570.148.08") == ("/usr/src/nvidia-570.148.08", "nvidia")
-    assert RHEL_9.driver_tree("open", "570.133.20") == ("/usr/src/nvidia-open-570.133.20", "nvidia-open")
-    assert RHEL_9.driver_tree("proprietary", "550.163.01") == ("/usr/src/nvidia-550.163.01", "nvidia")
-    assert RHEL_9.nvidia_fs_tree("2.26.6") == ("/usr/src/nvidia-fs-2.26.6", "nvidia-fs")
-
-
 @pytest.mark.parametrize(
     ("package", "stack", "driver"),
     [

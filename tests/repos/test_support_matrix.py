@@ -5,7 +5,7 @@ The packages are written from the vendors' lists: names, sources, versions and r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,9 @@ from gdsdeploy.lock.lockfile import build as lock_of
 from gdsdeploy.lock.lockfile import status
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve.explain import explain
+from gdsdeploy.lock.sources import SourceTree
 from gdsdeploy.model.fleet import Fleet, Profile
-from gdsdeploy.model.lock import Target
+from gdsdeploy.model.lock import Package, Part, Target
 from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher
@@ -93,9 +94,14 @@ def ubuntu(os: str, arch: str) -> Universe:
     return apt_universe({"cuda": ("nvidia", CUDA), "ubuntu": ("ubuntu", archive)}, arch)
 
 
+def tree(part: Part, packages: Sequence[Package]) -> SourceTree:  # noqa: ARG001 - the shape of lock.sources.Sources
+    """Source trees are the subject of other tests."""
+    return SourceTree("/usr/src/tree-1", "tree", "1")
+
+
 def locked(universe: Universe, os: str, arch: str = "x86_64", **profile: Any) -> Target:
     wish = Profile.model_validate({"os": os, "arch": arch, **profile})
-    return resolve("gds", wish, stack_platform_for(os), universe, []).target
+    return resolve("gds", wish, stack_platform_for(os), universe, [], tree).target
 
 
 def reasons(universe: Universe, os: str, arch: str = "x86_64", **profile: Any) -> list[str]:

@@ -19,6 +19,7 @@ from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackEr
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import tree
+from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
 from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
@@ -174,7 +175,7 @@ def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
             for result in results
             if result["ok"] is not True
             for finding in result["findings"]
-            if finding["severity"] == "error" or finding["id"].endswith("-unknown")
+            if outcome_of(finding) in (ERROR, UNKNOWN)
         ],
     }
 

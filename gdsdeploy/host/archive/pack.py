@@ -19,7 +19,7 @@ from ..errors import AuditError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod.depmod import override_line, run_depmod
-from ..kmod.findings import decisive
+from ..kmod.findings import decisive, is_incomplete
 from ..kmod.kernel import Kernel
 from ..kmod.module import name_of, read_module
 from ..kmod.vouch import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256
@@ -127,7 +127,7 @@ def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[
         results = audit(kernel, paths, trusted=paths if same_build else ())
         for result, name in zip(results, names):
             result["file"] = f"/lib/modules/{kernel.release}/{FOLDER}/{name}"
-        _refuse("install", [result for result in results if result["ok"] is False])
+        _refuse("install", [result for result in results if result["ok"] is False or is_incomplete(result["findings"])])
         reasons = "; ".join(objections(kernel, manifest))
         if reasons:
             hint = "let a host like this one build them, or set modules: build for it in the fleet file"

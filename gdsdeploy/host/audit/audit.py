@@ -6,7 +6,6 @@ finding as in ``findings.py``.  ``ok`` is false with an error, null without one 
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
 from typing import Any, Container, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -15,14 +14,13 @@ from ..errors import ElfError
 from ..kmod import driver as drivers
 from ..kmod import ofed
 from ..kmod.driver import Expected
-from ..kmod.findings import ERROR, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
+from ..kmod.findings import ERROR, INCOMPLETE, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
 from ..kmod.flavour import large_pages
 from ..kmod.kernel import Kernel
 from ..kmod.module import Module
 from ..kmod.symbols import GPL_COMPATIBLE, Symbols
 from ..kmod.symvers import Export, digest_name
 from ..kmod.vouch import vouched_files
-from ..rootdir import read_text
 from ..secure_boot import signature
 
 #: What a GPUDirect Storage host loads, in the order of their dependencies.
@@ -45,18 +43,24 @@ def audit(
     ``vouch``), besides those of an installed archive.
     """
     places = {name: drivers.find(kernel, name) for name in STACK}
-    pairs = [_read(kernel, name) for name in modules or [name for name in STACK if places[name] is not None]]
+    names = modules or [name for name in STACK if places[name] is not None]
+    pairs = [_read(kernel, name) for name in names]
     chosen: Dict[str, Module] = {}
+    # A file that was named explicitly takes the place of what is installed, and so does the exporter of ``extra``.
+    named = {module.name for name, (_result, module) in zip(names, pairs) if module is not None and _is_file(name)}
+    named |= {digest_name(export.module) for export in (extra or {}).values()}
+    replaced = {place.file for name, place in places.items() if place is not None and name in named}
     for name, place in places.items():
         if place is not None:
-            # The module's own result reports what can't be read.
-            with contextlib.suppress(ElfError):
+            try:
                 chosen[name] = kernel.read(place.file)
+            except ElfError as error:
+                if place.file not in replaced:
+                    kernel.inputs.skip(error)
     for export in (extra or {}).values():
         chosen.pop(digest_name(export.module), None)
-    # A file that was named explicitly takes the place of what is installed.
     chosen.update((module.name, module) for _result, module in pairs if module is not None)
-    symbols = Symbols(kernel, chosen.values(), extra or {})
+    symbols = Symbols(kernel, chosen.values(), extra or {}, replaced)
     files = {*trusted, *(() if symbols.complete else vouched_files(kernel))}
     for result, module in pairs:
         if module is not None:
@@ -71,6 +75,10 @@ def audit(
                 *signature.findings(kernel, module.path),
                 *drivers.findings(kernel, module, chosen, expected or Expected()),
             ]
+    # The steps before may have left out what they couldn't read, for any of the modules.
+    for result, module in pairs:
+        if module is not None:
+            result["findings"][:0] = _unread(kernel)
         result["ok"] = _verdict(result["findings"])
     return [result for result, _module in pairs]
 
@@ -90,10 +98,14 @@ def _verdict(findings: Sequence[Finding]) -> Optional[bool]:
     return False if ERROR in outcomes else None if UNKNOWN in outcomes else True
 
 
+def _is_file(name: str) -> bool:
+    return "/" in name or ".ko" in name
+
+
 def _read(kernel: Kernel, name: str) -> Tuple[Result, Optional[Module]]:
     """The result, with findings about the module's place only, and the module; None if it can't be read."""
     result: Result = {"module": "", "file": name, "ok": None, "findings": []}
-    if "/" in name or ".ko" in name:
+    if _is_file(name):
         place, file = None, os.path.abspath(name)
     else:
         name = result["module"] = name.replace("-", "_")
@@ -114,6 +126,16 @@ def _read(kernel: Kernel, name: str) -> Tuple[Result, Optional[Module]]:
     if place is not None:
         result["findings"] += drivers.place_findings(kernel, name, place)
     return result, module
+
+
+def _unread(kernel: Kernel) -> Iterator[Finding]:
+    """A finding if anything that decides can't be read: without it, the other findings may be too few."""
+    unread = kernel.inputs.unread
+    if unread:
+        first, more = next(iter(unread)), len(unread) - 1
+        message = f"the audit is incomplete: {first}" + (f", and {more} more like it" if more else "")
+        hint = next(filter(None, unread.values()), "make these files readable, or reinstall the packages they are of")
+        yield unknown_finding(INCOMPLETE, message, hint)
 
 
 def _vermagic(kernel: Kernel, module: Module) -> Iterator[Finding]:
@@ -208,9 +230,9 @@ def _license(symbols: Symbols, module: Module) -> List[Finding]:
 
 
 def _dependencies(kernel: Kernel, module: Module, chosen: Container[str]) -> Iterator[Finding]:
-    builtin = read_text(kernel.root, f"/lib/modules/{kernel.release}/modules.builtin")
+    builtin = kernel.inputs.text(f"/lib/modules/{kernel.release}/modules.builtin")
     names = {os.path.basename(line)[:-3].replace("-", "_") for line in builtin.splitlines()}
-    if kernel.own_module() is None:
+    if kernel.is_headers_only:
         # A machine that only builds has the headers without the kernel, and they name its exporters.
         names |= {digest_name(export.module) for export in kernel.symvers().values()}
     for name in module.depends:

@@ -11,7 +11,7 @@ from ..audit.audit import Result, audit
 from ..errors import BuildError
 from ..io import atomic
 from ..kmod.driver import Expected
-from ..kmod.findings import ERROR, outcome_of
+from ..kmod.findings import ERROR, INCOMPLETE, outcome_of
 from ..kmod.module import PROVENANCE, read_module
 from ..kmod.symvers import Export
 from ..kmod.tree import digest
@@ -42,14 +42,16 @@ def record(log: Log, file: str, entries: Dict[str, str]) -> None:
 def audit_built(
     request: BuildRequest, log: Log, files: Sequence[str], extra: Dict[str, Export], what: str, *, peermem: bool = False
 ) -> List[Result]:
-    """Audit what was built, in the order of ``files``; raises BuildError for any error."""
+    """Audit what was built, in the order of ``files``; raises BuildError for any error, and for what can't be read."""
     kernel, tree = request.kernel, request.tree
     expected = Expected(tree.version, tree.flavour, digest(tree), peermem)
     results = audit(kernel, list(files), expected, extra)
     problems: List[str] = []
     for file, result in zip(files, results):
         name, module = os.path.basename(file), read_module(file)
-        errors = [finding for finding in result["findings"] if outcome_of(finding) == ERROR]
+        errors = [
+            finding for finding in result["findings"] if outcome_of(finding) == ERROR or finding["id"] == INCOMPLETE
+        ]
         problems += [f"{name}: [{finding['id']}] {finding['message']}" for finding in errors]
         if module.vermagic != kernel.vermagic():
             problems.append(f"{name}: [vermagic] is {module.vermagic!r}, the kernel's {kernel.vermagic()!r}")

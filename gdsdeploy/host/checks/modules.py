@@ -51,7 +51,7 @@ def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
             return failed(f"{name} on kernel {audit.release}: {finding.message}", finding.hint or HINT, evidence)
     for module in modules:
         if module.ok is not True:
-            reasons = [finding.message for finding in module.findings if finding.outcome == UNKNOWN]
-            reason = reasons[0] if reasons else "the audit has no result"
-            raise UndecidedError(f"{module.module} on kernel {audit.release}: {reason}")
+            undecided = [(finding.message, finding.hint) for finding in module.findings if finding.outcome == UNKNOWN]
+            reason, hint = undecided[0] if undecided else ("the audit has no result", "")
+            raise UndecidedError(f"{module.module} on kernel {audit.release}: {reason}", hint)
     return passed("{} on kernel {}".format(", ".join(names), audit.release), evidence)

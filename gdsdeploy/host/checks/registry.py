@@ -152,7 +152,7 @@ def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Findi
         if check.of_provision and _never_provisioned(facts):
             answers = [not_applicable(NEVER_PROVISIONED) if each.verdict == FAIL else each for each in answers]
     except UndecidedError as reason:
-        answers = [unknown(str(reason), check.unknown_hint)]
+        answers = [unknown(str(reason), reason.hint or check.unknown_hint)]
     return [
         Finding(
             check=check.id + (":" + answer.subject if answer.subject else ""),

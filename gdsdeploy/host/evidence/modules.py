@@ -40,7 +40,7 @@ def _trees(recorder: Recorder) -> None:
     for tree in find_trees(SOURCES):
         try:
             recorder.document["trees"][tree.path] = tree.as_dict()
-        except OSError as error:
+        except HostError as error:
             recorder.document["trees"][tree.path] = failure(error)
 
 

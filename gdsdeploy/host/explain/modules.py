@@ -54,7 +54,7 @@ class Reason:
 
 def driver(facts: HostFacts) -> Subject:
     packages = r"(nvidia(?!-fs).*-dkms|kmod-nvidia.*|nvidia-dkms-.*)$"
-    return Subject("nvidia", "the nvidia module", facts.driver.module, r"nvidia(-current)?(-open)?", packages)
+    return Subject("nvidia", "the nvidia module", facts.driver.module, r"nvidia(?!-fs|-peer)(-[a-z0-9]+)*", packages)
 
 
 def nvidia_fs(facts: HostFacts) -> Subject:

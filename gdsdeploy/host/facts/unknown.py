@@ -25,7 +25,11 @@ Maybe = Union[Value, Unknown]
 
 
 class UndecidedError(Exception):
-    """A check met an unknown fact; the message is the reason."""
+    """A check met an unknown fact; the message is the reason.  hint: the next step; empty: the check's own."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def require(value: Union[Value, Unknown]) -> Value:

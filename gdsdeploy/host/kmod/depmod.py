@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, 
 
 from .. import process
 from ..errors import HostError
-from ..rootdir import list_folder, read_text
+from .inputs import Inputs
 from .module import name_of
 
 #: In order of precedence; a file hides those of the same name in later folders (depmod.d(5), modprobe.d(5)).
@@ -57,11 +57,11 @@ class Order:
         return Choice(chosen, tuple(file for file in ranked if file != chosen), len(best) == 1)
 
 
-def read_order(root: str, release: str) -> Order:
-    """Read the depmod.d folders inside ``root``."""
+def read_order(inputs: Inputs, release: str) -> Order:
+    """Read the depmod.d folders."""
     search: List[str] = []
     overrides: Dict[str, str] = {}
-    for words in _lines(root, "depmod"):
+    for words in _lines(inputs, "depmod"):
         if words[0] == "search":
             search += [folder.rstrip("/") for folder in words[1:] if folder.rstrip("/") not in search]
         elif words[0] == "override" and len(words) == 4 and _release_matches(words[2], release):
@@ -87,13 +87,13 @@ def run_depmod(root: str, release: str, error: Type[HostError], hint: str) -> No
         raise error(f"depmod failed for kernel {release}: {lines[0]}", hint)
 
 
-def read_renames(root: str) -> Dict[str, str]:
+def read_renames(inputs: Inputs) -> Dict[str, str]:
     """Module names that modprobe.d turns into others: ``alias`` and ``install … modprobe … -i other``.
 
     Debian's driver packages install nvidia.ko as nvidia-current-open.ko and map the name back in this way.
     """
     renames: Dict[str, str] = {}
-    for words in _lines(root, "modprobe"):
+    for words in _lines(inputs, "modprobe"):
         if words[0] == "alias" and len(words) == 3 and not set("*?[:") & set(words[1]):
             renames.setdefault(_name(words[1]), _name(words[2]))
         elif words[0] == "install" and len(words) > 2:
@@ -128,15 +128,15 @@ def _release_matches(pattern: str, release: str) -> bool:
         return False
 
 
-def _lines(root: str, program: str) -> Iterator[List[str]]:
+def _lines(inputs: Inputs, program: str) -> Iterator[List[str]]:
     """Words of every line of a program's configuration folders, in the order in which it reads them."""
     files: Dict[str, str] = {}
     for pattern in _FOLDERS:
         folder = pattern.format(program)
-        for name in fnmatch.filter(list_folder(root, folder), "*.conf"):
+        for name in fnmatch.filter(inputs.names(folder), "*.conf"):
             files.setdefault(name, folder)
     for name, folder in sorted(files.items()):
-        text = read_text(root, f"{folder}/{name}")
+        text = inputs.text(f"{folder}/{name}")
         # As libkmod does: a backslash joins lines, and otherwise vanishes.
         for line in re.sub(r"\\(.)", r"\1", text.replace("\\\n", "")).splitlines():
             words = line.split("#", 1)[0].split()

@@ -88,8 +88,11 @@ class Elf:
             raise self.error(f"is truncated: {what} would end at byte {offset + size} of {self.size}")
         if size > READ_LIMIT:
             raise self.error(f"{what} has {size} bytes, more than any real module")
-        self._file.seek(offset)
-        data = self._file.read(size)
+        try:
+            self._file.seek(offset)
+            data = self._file.read(size)
+        except OSError as reason:
+            raise self.error(f"cannot be read: {reason.strerror}") from None
         if len(data) != size:
             raise self.error("changed while it was read")
         return data

@@ -7,12 +7,14 @@ import importlib
 import io
 import lzma
 import os
+import stat
 import tempfile
 import zlib
 from typing import IO, Any, Callable, Dict, Iterator, Tuple, Type
 
 from .. import process
 from ..errors import ElfError, HostError
+from . import zstd
 
 #: Suffixes that the kernel's module loader and depmod know.
 SUFFIXES = ("", ".xz", ".gz", ".zst")
@@ -23,6 +25,7 @@ MEMORY_LIMIT = 16 << 20
 #: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
 XZ_MEMORY = 256 << 20
 CHUNK = 1 << 18
+ZSTD_HINT = "install the package zstd"
 #: Bytes of all unpacked files in the cache; a driver's modules have half of it.
 _CACHE_LIMIT = 48 << 20
 _cache: Dict[Tuple[Any, ...], bytes] = {}
@@ -35,13 +38,18 @@ def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_L
     """
     unpack = _UNPACKERS.get(os.path.splitext(path)[1])
     try:
+        status = os.stat(path)
+        # A pipe in the place of a file would be waited for.
+        if not stat.S_ISREG(status.st_mode):
+            raise error(f"{path}: cannot be read: it is not a regular file")
+        if status.st_size > limit:
+            raise error(f"{path}: has more than {limit} bytes")
         source = open(path, "rb")  # noqa: SIM115 - the caller closes it
     except OSError as reason:
         raise error(f"{path}: cannot be read: {reason.strerror}") from None
     if unpack is None:
         return source
     with source:
-        status = os.fstat(source.fileno())
         identity = (path, status.st_ino, status.st_size, status.st_mtime_ns, limit)
         if identity in _cache:
             return io.BytesIO(_cache[identity])
@@ -108,7 +116,8 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         library: Any = importlib.import_module("compression.zstd")
     except ImportError:
         # Python has it from 3.14 on only.
-        return _unzstd_by_program(source, target, limit)
+        by_host = _unzstd_by_library if zstd.library() is not None else _unzstd_by_program
+        return by_host(source, target, limit)
     try:
         with library.open(source, "rb") as plain:
             _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
@@ -116,10 +125,17 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         raise DamagedError(f"damaged zstd data: {reason}") from None
 
 
+def _unzstd_by_library(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    try:
+        _copy(zstd.chunks(source), target, limit)
+    except zstd.ZstdError as reason:
+        raise DamagedError(f"damaged zstd data: {reason}") from None
+
+
 def _unzstd_by_program(source: IO[bytes], target: IO[bytes], limit: int) -> None:
     done = process.pipe(["zstd", "-dcq", "--memory=128MB"], source, target, timeout=120, limit=limit)
     if done.status == process.NOT_FOUND:
-        raise DamagedError("is zstd-compressed, and the zstd program is not installed", "install the package zstd")
+        raise DamagedError("is zstd-compressed, and neither libzstd nor the program zstd is installed", ZSTD_HINT)
     if done.truncated:
         raise DamagedError(f"unpacks to more than {limit} bytes")
     if done.status != 0:

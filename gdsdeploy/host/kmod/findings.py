@@ -15,6 +15,8 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 #: The outcome of what could not be decided.  The others are ``error``, ``warning`` and, of a note, ``ok``.
 UNKNOWN = "unknown"
 OK = "ok"
+#: Id of the finding that a file which decides can't be read: whatever is audited isn't installed or admitted.
+INCOMPLETE = "input-unknown"
 _OUTCOMES = (ERROR, UNKNOWN, WARNING, OK)
 #: Ids of the undecided findings that were recorded before findings had an outcome.  The list is closed.
 _RECORDED_UNKNOWN = frozenset(
@@ -49,6 +51,11 @@ def decisive(findings: Sequence[Finding]) -> List[Finding]:
     """The findings that make a module unreliable: its errors or, without errors, the undecided ones."""
     errors = [each for each in findings if outcome_of(each) == ERROR]
     return errors or [each for each in findings if outcome_of(each) == UNKNOWN]
+
+
+def is_incomplete(findings: Sequence[Finding]) -> bool:
+    """Whether the audit could not read something that decides."""
+    return any(each["id"] == INCOMPLETE for each in findings)
 
 
 def some(items: Sequence[str]) -> str:

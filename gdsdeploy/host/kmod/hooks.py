@@ -9,7 +9,7 @@ exports match.
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ..errors import ElfError
 from .elf import Elf
@@ -61,13 +61,16 @@ def requests_of(module: Module) -> Dict[str, Set[str]]:
     return {name: versions for name, versions in ((driver, _pairs(names, driver)[0]) for driver in DRIVERS) if versions}
 
 
-def offers_of(kernel: Kernel) -> Dict[str, Offer]:
-    """Driver → what it exports on this kernel, for those that export anything of the kind."""
-    offers = {}
+def offers_of(kernel: Kernel) -> Dict[str, Optional[Offer]]:
+    """Driver → what it exports on this kernel, for those that export anything of the kind; None: it can't be read."""
+    offers: Dict[str, Optional[Offer]] = {}
     builtin = {name: export.gpl for name, export in kernel.symvers().items() if export.module == "vmlinux"}
     builtin = {name: gpl for name, gpl in builtin.items() if name.endswith("_ops") and _NAME.fullmatch(name)}
     for driver in DRIVERS:
         exports = _exports(kernel, driver, builtin)
+        if exports is None:
+            offers[driver] = None
+            continue
         pairs, half = _pairs(set(exports), driver)
         if pairs or half:
             gpl = {version: all(exports[name] for name in _names(exports, driver, version)) for version in pairs}
@@ -82,20 +85,21 @@ def findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()) -> 
     """
     try:
         asks, offers = requests_of(module), offers_of(kernel)
-    except ElfError:
-        # Reported where the module itself is read; a file without readable constants isn't an nvidia-fs.
+    except ElfError as error:
+        kernel.inputs.skip(error)
         return []
     if not asks:
         return []
-    offering = ", ".join(f"{name} ({_versions(offer.pairs)})" for name, offer in offers.items() if offer.pairs)
+    offering = ", ".join(f"{name} ({_offered(offer)})" for name, offer in offers.items() if not offer or offer.pairs)
     looks = ", ".join(f"{driver} ({_versions(versions)})" for driver, versions in asks.items())
     message = f"storage drivers of kernel {kernel.release} with symbols for nvidia-fs: {offering or 'none'}"
     results = [finding("hooks", NOTE, f"{message}; it looks for {looks}")]
     for driver in DRIVERS:
         severity = ERROR if driver in required else WARNING
-        if driver in offers:
-            results += _driver(kernel, driver, asks.get(driver, set()), offers[driver], severity)
-        elif driver in required:
+        offer = offers.get(driver)
+        if offer is not None:
+            results += _driver(kernel, driver, asks.get(driver, set()), offer, severity)
+        elif driver in required and driver not in offers:
             message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
             hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"
             if driver == "nvme" and has_nvme_hooks(kernel.release):
@@ -123,15 +127,19 @@ def _driver(kernel: Kernel, driver: str, requests: Set[str], offer: Offer, sever
     return []
 
 
-def _exports(kernel: Kernel, driver: str, builtin: Dict[str, bool]) -> Dict[str, bool]:
-    """Symbol → whether it is GPL-only, of the file that would be loaded or, without one, of the kernel itself."""
+def _exports(kernel: Kernel, driver: str, builtin: Dict[str, bool]) -> Optional[Dict[str, bool]]:
+    """Symbol → whether it is GPL-only, of the file that would be loaded or, without one, of the kernel itself.
+
+    None where that file can't be read.
+    """
     choice = kernel.choose(driver)
     if choice is None:
         return builtin
     try:
         return {name: gpl for name, (_crc, gpl) in kernel.read(choice.file).exports.items()}
-    except ElfError:
-        return {}
+    except ElfError as error:
+        kernel.inputs.skip(error)
+        return None
 
 
 def _pairs(names: Set[str], driver: str) -> Tuple[Set[str], Set[str]]:
@@ -148,6 +156,10 @@ def _pairs(names: Set[str], driver: str) -> Tuple[Set[str], Set[str]]:
 def _names(names: Mapping[str, bool], driver: str, version: str) -> List[str]:
     matches = filter(None, map(_NAME.fullmatch, names))
     return [match.group(0) for match in matches if (match[1], match[2] or "") == (DRIVERS[driver], version)]
+
+
+def _offered(offer: Optional[Offer]) -> str:
+    return _versions(offer.pairs) if offer is not None else "cannot be read"
 
 
 def _versions(versions: Iterable[str]) -> str:

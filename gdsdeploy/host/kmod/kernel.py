@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -9,10 +10,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Dict, Iterator, List, Optional
 
-from ..errors import ElfError, HostError, KernelError
-from ..rootdir import inside, list_folder, read_text
+from ..errors import HostError, KernelError
+from ..rootdir import inside, list_folder
 from .depmod import Choice, read_dependencies, read_order, read_renames
 from .files import SUFFIXES
+from .inputs import Inputs
 from .module import Module, name_of, read_module, read_once
 from .symvers import Export, read_symvers
 
@@ -27,6 +29,9 @@ _OBSERVED_FIRST = (
     "kernel/drivers/infiniband/",
     "kernel/net/",
 )
+#: Modules that can't be read before the rest isn't tried: the reason is the same for thousands.
+_UNREAD_LIMIT = 10
+_SYMVERS_HINT = "reinstall the kernel's headers"
 _ENDINGS = tuple(".ko" + suffix for suffix in SUFFIXES)
 
 
@@ -46,16 +51,19 @@ class Kernel:
             others = ", ".join(list_folder(root, "/lib/modules")) or "none is installed"
             message = f"kernel {release} has no modules in {os.path.join(root, 'lib/modules')}"
             raise KernelError(message, f"install it, or choose from: {others}")
+        #: what can't be read of all that decides about this kernel's modules
+        self.inputs = Inputs(root)
         self.by_name: Dict[str, List[str]] = {}
         for file in self._walk():
             self.by_name.setdefault(name_of(file), []).append(file)
-        self.order = read_order(root, release)
-        self.renames = read_renames(root)
-        self.dependencies = read_dependencies(read_text(root, f"/lib/modules/{release}/modules.dep"))
+        self.order = read_order(self.inputs, release)
+        self.renames = read_renames(self.inputs)
+        self.dependencies = read_dependencies(self.inputs.text(f"/lib/modules/{release}/modules.dep"))
         #: name → the file that modules.dep has first under it
         self._present: Dict[str, str] = {}
         self._modules: Dict[str, Module] = {}
         self._own: List[Optional[Module]] = []
+        self._has_unread = False
         self._config: Optional[Dict[str, str]] = None
 
     def path(self, file: str) -> str:
@@ -84,7 +92,7 @@ class Kernel:
         """The kernel's configuration (``CONFIG_…`` → value) from its headers or /boot; empty when neither is there."""
         if self._config is None:
             places = ("/lib/modules/{}/build/.config", "/boot/config-{}", "/lib/modules/{}/config")
-            texts = (read_text(self.root, place.format(self.release)) for place in places)
+            texts = (self.inputs.text(place.format(self.release)) for place in places)
             text = next(filter(None, texts), "")
             self._config = dict(re.findall(r"^(CONFIG_\w+)=(.*)$", text, re.MULTILINE))
         return self._config
@@ -98,7 +106,7 @@ class Kernel:
         if module is not None:
             return module.vermagic
         header = f"/lib/modules/{self.release}/build/include/generated/utsrelease.h"
-        release = re.search(r'UTS_RELEASE "([^"]+)"', read_text(self.root, header))
+        release = re.search(r'UTS_RELEASE "([^"]+)"', self.inputs.text(header))
         if release is None or not self.config:
             return ""
         preempt = "preempt_rt" if "CONFIG_PREEMPT_RT" in self.config else "preempt"
@@ -118,10 +126,15 @@ class Kernel:
         return "modversions" in self.vermagic().split()
 
     def own_module(self) -> Optional[Module]:
-        """The first in-tree module that can be read."""
+        """The first in-tree module that can be read; None: see :attr:`is_headers_only`."""
         if not self._own:
             self._own = [next(iter(self._own_modules()), None)]
         return self._own[0]
+
+    @property
+    def is_headers_only(self) -> bool:
+        """Whether the kernel has no modules of its own, as on a machine that only builds; unreadable ones count."""
+        return self.own_module() is None and not self._has_unread
 
     def symvers(self) -> Dict[str, Export]:
         """What the kernel and its own modules export, by Module.symvers; empty when that is not installed."""
@@ -133,8 +146,11 @@ class Kernel:
         path = self._symvers_path()
         if not path:
             return ""
-        with open(path, "rb") as file:
-            return "sha256:" + hashlib.sha256(file.read()).hexdigest()
+        try:
+            with open(path, "rb") as file:
+                return "sha256:" + hashlib.sha256(file.read()).hexdigest()
+        except OSError as error:
+            raise KernelError(f"{path}: cannot be read: {error.strerror}", _SYMVERS_HINT) from None
 
     def observed(self) -> Dict[str, int]:
         """Versions that the kernel's own modules import, for hosts without headers."""
@@ -157,10 +173,16 @@ class Kernel:
         own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
         sizes = {file: os.lstat(self.folder + "/" + file).st_size for file in own}
         small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
+        unread = 0
         for file in sorted(small, key=lambda file: (not file.startswith(_OBSERVED_FIRST), -sizes[file], file)):
             try:
                 module = read_module(self.path(file))
-            except ElfError:
+            except HostError as error:
+                self.inputs.skip(error)
+                self._has_unread = True
+                unread += 1
+                if unread == _UNREAD_LIMIT:
+                    return
                 continue
             # Out-of-tree packages install below kernel/, too.
             if module.intree:
@@ -171,16 +193,21 @@ class Kernel:
         for suffix in SUFFIXES:
             places += [f"/lib/modules/{self.release}/symvers{suffix}", f"/boot/symvers-{self.release}{suffix}"]
         paths = (inside(self.root, place) for place in places)
-        return next((path for path in paths if os.path.isfile(path)), "")
+        return next((path for path in paths if os.path.exists(path)), "")
 
     def _walk(self) -> Iterator[str]:
-        for folder, folders, names in os.walk(self.folder):
+        for folder, folders, names in os.walk(self.folder, onerror=self._skip_folder):
             folders[:] = sorted(name for name in folders if name not in ("build", "source"))
             # Thousands of files, so no more than this is done for each.
             below = folder[len(self.folder) :].lstrip("/")
+            for name in filter(lambda name: name.endswith(_ENDINGS), folders):
+                self._skip_folder(IsADirectoryError(errno.EISDIR, "is a folder", os.path.join(folder, name)))
             for name in sorted(names):
                 if name.endswith(_ENDINGS):
                     yield below + "/" + name if below else name
+
+    def _skip_folder(self, error: OSError) -> None:
+        self.inputs.skip_path(str(error.filename), error)
 
 
 def releases(root: str = "/") -> List[str]:
@@ -193,4 +220,4 @@ def _symvers_of(path: str, _changed: float) -> Dict[str, Export]:
     try:
         return read_symvers(path)
     except HostError as error:
-        raise KernelError(error.message, "reinstall the kernel's headers") from None
+        raise KernelError(error.message, error.hint or _SYMVERS_HINT) from None

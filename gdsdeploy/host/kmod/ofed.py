@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
-from ..rootdir import inside, list_folder, read_text
+from ..rootdir import inside, list_folder, read_file
 from .kernel import Kernel
 from .symvers import Export, digest_name, read_symvers
 
@@ -24,6 +24,7 @@ SYMBOLS = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")
 _SOURCES = ("/usr/src/ofa_kernel-dkms", "/usr/src/ofa_kernel")
 _DKMS = "/var/lib/dkms/mlnx-ofed-kernel"
 _SYMVERS = "Module.symvers"
+_CONFIGURED = "configure.mk.kernel"
 #: ``configure`` of the OFED sources writes it; KVERSION is the kernel that it was run for.
 _DECLARED = re.compile(r"^KVERSION\s*:?=\s*(\S+)", re.MULTILINE)
 
@@ -132,13 +133,19 @@ def _release_of(base: str, path: str) -> str:
 
 def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Export]) -> str:
     """Why the tree is not this kernel's; empty when it is."""
-    match = _DECLARED.search(read_text(path, "configure.mk.kernel"))
+    try:
+        match = _DECLARED.search(_text(inside(path, _CONFIGURED)))
+        installed = installed_exports(kernel, digest_name(exports[SYMBOLS[0]].module))
+    except ElfError as error:
+        kernel.inputs.skip(error)
+        return f"can't be compared with this kernel: {error.message}"
+    except OSError as error:
+        return f"doesn't say which kernel it was made for: {_CONFIGURED} cannot be read: {error.strerror}"
     declared = {name for name in (release, match.group(1) if match else "") if name}
     other = sorted(declared - {kernel.release})
     if other:
         return f"was made for kernel {other[0]}, not {kernel.release}"
     exporter = digest_name(exports[SYMBOLS[0]].module)
-    installed = installed_exports(kernel, exporter)
     if installed:
         for name in SYMBOLS:
             have, want = installed.get(name), exports[name].crc
@@ -152,13 +159,19 @@ def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Expor
     return f"doesn't say which kernel it was made for, and kernel {kernel.release} has no {exporter} to compare"
 
 
-def installed_exports(kernel: Kernel, name: str) -> Dict[str, int]:
-    """Symbol → version (0 without one) of the module ``name`` that the kernel would load; empty if unreadable."""
-    choice = kernel.choose(name)
-    if choice is None:
-        return {}
+def _text(path: str) -> str:
+    """The content of a file; empty without it.  Raises OSError."""
     try:
-        exports = kernel.read(choice.file).exports
-    except ElfError:
-        return {}
+        return read_file(path)
+    except FileNotFoundError:
+        return ""
+
+
+def installed_exports(kernel: Kernel, name: str) -> Dict[str, int]:
+    """Symbol → version (0 without one) of the module ``name`` that the kernel would load; empty without one.
+
+    Raises ElfError.
+    """
+    choice = kernel.choose(name)
+    exports = kernel.read(choice.file).exports if choice is not None else {}
     return {symbol: crc or 0 for symbol, (crc, _gpl) in exports.items()}

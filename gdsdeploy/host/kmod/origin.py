@@ -9,7 +9,7 @@ import os
 import re
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..errors import ElfError
+from ..errors import ElfError, TreeError
 from ..rootdir import inside, list_folder, read_text
 from . import tree
 from .findings import ERROR, NOTE, WARNING, Finding, finding, unknown_finding
@@ -117,7 +117,10 @@ def _read_log(kernel: Kernel, log: str) -> Optional[Origin]:
     for folder in (os.path.dirname(picked[-1]), picked[-1]) if picked else ():
         trees = tree.identify(inside(kernel.root, folder))
         if len(trees) == 1:
-            return Origin(trees[0].version, trees[0].flavour, tree.digest(trees[0]), log)
+            try:
+                return Origin(trees[0].version, trees[0].flavour, tree.digest(trees[0]), log)
+            except TreeError:
+                return None
     return None
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
+from typing import AbstractSet, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from ..errors import ElfError
 from .kernel import Kernel
@@ -34,13 +33,22 @@ class Provider(NamedTuple):
 class Symbols:
     """Look-up over Module.symvers, the modules on disk and, without the former, what the kernel's modules import."""
 
-    def __init__(self, kernel: Kernel, chosen: Iterable[Module], extra: Mapping[str, Export]) -> None:
-        """chosen: modules that would be loaded whatever else lies around, e.g. the driver's; extra: see ``audit``."""
+    def __init__(
+        self,
+        kernel: Kernel,
+        chosen: Iterable[Module],
+        extra: Mapping[str, Export],
+        replaced: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """chosen: modules that would be loaded whatever else lies around, e.g. the driver's; extra: see ``audit``.
+
+        replaced: files in whose place others come.
+        """
         self._kernel = kernel
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
         self._observed: Dict[str, int] = {}
-        self._files: Set[str] = set()
+        self._files: Set[str] = set(replaced)
         #: whether a symbol that is not found is certainly missing
         self.complete = bool(self._symvers)
         for symbol, export in extra.items():
@@ -79,9 +87,10 @@ class Symbols:
         if choice is None or choice.file in self._files:
             return
         self._files.add(choice.file)
-        # The audit of that module itself reports what can't be read.
-        with contextlib.suppress(ElfError):
+        try:
             self._add(self._kernel.read(choice.file))
+        except ElfError as error:
+            self._kernel.inputs.skip(error)
 
     def _add(self, module: Module) -> None:
         for symbol, (crc, gpl) in module.exports.items():

@@ -14,6 +14,8 @@ from .module import Module
 SIZE_LIMIT = 64 << 20
 SYMBOLS_LIMIT = 1 << 20
 _LINE_LIMIT = 4096
+#: scripts/mod/modpost.c, of all releases since 2.6; a truncated one is none of them, or has no newline.
+_KIND = re.compile(r"EXPORT_(?:UNUSED_)?SYMBOL(_GPL(?:_FUTURE)?)?")
 
 
 class Export(NamedTuple):
@@ -32,6 +34,8 @@ def read_symvers(path: str) -> Dict[str, Export]:
         for number, line in enumerate(iter(lambda: file.readline(_LINE_LIMIT), b""), start=1):
             if len(exports) >= SYMBOLS_LIMIT or len(line) >= _LINE_LIMIT:
                 raise SymversError(f"{path}:{number}: is larger than any real Module.symvers")
+            if not line.endswith(b"\n"):
+                raise SymversError(f"{path}:{number}: is truncated: its last line has no end")
             text = line.decode("utf-8", "replace").rstrip("\n")
             if text:
                 symbol, export = _parse(text, path, number)
@@ -89,4 +93,7 @@ def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
         namespace, module, kind = parts[2], parts[3], parts[4]
     else:
         raise SymversError(f"{path}:{number}: names no kind of export: {text[:80]!r}")
-    return parts[1], Export(crc, module, kind.startswith("EXPORT_SYMBOL_GPL"), namespace)
+    match = _KIND.fullmatch(kind)
+    if match is None:
+        raise SymversError(f"{path}:{number}: names no kind of export: {text[:80]!r}")
+    return parts[1], Export(crc, module, bool(match.group(1)), namespace)

@@ -33,6 +33,7 @@ _DIGESTED = (
     "nvidia-peermem/*.h",
     "nvidia-peermem/*.Kbuild",
 )
+_FOLDERS = ("", "common/inc", "nvidia", "nvidia-peermem")
 _TEXT_LIMIT = 4 << 20
 _TREES_HINT = "gdsdeploy kmod trees lists those of this host"
 _OPEN = re.compile(r'MODULE_LICENSE\("Dual MIT/GPL"\)')
@@ -124,25 +125,41 @@ def expect(path: str, version: str = "", flavour: str = "") -> Tree:
 
 
 def digest(tree: Tree) -> str:
-    """``sha256:…`` over names and contents of the files that builds against this tree depend on."""
+    """``sha256:…`` over names and contents of the files that builds against this tree depend on; raises TreeError."""
     return digest_files(tree.path, list(_files(tree.path)))
 
 
 def digest_files(folder: str, names: List[str]) -> str:
-    """``sha256:…`` over the sorted ``names`` inside ``folder`` with the sha256 of each content."""
+    """``sha256:…`` over the sorted ``names`` inside ``folder`` with the sha256 of each content; raises TreeError."""
     total = hashlib.sha256()
     for name in sorted(names):
-        with open(os.path.join(folder, name), "rb") as file:
-            content = hashlib.sha256(file.read()).hexdigest()
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                content = hashlib.sha256(file.read()).hexdigest()
+        except OSError as error:
+            raise _unread(os.path.join(folder, name), error) from None
         total.update(f"{name}\0{content}\n".encode())
     return "sha256:" + total.hexdigest()
 
 
 def _files(path: str) -> Iterator[str]:
+    for folder in _FOLDERS:
+        place = os.path.join(path, folder)
+        try:
+            # glob takes a folder that can't be listed for an empty one.
+            os.listdir(place)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _unread(place, error) from None
     for pattern in _DIGESTED:
         for file in glob.glob(os.path.join(glob.escape(path), pattern)):
             if os.path.isfile(file) and not os.path.islink(file) and not file.endswith(".mod.c"):
                 yield os.path.relpath(file, path)
+
+
+def _unread(path: str, error: OSError) -> TreeError:
+    return TreeError(f"{path}: cannot be read: {error.strerror}", "reinstall the package that has this source")
 
 
 def _version(path: str, place: str, kbuild: str) -> str:

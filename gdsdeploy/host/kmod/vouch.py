@@ -11,6 +11,7 @@ import json
 import os
 from typing import Any, Dict, Optional, Set
 
+from ..errors import KernelError
 from .kernel import Kernel
 
 #: Where installed modules and their manifest are, below /lib/modules/<release>.
@@ -24,7 +25,10 @@ def identity(kernel: Kernel) -> Dict[str, str]:
     module = kernel.own_module()
     if module is None:
         return {"file": "", "sha256": ""}
-    return {"file": os.path.relpath(module.path, kernel.folder), "sha256": sha256(module.path)}
+    digest = _digest(module.path)
+    if digest is None:
+        raise KernelError(f"{module.path}: cannot be read", f"reinstall kernel {kernel.release}")
+    return {"file": os.path.relpath(module.path, kernel.folder), "sha256": digest}
 
 
 def is_same_build(kernel: Kernel, build: Any) -> Optional[bool]:
@@ -32,7 +36,8 @@ def is_same_build(kernel: Kernel, build: Any) -> Optional[bool]:
     if not isinstance(build, dict) or not isinstance(build.get("file"), str) or not build["file"].startswith("kernel/"):
         return None
     path = kernel.path(os.path.normpath(build["file"]))
-    return sha256(path) == build.get("sha256") if os.path.isfile(path) else None
+    digest = _digest(path)
+    return None if digest is None else digest == build.get("sha256")
 
 
 def vouched_files(kernel: Kernel) -> Set[str]:
@@ -45,7 +50,7 @@ def vouched_files(kernel: Kernel) -> Set[str]:
         os.path.join(folder, os.path.basename(str(module.get("file")))): module.get("sha256")
         for module in manifest.get("modules", [])
     }
-    return {path for path, digest in digests.items() if os.path.isfile(path) and sha256(path) == digest}
+    return {path for path, digest in digests.items() if digest is not None and _digest(path) == digest}
 
 
 def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
@@ -53,7 +58,7 @@ def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
     try:
         with open(os.path.join(kernel.folder, FOLDER, MANIFEST), "rb") as file:
             value = json.loads(file.read(MANIFEST_LIMIT).decode("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     modules = value.get("modules") if isinstance(value, dict) else None
     return value if isinstance(modules, list) and all(isinstance(module, dict) for module in modules) else {}
@@ -68,8 +73,16 @@ def received_parts(kernel: Kernel) -> Dict[str, Any]:
     return {name: manifest.get(name) for name in ("driver", "nvidia_fs")}
 
 
+def _digest(path: str) -> Optional[str]:
+    """As :func:`sha256`; None where there is no file that can be read."""
+    try:
+        return sha256(path) if os.path.isfile(path) else None
+    except OSError:
+        return None
+
+
 def sha256(path: str) -> str:
-    """The hexadecimal SHA-256 of a file's content."""
+    """The hexadecimal SHA-256 of a file's content; raises OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(1 << 20), b""):

@@ -127,9 +127,11 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
     except MalformedError as error:
         message = f"is refused by every kernel: {error}"
         return [finding("signature-malformed", "error", message, "build or copy it again, then sign it")]
-    except (ElfError, OSError):
-        # Reading the module itself reports it.
-        return []
+    except ElfError as error:
+        kernel.inputs.skip(error)
+    except OSError as error:
+        kernel.inputs.skip_path(path, error)
+    return []
 
 
 def signer_of(path: str) -> Optional[Signature]:

@@ -1,4 +1,4 @@
-"""Choose, solve the dependencies, and write the answer as a target of the lock.  Pure."""
+"""Choose, solve the dependencies, and write the answer as a target of the lock.  Pure but for ``sources``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gdsdeploy.errors import NoSolution
+from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.resolve import options, package_set
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.options import Option
 from gdsdeploy.lock.resolve.search import Choice, Search
+from gdsdeploy.lock.sources import Sources
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, RefusedChoice, Source, Target
 from gdsdeploy.platform.base import StackPlatform
@@ -37,11 +38,13 @@ def resolve(
     platform: StackPlatform,
     universe: Universe,
     indices: Sequence[Index],
+    sources: Sources,
     rules: Sequence[Rule] | None = None,
     keep: Keep | None = None,
 ) -> Resolution:
     """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
 
+    sources: tells the source trees of the chosen packages; what it raises ends the resolution.
     keep: the locked packages, which stay unless they may move or have to.
     """
     where = f"profile {name} ({profile.os}, {profile.arch})"
@@ -59,7 +62,9 @@ def resolve(
         search, broken = Search(facts, levels, rule_set), list[str]()
         chosen = first(profile, platform, universe, search, broken, locked=locked)
         if chosen is not None:
-            resolution = _resolution(profile, platform, search, chosen, offer.incomplete, indices, universe.streams())
+            resolution = _resolution(
+                profile, platform, search, chosen, offer.incomplete, indices, universe.streams(), sources
+            )
             return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
@@ -145,19 +150,27 @@ def _resolution(
     incomplete: Sequence[options.Incomplete],
     indices: Sequence[Index],
     modules: tuple[str, ...],
+    sources: Sources,
 ) -> Resolution:
     choice, packages = chosen
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(_facts(search, choice, packages, platform), search.rules)
     maker = package_set.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
-    source = {"source_tree": maker.tree, "dkms_name": maker.dkms_name, "module": maker.module}
+    tree = sources("driver-source", packages)
+    if tree.dkms_version != version:
+        # On hosts DKMS is asked for the driver's version.
+        raise RepositoryUnusable(
+            f"{driver.packages['driver-source'].package}: its dkms.conf is of {tree.dkms_version}, and it is {version}",
+            hint="Lock another version of the driver, or use another repository",
+        )
+    source = {"source_tree": tree.path, "dkms_name": tree.dkms_name, "module": maker.module}
     target = Target(
         os=profile.os,
         arch=profile.arch,
         kernel=Kernel(release=kernel.release, version=str(kernel.facts["kernel_package"])),
         driver=LockedDriver(version=version, flavour=flavour, **source),
-        nvidia_fs=_source(platform, nvidia_fs),
+        nvidia_fs=_source(nvidia_fs, packages, sources),
         libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
@@ -170,11 +183,11 @@ def _resolution(
     return Resolution(target, tuple(verdict for verdict in verdicts if verdict.warning))
 
 
-def _source(platform: StackPlatform, nvidia_fs: Option) -> Source | None:
+def _source(nvidia_fs: Option, packages: Sequence[Package], sources: Sources) -> Source | None:
     if not nvidia_fs.packages:
         return None
-    tree, name = platform.nvidia_fs_source(nvidia_fs.packages["nvidia-fs-source"])
-    return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree, dkms_name=name)
+    tree = sources("nvidia-fs-source", packages)
+    return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree.path, dkms_name=tree.dkms_name)
 
 
 def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[RefusedChoice]:

@@ -82,19 +82,6 @@ def test_upstream_versions(package_version: str, upstream: str) -> None:
     assert TRIXIE.upstream_version(package_version) == upstream
 
 
-def test_source_trees_lie_where_the_packages_put_them() -> None:
-    """As seen in the archive's packages; nvidia-fs's is held against the real one in tests/repos."""
-    assert TRIXIE.driver_tree("open", "550.163.01") == (
-        "/usr/src/nvidia-current-open-550.163.01",
-        "nvidia-current-open",
-    )
-    assert TRIXIE.driver_tree("proprietary", "550.163.01") == ("/usr/src/nvidia-current-550.163.01", "nvidia-current")
-    assert TRIXIE.nvidia_fs_tree("2.19.7") == ("/usr/src/nvidia-fs-2.19.7", "nvidia-fs")
-    assert BOOKWORM.nvidia_fs_tree("2.13.5") == ("/usr/src/nvidia-fs-2.13", "nvidia-fs")
-    # The package has it so, wherever it is installed.
-    assert TRIXIE.nvidia_fs_tree("2.13.5") == BOOKWORM.nvidia_fs_tree("2.13.5")
-
-
 @pytest.mark.parametrize(
     ("flavour", "name", "out"),
     [

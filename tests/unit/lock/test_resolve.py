@@ -15,6 +15,7 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from tests.repos.dkmspackages import sources
 from tests.repos.stack import (
     SURROUNDINGS,
     TRIXIE,
@@ -39,7 +40,7 @@ def universe(stanzas: Iterable[Stanza], *, origin: str = "debian") -> Universe:
 
 def solve(stanzas: Iterable[Stanza] = TRIXIE, *, origin: str = "debian", **profile: Any) -> Resolution:
     wish = Profile.model_validate({"os": "debian-13", **profile})
-    return resolve("gds", wish, DEBIAN, universe(stanzas, origin=origin), [])
+    return resolve("gds", wish, DEBIAN, universe(stanzas, origin=origin), [], sources)
 
 
 def target(stanzas: Iterable[Stanza] = TRIXIE, **profile: Any) -> Target:
@@ -294,7 +295,7 @@ rules:
 """
     wish = Profile.model_validate({"os": "debian-13"})
     rules = [*load(rule), *(r for r in shipped() if r.id == "nvidia-fs-open-only")]
-    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], rules).target
+    result = resolve("gds", wish, DEBIAN, universe([*drivers, *kernels, *rest]), [], sources, rules).target
     assert (result.driver.version, result.kernel.release) == ("553.1", "6.4.5+deb13-amd64")
     assert len(result.refused) == 6 + 5
 
@@ -310,9 +311,9 @@ def test_the_dkms_that_builds_the_modules_is_judged_with_them() -> None:
             }]})
         )  # fmt: skip
         if admitted:
-            result = resolve("gds", wish, DEBIAN, universe(TRIXIE), [], rules=[rule]).target
+            result = resolve("gds", wish, DEBIAN, universe(TRIXIE), [], sources, rules=[rule]).target
             assert result.rules == ("dkms-new",)
             continue
         with pytest.raises(NoSolution) as error:
-            resolve("gds", wish, DEBIAN, universe(TRIXIE), [], rules=[rule])
+            resolve("gds", wish, DEBIAN, universe(TRIXIE), [], sources, rules=[rule])
         assert "[dkms-new] DKMS is too old. Here: driver 550.163.01, dkms 3.2.2." in error.value.message

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import NoSolution
+from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
@@ -24,6 +25,7 @@ from tests.repos.cuda import (
     cuda_gds,
     ubuntu_kernel,
 )
+from tests.repos.dkmspackages import sources, with_tree
 from tests.repos.stack import TRIXIE, Stanza, package, text, without
 
 #: Repository → its Origin field and its stanzas.
@@ -43,7 +45,7 @@ def universe(offer: Offer) -> Universe:
 
 def solve(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> Resolution:
     wish = Profile.model_validate({"os": os, **profile})
-    return resolve("gds", wish, stack_platform_for(os), universe(offer), [])
+    return resolve("gds", wish, stack_platform_for(os), universe(offer), [], sources)
 
 
 def target(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> Target:
@@ -244,14 +246,23 @@ def test_on_debian_the_order_of_repositories_says_whose_driver_wins() -> None:
     assert own.nvidia_fs.version == "2.19.7"
 
 
-def test_debians_open_modules_had_another_name_before_570_148() -> None:
-    older = [
-        *without(CUDA_DEBIAN, "nvidia-kernel-open-dkms"),
-        *(p | {"Version": "570.133.20-1"} for p in CUDA_DEBIAN if "580.95.05" in p["Version"]),
-    ]
-    bent = [{k: v.replace("580.95.05", "570.133.20") for k, v in p.items()} for p in older]
-    result = target({**DEBIAN, "cuda": ("nvidia", bent)}, "debian-13", mode="compat", driver="570.133")
-    assert (result.driver.dkms_name, result.driver.source_tree) == ("nvidia-open", "/usr/src/nvidia-open-570.133.20")
+def test_the_source_tree_is_the_one_that_the_packages_have() -> None:
+    """Ubuntu's data-centre builds have a DKMS name of their own, and nothing but dkms.conf says so."""
+    server = [p if "nvidia-kernel-source" not in p["Package"] else {**p, **tree("nvidia-srv", p)} for p in CUDA_UBUNTU]
+    result = target({**UBUNTU, "cuda": ("nvidia", server)}, driver="580.95")
+    assert (result.driver.source_tree, result.driver.dkms_name) == ("/usr/src/nvidia-srv-580.95.05", "nvidia-srv")
+
+
+def test_a_source_tree_of_another_driver_ends_the_resolution() -> None:
+    wrong = [p if p["Package"] != "nvidia-kernel-source-580-open" else {**p, **tree("nvidia", p, "570.1-1")}
+             for p in CUDA_UBUNTU]  # fmt: skip
+    with pytest.raises(RepositoryUnusable, match=r"dkms\.conf is of 570\.1, and it is 580\.95\.05"):
+        target({**UBUNTU, "cuda": ("nvidia", wrong)}, driver="580.95")
+
+
+def tree(name: str, stanza: Stanza, version: str = "") -> Stanza:
+    """The digest of a package file that has this tree."""
+    return {"SHA256": hashlib.sha256(with_tree(name, version or stanza["Version"])).hexdigest()}
 
 
 def test_nvidias_nvidia_fs_is_judged_as_upstreams() -> None:

@@ -10,6 +10,7 @@ from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients
 from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
+from tests.repos.dkmspackages import sources
 from tests.repos.stack import TRIXIE, package, without
 from tests.unit.lock.test_resolve import TWO_DRIVERS, target, universe
 
@@ -22,7 +23,7 @@ def stacks(
     choices: StackChoices, locked: Target | None = None, stanzas: object = TWO_DRIVERS, **wish: object
 ) -> list[StackCandidate]:
     profile = Profile.model_validate({"os": "debian-13", **wish})
-    return candidates("gds", profile, DEBIAN, universe(stanzas), [], locked, choices)  # type: ignore[arg-type]
+    return candidates("gds", profile, DEBIAN, universe(stanzas), [], sources, locked, choices)  # type: ignore[arg-type]
 
 
 def test_every_combination_is_tried_also_what_a_rule_forbids() -> None:

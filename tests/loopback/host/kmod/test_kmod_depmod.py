@@ -8,6 +8,7 @@ import pytest
 
 from gdsdeploy.host.kmod import depmod
 from gdsdeploy.host.kmod.depmod import override_line, read_dependencies, read_order, read_renames
+from gdsdeploy.host.kmod.inputs import Inputs
 from tests.unit.host.kmod.kmod_elf import write_module
 from tests.unit.host.kmod.kmod_root import empty_lists
 
@@ -50,7 +51,7 @@ CASES = [
 def test_which_file_depmod_takes(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
     (tmp_path / "etc/depmod.d").mkdir(parents=True)
     (tmp_path / "etc/depmod.d/a.conf").write_text(config + "\n")
-    choice = read_order(str(tmp_path), RELEASE).choose(files)
+    choice = read_order(Inputs(str(tmp_path)), RELEASE).choose(files)
     assert choice.file == winner
     assert choice.sure
     assert sorted((choice.file, *choice.others)) == sorted(files)
@@ -75,7 +76,7 @@ def test_depmod_and_modprobe_themselves_agree(tmp_path: Path, config: str, files
 
 
 def test_equal_rank_is_decided_by_what_depmod_did_or_not_at_all(tmp_path: Path) -> None:
-    order = read_order(str(tmp_path), RELEASE)
+    order = read_order(Inputs(str(tmp_path)), RELEASE)
     files = ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"]
     assert not order.choose(files).sure
     assert order.choose(files, "updates/gdsdeploy/x.ko").file == "updates/gdsdeploy/x.ko"
@@ -85,7 +86,7 @@ def test_a_file_in_etc_hides_its_namesake_in_usr(tmp_path: Path) -> None:
     for folder, text in (("etc", "search extra\n"), ("usr/lib", "search updates\n")):
         (tmp_path / folder / "depmod.d").mkdir(parents=True)
         (tmp_path / folder / "depmod.d/a.conf").write_text(text)
-    assert read_order(str(tmp_path), RELEASE).search == ("extra",)
+    assert read_order(Inputs(str(tmp_path)), RELEASE).search == ("extra",)
 
 
 def test_debians_renaming_is_read_through_its_alternatives_links(tmp_path: Path) -> None:
@@ -101,7 +102,8 @@ def test_debians_renaming_is_read_through_its_alternatives_links(tmp_path: Path)
     )
     (tmp_path / "etc/modprobe.d").mkdir()
     (tmp_path / "etc/modprobe.d/nvidia.conf").symlink_to("/etc/nvidia/current-open/nvidia-modprobe.conf")
-    assert read_renames(str(tmp_path)) == {"nvidia": "nvidia_current_open", "nvidia_uvm": "nvidia_current_open_uvm"}
+    renames = {"nvidia": "nvidia_current_open", "nvidia_uvm": "nvidia_current_open_uvm"}
+    assert read_renames(Inputs(str(tmp_path))) == renames
 
 
 def test_install_lines_that_load_nothing_or_recurse_are_no_renaming(tmp_path: Path) -> None:
@@ -109,11 +111,11 @@ def test_install_lines_that_load_nothing_or_recurse_are_no_renaming(tmp_path: Pa
     (tmp_path / "etc/modprobe.d/a.conf").write_text(
         "install nouveau /bin/false\ninstall a modprobe b\nalias plain other-name\n# install c modprobe -i d\n"
     )
-    assert read_renames(str(tmp_path)) == {"plain": "other_name"}
+    assert read_renames(Inputs(str(tmp_path))) == {"plain": "other_name"}
 
 
 def test_a_link_that_leads_out_of_the_root_stays_inside(tmp_path: Path) -> None:
     (tmp_path / "etc/depmod.d").mkdir(parents=True)
     (tmp_path / "etc/depmod.d/a.conf").symlink_to("../../../../../../../../secret.conf")
     (tmp_path / "secret.conf").write_text("search inside\n")
-    assert depmod.read_order(str(tmp_path), RELEASE).search == ("inside",)
+    assert depmod.read_order(Inputs(str(tmp_path)), RELEASE).search == ("inside",)

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def read_recipe(folder: Path, *names: str, recipe: str = "nvidia-fs", stock: str
 
 def test_the_drivers_name_in_dkms_replaces_the_packages(tmp_path: Path) -> None:
     assert read_recipe(tmp_path, '"${BUILD_DEPENDS[*]}"', '"$BUILD_DEPENDS_REBUILD"') == ["nvidia-current-open", "yes"]
+
+
+def test_ubuntus_data_centre_driver_is_the_one_that_nvidia_fs_waits_for(tmp_path: Path) -> None:
+    """NVIDIA's own dkms.conf says nvidia, and DKMS from 3.1.4 on refuses to build without a package of that name."""
+    recipe = recipes.nvidia_fs(replace(DESIRED, driver_dkms_name="nvidia-srv", driver_tree="/usr/src/nvidia-srv-1"))
+    (tmp_path / "conf").write_text('BUILD_DEPENDS[0]="nvidia"\n' + recipe)
+    script = f'set -eu; kernelver=r; . {tmp_path}/conf; printf \'%s\\n\' "${{BUILD_DEPENDS[@]}}" "${{MAKE[0]}}"'
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    dependency, make = done.stdout.splitlines()
+    assert dependency == "nvidia-srv"
+    assert "--driver-tree /usr/src/nvidia-srv-1 " in make
 
 
 def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.errors import ElfError, SymversError
 from gdsdeploy.host.kmod import depmod, hooks
 from gdsdeploy.host.kmod.files import open_plain
+from gdsdeploy.host.kmod.inputs import Inputs
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.symvers import read_symvers
@@ -246,5 +247,5 @@ def test_a_line_of_depmods_configuration(tmp_path: Path, config: str, release: s
     (tmp_path / "etc/depmod.d").mkdir(parents=True, exist_ok=True)
     (tmp_path / "etc/depmod.d/a.conf").write_text(config)
     files = ["updates/dkms/x.ko", "kernel/x.ko", "extra/x.ko"]
-    choice = depmod.read_order(str(tmp_path), release or "r").choose(files)
+    choice = depmod.read_order(Inputs(str(tmp_path)), release or "r").choose(files)
     assert sorted((choice.file, *choice.others)) == sorted(files)

@@ -51,6 +51,15 @@ def judge(expectation: Expectation = EXPECTED) -> dict[str, Finding]:
     return {finding.check: finding for finding in results if finding.check.startswith("modules.")}
 
 
+def test_a_kernel_whose_modules_cannot_be_read_does_not_pass(root: Root) -> None:
+    for file in root.modules.glob("kernel/**/*.ko"):
+        file.write_bytes(file.read_bytes()[:200])
+    for finding in judge().values():
+        assert finding.verdict == UNKNOWN
+        assert "the audit is incomplete" in finding.found
+        assert finding.hint == "make these files readable, or reinstall the packages they are of"
+
+
 def test_good_modules_pass(root: Root) -> None:
     results = judge()
     assert [finding.verdict for finding in results.values()] == [PASS, PASS]

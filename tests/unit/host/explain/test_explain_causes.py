@@ -422,6 +422,13 @@ FAULTS = {
     ),
     # --- the driver
     "no driver": Fault("nvidia.not-installed", COMPAT, NO_DRIVER),
+    "Ubuntu's data-centre driver, not built": Fault(
+        "nvidia.not-built",
+        COMPAT,
+        both(NO_DRIVER, dkms("nvidia-fs/2.19.7: added\nnvidia-srv/580.159.03: added\n")),
+        "hasn't built it for",
+        evidence="nvidia-srv/580.159.03: added",
+    ),
     "no GPU in the machine": Fault(
         "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), dmesg("NVRM: No NVIDIA GPU found."))
     ),

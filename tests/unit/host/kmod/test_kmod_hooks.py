@@ -36,7 +36,7 @@ def findings_by_id(root: Root, *storage: str) -> dict[str, dict[str, str]]:
     """By id, what is said about storage drivers; ``verdict`` has the module's."""
     kernel = Kernel(root.release, str(root.path))
     result: dict[str, Any] = audit(kernel, ["nvidia-fs"], Expected(storage=storage))[0]
-    value = {entry["id"]: entry for entry in result["findings"] if entry["id"].startswith("hook")}
+    value = {entry["id"]: entry for entry in result["findings"] if entry["id"].startswith(("hook", "input"))}
     assert all(entry["hint"] for entry in value.values() if entry["severity"] != "note")
     return {**value, "verdict": {"ok": str(result["ok"])}}
 
@@ -115,9 +115,13 @@ def test_a_driver_built_into_the_kernel(root: Root) -> None:
     assert "hook-missing" not in findings_by_id(root, "nvme")
 
 
-def test_an_unreadable_driver_lets_nothing_in(root: Root) -> None:
+def test_nothing_is_known_of_an_unreadable_driver(root: Root) -> None:
     root.module(NVME, "nvme", exports=pair("nvme_v1")).write_bytes(b"\x7fELF")
-    assert "hook-missing" in findings_by_id(root, "nvme")
+    results = findings_by_id(root, "nvme")
+    assert results["verdict"] == {"ok": "None"}
+    assert "hook-missing" not in results
+    assert "nvme (cannot be read)" in results["hooks"]["message"]
+    assert "nvme.ko: is truncated" in results["input-unknown"]["message"]
 
 
 @pytest.mark.parametrize("release", ["6.17.0-1026-nvidia", "6.17.0-1026-nvidia-64k"])

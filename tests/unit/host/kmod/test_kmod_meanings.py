@@ -22,7 +22,7 @@ CODE = sorted(
 MAKERS = ("finding",)
 #: What makes a finding that could not be decided, with the id first: always a warning.
 UNDECIDED = ("unknown_finding",)
-CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE")}
+CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE", "INCOMPLETE")}
 
 
 def decided_findings() -> Iterator[tuple[str, frozenset[str]]]:

@@ -1,0 +1,156 @@
+"""The source tree and DKMS name in a package's own dkms.conf."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.lock.sources import PackagedSources, SourceTree, parse
+from gdsdeploy.model.lock import Index, Package
+from gdsdeploy.repo.fetch import Fetcher
+from tests.repos.dkmspackages import conf, deb
+
+PATH = "usr/src/nvidia-580.95.05/dkms.conf"
+
+
+def test_debians_ubuntus_and_nvidias_names() -> None:
+    for name in ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current-open", "nvidia-fs"):
+        path = f"usr/src/{name}-580.95.05/dkms.conf"
+        assert parse(path, conf(name, "580.95.05")) == SourceTree(f"/usr/src/{name}-580.95.05", name, "580.95.05")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PACKAGE_NAME=nvidia\nPACKAGE_VERSION=580.95.05\n",
+        "PACKAGE_NAME='nvidia'\nPACKAGE_VERSION='580.95.05' # here\n",
+        'export PACKAGE_NAME="nvidia";\nPACKAGE_VERSION="580.95.05"',
+        'V=580.95.05\nPACKAGE_NAME="nvidia"\nPACKAGE_VERSION="${V}"\n',
+        'A="nvi"\nB="${A}dia"\nPACKAGE_NAME="$B"\nPACKAGE_VERSION="580.\\\n95.05"\n',
+        '# PACKAGE_NAME="old"\nPACKAGE_NAME="nvidia"\nPACKAGE_NAME="nvidia"\nPACKAGE_VERSION="580.95.05"\n',
+        conf("nvidia", "580.95.05", 'unset ARCH\nMAKE[0]="make A=${kernelver}"\nif [ "$x" ]; then\n  D=1\nfi\n'),
+    ],
+)
+def test_what_a_shell_would_have(text: str) -> None:
+    assert parse(PATH, text).dkms_name == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "PACKAGE_NAME is not set"),
+        ('PACKAGE_NAME="nvidia"\n', "PACKAGE_VERSION is not set"),
+        (conf("#MODULE_NAME#", "580.95.05"), "is '#MODULE_NAME#'"),
+        (conf("nvidia", "#MODULE_VERSION#"), "is '#MODULE_VERSION#'"),
+        (conf("nvidia", "@PACKAGE_VERSION@"), "is '@PACKAGE_VERSION@'"),
+        (conf("nvidia", "__VERSION_STRING"), "is '__VERSION_STRING'"),
+        (conf("nvidia-$kernelver", "580.95.05"), "kernelver is not set"),
+        (conf("$(echo nvidia)", "580.95.05"), "which is no name"),
+        (conf("`echo nvidia`", "580.95.05"), "which is no name"),
+        (conf("../nvidia", "580.95.05"), "which is no name"),
+        (conf("nvidia; reboot", "580.95.05"), "which is no name"),
+        (conf("nvidia", "580.95.05") + 'PACKAGE_NAME="other"\n', "more than plain assignments"),
+        (conf("nvidia", "580.95.05") + 'PACKAGE_NAME+="x"\n', "more than plain assignments"),
+        (conf("nvidia", "580.95.05") + ' [ -e /x ] && PACKAGE_NAME="x"\n', "more than plain assignments"),
+        (conf("nvidia", "580.95.05") + 'X="#"; PACKAGE_NAME="x"\n', "more than plain assignments"),
+        ("if true; then\n  PACKAGE_NAME=nvidia\nfi\nPACKAGE_VERSION=580.95.05\n", "more than plain assignments"),
+        (conf("$PACKAGE_NAME", "580.95.05"), "more than plain assignments"),
+        (conf("nvidia", "580.95.06"), "DKMS looks for nvidia 580.95.06 in /usr/src/nvidia-580.95.06"),
+        (conf("nvidia-srv", "580.95.05"), "DKMS looks for nvidia-srv"),
+    ],
+)
+def test_what_only_a_host_can_tell_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason.replace("$", r"\$").replace("(", r"\(")):
+        parse(PATH, text)
+
+
+class Site:
+    """A repository in a folder, and what was read of it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.root = tmp_path / "repository"
+        self.root.mkdir()
+        self.steps: list[str] = []
+        self.fetcher = Fetcher(tmp_path / "cache", apt={})
+        index = Index.model_construct(repository="cuda", suite="/", uri=self.root.as_uri())
+        self.sources = PackagedSources(self.fetcher, [index], self.step)
+
+    def step(self, title: str) -> nullcontext[None]:
+        self.steps.append(title)
+        return nullcontext()
+
+    def package(self, name: str, content: bytes, part: str = "driver-source") -> Package:
+        (self.root / f"{name}.deb").write_bytes(content)
+        return Package.model_construct(
+            package=name, version="1-1", part=part, repository="cuda", suite="/", file=f"{name}.deb",
+            size=len(content), sha256=hashlib.sha256(content).hexdigest(),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+TREE = deb({f"./{PATH}": conf("nvidia", "580.95.05").encode()})
+EMPTY = deb({"./usr/share/doc/a": b""})
+
+
+def test_the_tree_may_be_in_any_package_of_the_part(site: Site) -> None:
+    packages = [site.package("nvidia-dkms-580", EMPTY), site.package("nvidia-kernel-source-580", TREE)]
+    packages.append(site.package("nvidia-fs-dkms", deb({}), "nvidia-fs-source"))
+    assert site.sources("driver-source", packages) == SourceTree("/usr/src/nvidia-580.95.05", "nvidia", "580.95.05")
+    assert site.steps == ["Reading nvidia-dkms-580 1-1", "Reading nvidia-kernel-source-580 1-1"]
+
+
+def test_a_package_is_read_once(site: Site) -> None:
+    packages = [site.package("nvidia-dkms-580", TREE)]
+    first = site.sources("driver-source", packages)
+    (site.root / "nvidia-dkms-580.deb").unlink()
+    for path in site.fetcher.cache.glob("??/*"):
+        path.unlink()
+    assert site.sources("driver-source", packages) == first
+    assert len(site.steps) == 1
+
+
+@pytest.mark.parametrize("memory", ["", "[]", '{"a": 1}', '{"etc/passwd": "x"}', "[" * 100_000])
+def test_a_damaged_memory_is_not_believed(site: Site, memory: str) -> None:
+    packages = [site.package("nvidia-dkms-580", TREE)]
+    site.sources("driver-source", packages)
+    (site.fetcher.cache / "dkms" / f"{packages[0].sha256}.json").write_text(memory)
+    assert site.sources("driver-source", packages).dkms_name == "nvidia"
+    assert len(site.steps) == 2
+
+
+def test_a_package_that_cannot_be_read_is_named(site: Site) -> None:
+    for content, reason in ((b"!<arch>\n", "damaged"), (deb({f"./{PATH}": b"x"}), "PACKAGE_NAME is not set")):
+        with pytest.raises(RepositoryUnusable, match=r"nvidia-dkms-580 1-1 \(cuda\): .*" + reason) as caught:
+            site.sources("driver-source", [site.package("nvidia-dkms-580", content)])
+        assert caught.value.hint
+
+
+def test_none_and_several_trees_are_refused(site: Site) -> None:
+    with pytest.raises(RepositoryUnusable, match=r"nvidia-dkms-580 1-1 has no /usr/src/…/dkms\.conf"):
+        site.sources("driver-source", [site.package("nvidia-dkms-580", EMPTY)])
+    other = deb({"./usr/src/nvidia-srv-1.2/dkms.conf": conf("nvidia-srv", "1.2").encode()})
+    packages = [site.package("a", TREE), site.package("b", other)]
+    with pytest.raises(RepositoryUnusable, match=r"several source trees: /usr/src/nvidia-580.95.05, /usr/src/nvidia-s"):
+        site.sources("driver-source", packages)
+
+
+def test_another_content_than_the_indexs_is_refused(site: Site) -> None:
+    package = site.package("nvidia-dkms-580", TREE)
+    (site.root / "nvidia-dkms-580.deb").write_bytes(TREE[:-1] + b"x")
+    with pytest.raises(RepositoryUntrusted, match="not the file that the signed index names"):
+        site.sources("driver-source", [package])
+
+
+def test_a_file_that_is_gone_is_named(site: Site) -> None:
+    package = site.package("nvidia-dkms-580", TREE)
+    (site.root / "nvidia-dkms-580.deb").unlink()
+    with pytest.raises(RepositoryUnusable, match="nvidia-dkms-580 1-1"):
+        site.sources("driver-source", [package])
