@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
-from ...errors import ApplyError
+from ... import process
+from ...errors import ApplyError, CannotTellError
+from ...process import Output
 from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
-from ..model import Change
+from ..model import Change, Refusal
 from . import offers, versions
 from . import state as database
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
@@ -23,6 +25,8 @@ MODULES = "/etc/dnf/modules.d"
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
+#: A check of the whole database.
+_CHECK_SECONDS = 600.0
 _DNF = ["dnf", "--quiet", "--assumeyes"]
 #: A transaction takes what was compared with the lock: package lists aren't read again meanwhile.
 _INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
@@ -36,6 +40,7 @@ class Dnf(Manager):
     sources = (REPOSITORIES,)
     keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
     configured = (REPOSITORIES, LOCKS)
+    spare = "dnf remove --oldinstallonly"
     kernel_hooks = ("/etc/kernel/install.d/99-gdsdeploy-guard.install",)
     kernel_event = """\
 case $1 in
@@ -179,6 +184,26 @@ release=$2
     def stays(self, name: str, running: str) -> bool:
         """Kernels are told apart by version, not by name: they stay."""
         return name.startswith("kernel")
+
+    def half_installed(self, host: ManagedHost) -> List[Refusal]:
+        """A damaged database, or packages of which an interrupted transaction left the old version, too."""
+        output = _look(host, ["rpmdb", "--verifydb"])
+        if output.status != 0:
+            message = f"the database of rpm is damaged: {output.failure()}"
+            return [Refusal("half-installed", message, "save /var/lib/rpm, then run: rpmdb --rebuilddb")]
+        output = _look(host, ["dnf", "--quiet", "check", "--duplicates"])
+        double = [line.split()[0] for line in output.stdout.splitlines() if " is a duplicate with " in line]
+        if double:
+            message = f"a transaction of dnf was interrupted; packages are there in two versions: {', '.join(double)}"
+            return [Refusal("half-installed", message, "see: dnf history info last; then run: dnf remove --duplicates")]
+        if output.status != 0:
+            raise CannotTellError(f"dnf check: {output.failure()}")
+        return []
+
+
+def _look(host: ManagedHost, argv: Sequence[str]) -> Output:
+    output: Output = host.once(tuple(argv), lambda: process.run(argv, _CHECK_SECONDS))
+    return output
 
 
 def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:

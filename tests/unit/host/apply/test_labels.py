@@ -17,6 +17,9 @@ from tests.unit.host.apply.apply_tree import FILES, DesiredFiles, Some, desired_
 WRITTEN = ["/etc/some.conf", "/etc/some.d", "/etc/some.d/a", "/opt", "/opt/deep", "/opt/deep/er", "/opt/deep/er/file"]
 
 
+DONE = Output(0, "", "")
+
+
 class Restorecon:
     """Stands in for restorecon; every other program isn't there."""
 
@@ -40,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def restorecon(monkeypatch: pytest.MonkeyPatch, output: Output = Output(0, "", "")) -> Restorecon:
+def restorecon(monkeypatch: pytest.MonkeyPatch, output: Output = DONE) -> Restorecon:
     fake = Restorecon(output)
     monkeypatch.setattr(process, "run", fake)
     return fake
