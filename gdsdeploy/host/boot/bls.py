@@ -18,6 +18,9 @@ from .grubmenu import environment
 ENTRIES = "/boot/loader/entries"
 #: On RHEL, /boot/grub2/grubenv may be a link into the EFI system partition; it is followed.
 ENVIRONMENT = "/boot/grub2/grubenv"
+#: The menu's script: of EL 9 and newer, then as links, of which the EFI system partition has EL 8's.
+CONFIGS = ("/boot/grub2/grub.cfg", "/etc/grub2-efi.cfg", "/etc/grub2.cfg")
+_MACHINE = "/etc/machine-id"
 _TIMEOUT = 60.0
 
 
@@ -30,11 +33,22 @@ class BlsEntry(NamedTuple):
 
     ident: str
     release: str
+    title: str = ""
 
 
 def present(root: str = "/") -> bool:
-    """Whether this machine boots through such entries: it has some, and GRUB's environment is at RHEL's place."""
-    return bool(entries(root)) and os.path.exists(inside(root, ENVIRONMENT))
+    """Whether this machine boots through such entries: it has some, and GRUB as RHEL has it.
+
+    GRUB's editor makes an environment that isn't there yet.
+    """
+    is_grub = os.path.exists(inside(root, ENVIRONMENT)) or "blscfg" in config(root)
+    return is_grub and bool(entries(root))
+
+
+def config(root: str = "/") -> str:
+    """The text of grub.cfg; empty where it can't be read."""
+    texts = (read_text(root, path) for path in CONFIGS)
+    return next((text for text in texts if text), "")
 
 
 def entries(root: str = "/") -> List[BlsEntry]:
@@ -48,7 +62,8 @@ def entries(root: str = "/") -> List[BlsEntry]:
         image = os.path.basename(fields.get("linux", "")).partition("-")[2]
         release = fields.get("version") or image
         if release:
-            listed.append(BlsEntry(name[: -len(".conf")], release))
+            title = re.search(r"^title\s+(\S.*?)\s*$", text, re.MULTILINE)
+            listed.append(BlsEntry(name[: -len(".conf")], release, title.group(1) if title else ""))
     return sorted(listed, key=lambda entry: _order(entry.release), reverse=True)
 
 
@@ -56,7 +71,8 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     """As :func:`gdsdeploy.host.boot.grub.default_kernel`."""
     menu = entries(root)
     env = environment(read_text(root, ENVIRONMENT))
-    default = _resolve(menu, env.get("saved_entry", "")) or (menu[0] if menu else None)
+    fixed = _fixed_default(root)
+    default = _resolve(menu, env.get("saved_entry", "") if fixed is None else fixed) or (menu[0] if menu else None)
     following = _resolve(menu, env.get("next_entry", "")) or default
     return {
         "default": default.release if default else "",
@@ -69,6 +85,10 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """As :func:`gdsdeploy.host.boot.grub.set_default`; raises BlsError and then nothing has changed."""
     entry = entry_of(release, root)
+    fixed = _fixed_default(root)
+    if fixed is not None and default_kernel(root)["default"] != release:
+        hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
+        raise BlsError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
     changed = environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident
     problem = edit(inside(root, ENVIRONMENT), ["set", f"saved_entry={entry.ident}"]) if changed and not check else None
     if problem is not None:
@@ -79,7 +99,10 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 def entry_of(release: str, root: str = "/") -> BlsEntry:
     """The entry that boots kernel ``release``; raises BlsError when there is none."""
-    menu = {entry.release: entry for entry in reversed(entries(root))}
+    machine = read_text(root, _MACHINE).strip()
+    # An image that was cloned may have entries of the machine that it was made on, too.
+    listed = sorted(entries(root), key=lambda entry: not (machine and entry.ident.startswith(machine)))
+    menu = {entry.release: entry for entry in reversed(listed)}
     if release not in menu:
         listed = ", ".join(entry.release for entry in entries(root)) or "none"
         hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
@@ -96,7 +119,14 @@ def clear_default(root: str = "/") -> Dict[str, Any]:
 def _resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
     if re.fullmatch(r"\d{1,4}", choice):
         return menu[int(choice)] if int(choice) < len(menu) else None
-    return next((entry for entry in menu if entry.ident == choice), None)
+    return next((entry for entry in menu if choice and choice in (entry.ident, entry.title)), None)
+
+
+def _fixed_default(root: str) -> Optional[str]:
+    """The entry that grub.cfg names itself; None where it takes saved_entry (GRUB_DEFAULT=saved)."""
+    choices = re.findall(r'^\s*set default="([^"]*)"', config(root), re.MULTILINE)
+    choices = [choice for choice in choices if choice != "${next_entry}"]
+    return choices[-1] if choices and "${saved_entry}" not in choices else None
 
 
 def _order(release: str) -> List[Any]:
