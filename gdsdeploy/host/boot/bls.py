@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .. import process
 from ..errors import HostError
@@ -53,17 +53,20 @@ def config(root: str = "/") -> str:
 
 def entries(root: str = "/") -> List[BlsEntry]:
     """Every entry that starts a kernel other than the rescue image, newest first as GRUB sorts them."""
+    return parse((name, read_text(root, f"{ENTRIES}/{name}")) for name in list_folder(root, ENTRIES))
+
+
+def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:
+    """The same, of names and texts of files."""
     listed = []
-    for name in list_folder(root, ENTRIES):
+    for name, text in texts:
         if not name.endswith(".conf") or "-0-rescue" in name:
             continue
-        text = read_text(root, ENTRIES + "/" + name)
-        fields = dict(re.findall(r"^(version|linux)\s+(\S+)", text, re.MULTILINE))
+        fields = dict(re.findall(r"^(title|version|linux)[ \t]+(\S.*?)[ \t]*$", text, re.MULTILINE))
         image = os.path.basename(fields.get("linux", "")).partition("-")[2]
         release = fields.get("version") or image
         if release:
-            title = re.search(r"^title\s+(\S.*?)\s*$", text, re.MULTILINE)
-            listed.append(BlsEntry(name[: -len(".conf")], release, title.group(1) if title else ""))
+            listed.append(BlsEntry(name[: -len(".conf")], release, fields.get("title", "")))
     return sorted(listed, key=lambda entry: _order(entry.release), reverse=True)
 
 
@@ -72,8 +75,8 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     menu = entries(root)
     env = environment(read_text(root, ENVIRONMENT))
     fixed = _fixed_default(root)
-    default = _resolve(menu, env.get("saved_entry", "") if fixed is None else fixed) or (menu[0] if menu else None)
-    following = _resolve(menu, env.get("next_entry", "")) or default
+    default = resolve(menu, env.get("saved_entry", "") if fixed is None else fixed)
+    following = resolve(menu, env["next_entry"]) if env.get("next_entry") else default
     return {
         "default": default.release if default else "",
         "default_entry": default.ident if default else "",
@@ -104,9 +107,9 @@ def entry_of(release: str, root: str = "/") -> BlsEntry:
     listed = sorted(entries(root), key=lambda entry: not (machine and entry.ident.startswith(machine)))
     menu = {entry.release: entry for entry in reversed(listed)}
     if release not in menu:
-        listed = ", ".join(entry.release for entry in entries(root)) or "none"
+        others = ", ".join(entry.release for entry in entries(root)) or "none"
         hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
-        raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {listed}", hint)
+        raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
     return menu[release]
 
 
@@ -116,10 +119,12 @@ def clear_default(root: str = "/") -> Dict[str, Any]:
     return {"changed": False, "changes": [], "kernel": now["default"], "entry": now["default_entry"]}
 
 
-def _resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
-    if re.fullmatch(r"\d{1,4}", choice):
-        return menu[int(choice)] if int(choice) < len(menu) else None
-    return next((entry for entry in menu if choice and choice in (entry.ident, entry.title)), None)
+def resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
+    """The entry that GRUB takes for a number, a name or a title: the first one where none fits; None without any."""
+    if re.fullmatch(r"\d{1,4}", choice) and int(choice) < len(menu):
+        return menu[int(choice)]
+    fitting = (entry for entry in menu if choice and choice in (entry.ident, entry.title))
+    return next(fitting, menu[0] if menu else None)
 
 
 def _fixed_default(root: str) -> Optional[str]:
