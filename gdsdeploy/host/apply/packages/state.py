@@ -61,10 +61,15 @@ class Package:
 
 
 def manager(root: str = "/") -> str:
-    """``dpkg``, ``rpm``, or nothing where neither has a database."""
-    if os.path.exists(inside(root, _STATUS)):
+    """``dpkg``, ``rpm``, or nothing where neither has a database.
+
+    Each is also a package of the other's systems, where dpkg's database is empty.
+    """
+    status = inside(root, _STATUS)
+    is_rpm = any(os.path.isdir(inside(root, path)) for path in _RPM)
+    if os.path.exists(status) and (os.path.getsize(status) or not is_rpm):
         return DPKG
-    return RPM if any(os.path.isdir(inside(root, path)) for path in _RPM) else ""
+    return RPM if is_rpm else ""
 
 
 def read_packages(root: str = "/", kind: str = "") -> List[Package]:
