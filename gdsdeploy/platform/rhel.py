@@ -33,7 +33,7 @@ _GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-
 _CUDA: Final = re.compile(r"cuda(?:-(?!drivers).+)?|lib(?:cu|np|nv).+-[0-9]+-[0-9]+")
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
 
-_PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
+_PIN: Final = re.compile(r"={0,2}\s*(?:[0-9]+:)?([0-9]{3,})(?:\..*)?")
 _LOWER: Final = re.compile(r">=?\s*([0-9]{3,})")
 _UPPER: Final = re.compile(r"(<=?)\s*([0-9]{3,})(\.[0-9]+)?")
 

@@ -98,7 +98,7 @@ def run(
     pending: List[Change] = []
     if not host.check and len(targets) > 1:
         _refuse([refusal for target in targets for refusal in _refusals(host, target)])
-    with labels.kept(host):
+    with labels.restore_after(host):
         for target in targets:
             result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
             if diff and host.check:

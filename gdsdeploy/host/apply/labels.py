@@ -17,7 +17,7 @@ _SECONDS = 300.0
 
 
 @contextlib.contextmanager
-def kept(host: ManagedHost) -> Iterator[None]:
+def restore_after(host: ManagedHost) -> Iterator[None]:
     """When the block ends, :func:`restore`; after an error of the block, a failure of that is a note only."""
     try:
         yield

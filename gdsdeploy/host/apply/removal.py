@@ -32,7 +32,7 @@ def remove(
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
     steps = [registry.resource(name).revert for name in order if name in only or not only]
-    with labels.kept(host):
+    with labels.restore_after(host):
         for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
             host.begin()
             subjects = {earlier.subject for earlier in changes}

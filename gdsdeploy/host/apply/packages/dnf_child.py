@@ -38,8 +38,8 @@ def answer(names: List[str]) -> Dict[str, Any]:
         sack = base.fill_sack_from_repos_in_cache()
 
         def packages(flags: int) -> Dict[str, Any]:
-            found = sack.query(flags=flags).available().filter(name=names)
-            return {f"{package} {package.reponame}": package for package in found}
+            matches = sack.query(flags=flags).available().filter(name=names)
+            return {f"{package} {package.reponame}": package for package in matches}
 
         offered = packages(hawkey.APPLY_EXCLUDES)
         # Hidden by a stream only: without modular excludes it would be offered.

@@ -16,7 +16,7 @@ from tests.unit.host.kmod.kmod_root import RELEASE, Root
 FILES = ["updates/dkms/nvidia.ko", "updates/dkms/nvidia-uvm.ko"]
 
 
-class Kept:
+class Recipe:
     """In place of the kernel, of the key and of the copies: what was done, in its order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, signer: Any = "signer", fails: bool = False) -> None:
@@ -46,21 +46,21 @@ SIGNED = ("signer", ["nvidia.ko", "nvidia-uvm.ko"])
 
 
 def test_modules_are_signed_before_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept(monkeypatch)
+    recipe = Recipe(monkeypatch)
     assert save(tmp_path) == FILES
-    assert kept.done == [SIGNED, "nvidia"]
+    assert recipe.done == [SIGNED, "nvidia"]
 
 
 def test_a_host_that_does_not_sign_only_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept(monkeypatch, signer=None)
+    recipe = Recipe(monkeypatch, signer=None)
     save(tmp_path)
-    assert kept.done == ["nvidia"]
+    assert recipe.done == ["nvidia"]
 
 
 def test_a_key_that_cannot_be_used_is_an_error_and_the_copy_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Kept(monkeypatch, fails=True)
+    recipe = Recipe(monkeypatch, fails=True)
     with pytest.raises(SigningError, match="the key is gone"):
         save(tmp_path)
-    assert kept.done == [SIGNED, "nvidia"]
+    assert recipe.done == [SIGNED, "nvidia"]
