@@ -49,7 +49,7 @@ _POLICY: Final = "nvidia-driver-selinux"
 _FIRST_WITH_POLICY: Final = "610"
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
 
-_PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
+_PIN: Final = re.compile(r"={0,2}\s*(?:[0-9]+:)?([0-9]{3,})(?:\..*)?")
 _LOWER: Final = re.compile(r">=?\s*([0-9]{3,})")
 _UPPER: Final = re.compile(r"(<=?)\s*([0-9]{3,})(\.[0-9]+)?")
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy import console
-from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
@@ -48,16 +47,11 @@ def preflight(
     Raises NoSolution for versions that the repositories don't have, MissingProgram, GdsError for a profile that
     this machine can't try, and what reading repositories raises.
     """
-    root.require()
     cells: list[Cell] = []
     for name in profiles:
         profile = fleet.profiles[name]
         platform = stack_platform_for(profile.os)
-        if platform.kind != "apt":
-            raise GdsError(
-                f"profile {name}: kmod preflight supports only systems with apt, not {profile.os}",
-                hint="Name profiles with apt: --profile NAME",
-            )
+        root.require(platform.kind)
         repositories = repo_settings.repositories(fleet, name, platform)
         with console.step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))

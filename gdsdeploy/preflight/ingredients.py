@@ -17,15 +17,30 @@ from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
+from gdsdeploy.repo.order import Kind
 from gdsdeploy.repo.packages import Universe
 
-#: Debian packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
-_TOOLS: Final = (
-    "bash", "binutils", "coreutils", "dash", "diffutils", "findutils", "gcc", "grep", "kmod", "libpython3-stdlib",
-    "make", "mawk", "python3-minimal", "sed", "xz-utils", "zstd",
-)  # fmt: skip
+#: Packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
+_COMMON: Final = (
+    "bash",
+    "binutils",
+    "coreutils",
+    "diffutils",
+    "findutils",
+    "gcc",
+    "grep",
+    "kmod",
+    "make",
+    "sed",
+    "zstd",
+)
+_TOOLS: Final[dict[Kind, tuple[str, ...]]] = {
+    "apt": (*_COMMON, "dash", "libpython3-stdlib", "mawk", "python3-minimal", "xz-utils"),
+    # The open driver has parts in C++.
+    "rpm": (*_COMMON, "gawk", "gcc-c++", "xz", "python3"),
+}
 #: A kernel's packages whose dependencies a build needs; an image's are for booting.
-_BUILDS: Final = re.compile(r"linux-(?:headers|kbuild|compiler)-.*")
+_BUILDS: Final = re.compile(r"linux-(?:headers|kbuild|compiler)-.*|kernel-(?:.+-)?devel")
 _KERNEL: Final = ("kernel-image", "kernel-headers")
 _FETCHES_AT_ONCE: Final = 6
 
@@ -64,7 +79,7 @@ def toolchain(target: Target, platform: StackPlatform, universe: Universe) -> li
         c if _BUILDS.fullmatch(c.package) else dataclasses.replace(c, depends=(), pre_depends=())
         for c in kernel.values()
     ]
-    tools = [_newest(name, platform, universe) for name in _TOOLS]
+    tools = [_newest(name, platform, universe) for name in _TOOLS[platform.kind]]
     dependencies, missing = closure([*roots, *tools], universe, platform.order)
     if missing:
         raise NoSolution("\n".join(["the repositories don't have what a compiler needs:", *missing]))

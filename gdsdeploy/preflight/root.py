@@ -20,17 +20,19 @@ from typing import Final
 from gdsdeploy import console, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import files
+from gdsdeploy.repo.order import Kind
 
 #: Part of every layer's name: change it with unpack.sh or ``_finish``.
-_RECIPE: Final = "1"
+_RECIPE: Final = "2"
 #: Layers that were unused for this long are removed.
 KEEP_DAYS: Final = 14
 #: Older work folders belong to runs that were killed.
 _STALE_SECONDS: Final = 86400.0
 #: Program → its package.
-_PROGRAMS: Final = {
-    "dpkg-deb": "dpkg", "tar": "tar", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount"
-}  # fmt: skip
+_PROGRAMS: Final = {"tar": "tar", "unshare": "util-linux", "setpriv": "util-linux", "mount": "mount"}
+_UNPACKERS: Final[dict[Kind, dict[str, str]]] = {"apt": {"dpkg-deb": "dpkg"}, "rpm": {"rpm2archive": "rpm"}}
+#: Links that scripts of packages make, and the programs that they may lead to.
+_ALTERNATIVES: Final = (("sh", ("dash", "bash")), ("awk", ("mawk", "gawk")), ("ld", ("ld.bfd",)))
 _NAMESPACES: Final = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 _USER: Final = ("--user", "--map-root-user")
 
@@ -55,9 +57,9 @@ class Root:
         return run.run(words, doing=doing, ok=ok)
 
 
-def require() -> None:
-    """Raise MissingProgram, with the command that installs it, for the first missing program."""
-    for program, package in _PROGRAMS.items():
+def require(kind: Kind) -> None:
+    """Raise MissingProgram, with the command that installs it, for the first program that packages of a kind need."""
+    for program, package in {**_UNPACKERS[kind], **_PROGRAMS}.items():
         run.which(program, hint=f"apt-get install {package}")
 
 
@@ -123,7 +125,7 @@ def _layers() -> Path:
 def _finish(tree: Path) -> None:
     """Make the links and files that a build needs and that package scripts would have made."""
     programs = tree / "usr" / "bin"
-    for name, others in (("sh", ("dash", "bash")), ("awk", ("mawk", "gawk"))):
+    for name, others in _ALTERNATIVES:
         program = next((other for other in others if (programs / other).exists()), None)
         if program and not (programs / name).is_symlink() and not (programs / name).exists():
             (programs / name).symlink_to(program)

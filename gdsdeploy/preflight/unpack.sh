@@ -1,4 +1,4 @@
-# Unpacks Debian packages into one folder, without running their scripts.
+# Unpacks Debian or rpm packages into one folder, without running their scripts.
 # Arguments: the folder, a file that may be overwritten, and the packages.
 set -eu
 root=$1 archive=$2
@@ -10,8 +10,12 @@ for name in bin sbin lib lib32 lib64 libx32; do
     [ -L "$root/$name" ] || ln -s "usr/$name" "$root/$name"
 done
 for package; do
-    dpkg-deb --fsys-tarfile "$package" >"$archive"
+    if [ "$(od -An -N4 -tx1 "$package")" = " ed ab ee db" ]; then
+        rpm2archive --nocompression - <"$package" >"$archive"
+    else
+        dpkg-deb --fsys-tarfile "$package" >"$archive"
+    fi
     tar --extract --file="$archive" --directory="$root" --keep-directory-symlink --no-same-owner \
-        --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale --exclude='./boot/vmlinuz*'
+        --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale --exclude='./boot/vmlinuz*' --exclude='./lib/modules/*/vmlinuz'
 done
 rm -f "$archive"

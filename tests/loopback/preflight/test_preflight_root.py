@@ -12,6 +12,8 @@ import pytest
 
 from gdsdeploy.errors import MissingProgram, ProgramFailed
 from gdsdeploy.preflight import root
+from gdsdeploy.repo.order import Kind
+from tests.repos.rpmarchive import Rpm, build
 
 #: Says who and where it is; then writes.  Static: the root has nothing else.
 PROGRAM = r"""
@@ -164,13 +166,31 @@ def test_an_ordinary_user_needs_no_privilege(packages: list[Path]) -> None:
         subprocess.run(["rm", "-rf", place], check=True)
 
 
-def test_a_program_that_is_lacking_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    root.require()
+@pytest.mark.parametrize(("kind", "program", "package"), [("apt", "dpkg-deb", "dpkg"), ("rpm", "rpm2archive", "rpm")])
+def test_a_program_that_is_lacking_is_named_with_the_line_that_installs_it(
+    kind: Kind, program: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.require(kind)
     real = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name, **words: None if name == "dpkg-deb" else real(name, **words))
-    with pytest.raises(MissingProgram, match="dpkg-deb is not installed") as error:
-        root.require()
-    assert error.value.hint == "apt-get install dpkg"
+    monkeypatch.setattr(shutil, "which", lambda name, **words: None if name == program else real(name, **words))
+    with pytest.raises(MissingProgram, match=f"{program} is not installed") as error:
+        root.require(kind)
+    assert error.value.hint == f"apt-get install {package}"
+
+
+def test_rpm_packages_are_unpacked_onto_a_merged_usr(tmp_path: Path, cache: Path) -> None:
+    rpms = [
+        Rpm("first", "1-1", files=("/lib/first", "/usr/bin/ld.bfd")),
+        Rpm("second", "1-1", files=("/usr/lib/second",)),
+    ]
+    files = [
+        path.rename(path.with_name(hashlib.sha256(path.read_bytes()).hexdigest()))
+        for path in build(rpms, tmp_path / "rpms").iterdir()
+    ]
+    tree = cache / "preflight/layers" / layer(files)
+    assert sorted(path.name for path in (tree / "usr/lib").iterdir()) == ["first", "second"]
+    assert (tree / "lib").is_symlink()
+    assert str((tree / "usr/bin/ld").readlink()) == "ld.bfd", "a script of binutils makes it"
 
 
 def test_layers_out_of_use_are_removed(packages: list[Path], cache: Path) -> None:
