@@ -36,8 +36,16 @@ _FOLDER = "/etc/apt/sources.list.d"
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
 _STATUS = "/var/lib/dpkg/status"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
-#: No questions; changed configuration files stay as they are.
-_ENV = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "LC_ALL": "C"}
+#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
+_ENV = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "LC_ALL": "C",
+    "NEEDRESTART_SUSPEND": "1",
+    # For a needrestart that doesn't know the variable above: it lists services.
+    "NEEDRESTART_MODE": "l",
+}
+#: Changed configuration files stay as they are.
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]

@@ -54,13 +54,33 @@ def test_a_host_without_anything_gets_the_locked_versions_held(apt: AptHost) -> 
     assert apt.text("/var/lib/gdsdeploy/held") == "libcuda1\nnvidia-smi\n"
 
 
-def test_nobody_is_asked_anything(apt: AptHost) -> None:
-    apt.apply(packages(wanted="libcuda1=550-2"))
-    assert apt.environments[0] == {
-        "DEBIAN_FRONTEND": "noninteractive",
-        "APT_LISTCHANGES_FRONTEND": "none",
-        "LC_ALL": "C",
-    }
+def test_no_call_asks_a_question_or_lets_needrestart_restart_services(apt: AptHost) -> None:
+    """Everything that changes packages: a transaction, a removal, holds, and each repair."""
+    chosen, host = managers.manager("apt"), ManagedHost(root=str(apt.root))
+    apt.packages = {"half": ("1", "iF"), "gone": ("1", "iF"), "lost": ("1", "iHR"), "old": ("1", "ii")}
+    chosen.refresh(host)
+    chosen.refresh_offer(host)
+    chosen.finish(host)
+    apt.packages["gone"] = ("1", "iF")
+    host.forget()
+    apt.failing = {"dpkg --force": Output(1, "", "it fails")}
+    chosen.repair(host, ["gone"])
+    chosen.reinstall(host)
+    chosen.install(host, [managers.Package("new", "1")], [])
+    chosen.hold(host, ["new"])
+    chosen.unhold(host, ["new"])
+    chosen.purge(host, ["old"])
+    chosen.purge(host, ["new"], with_held=True)
+    programs = [line.partition(" ")[0] for line in apt.changed]
+    assert (programs.count("apt-get"), programs.count("apt-mark"), programs.count("dpkg")) == (6, 2, 2)
+    for environment in apt.environments:
+        assert environment == {
+            "DEBIAN_FRONTEND": "noninteractive",
+            "APT_LISTCHANGES_FRONTEND": "none",
+            "LC_ALL": "C",
+            "NEEDRESTART_SUSPEND": "1",
+            "NEEDRESTART_MODE": "l",
+        }
 
 
 def test_what_the_resolver_adds_and_removes_is_a_change_too(apt: AptHost) -> None:
