@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
+from ..boot import needed
 from .host import ManagedHost
 from .model import RELOAD, Change, Resource, Words
 
@@ -23,7 +24,11 @@ class Desired:
 
 
 class Loaded(Resource[Desired]):
-    """Loads what isn't loaded; on another kernel than the locked one nothing, where ``reboot`` has to come first."""
+    """Loads what isn't loaded.
+
+    It loads nothing on another kernel than the locked one, and nothing beside a module that isn't the installed one:
+    nvidia-fs of one driver on another driver is a kernel BUG.  There ``reboot`` has to come first.
+    """
 
     name = "loaded"
     desired_type = Desired
@@ -32,10 +37,13 @@ class Loaded(Resource[Desired]):
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
-        return {"running": os.uname().release, "loaded": loaded}
+        present = [name for name in desired.modules if loaded[name]]
+        causes = needed.pending(os.uname().release, present).causes
+        stale = [cause.subject for cause in causes if cause.id == needed.MODULE]
+        return {"running": os.uname().release, "loaded": loaded, "stale": stale}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        if observed["running"] != desired.kernel_release:
+        if observed["running"] != desired.kernel_release or observed["stale"]:
             return []
         missing = [name for name in desired.modules if not observed["loaded"][name]]
         return [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import tempfile
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...model import version_rules
@@ -18,6 +17,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import aptsources
 from . import state as database
+from .aptpreferences import HEAD, names_to_deny, preferences, recorded_names
 from .managers import (
     REFRESH_SECONDS,
     TRANSACTION_SECONDS,
@@ -55,16 +55,15 @@ _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
 _REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
+_REPLACES = re.compile(r"^(?:Replaces|Provides): (.*)$", re.MULTILINE)
+#: The names in a field of relations.
+_RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 #: Packages that carry keyrings.
 _KEYRING_PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
     "/usr/share/keyrings/cuda-archive-keyring.gpg": "cuda-keyring",
 }
-_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_WHY = "other versions of these, and whatever else could move the driver, stay out wherever they come from"
-_DENIED = re.compile(rf"^Explanation: {re.escape(_WHY)}\nPackage: (.*)$", re.MULTILINE)
-_HEAD = "# Rendered by gdsdeploy from gdsdeploy.lock; changes here are overwritten."
 
 
 class Apt(Manager):
@@ -186,8 +185,9 @@ release=$1
         """What ``apt-get --simulate`` says; None while packages are half-installed."""
         if self.unfinished(host) or self.broken(host):
             return None
+        words = _transaction(install, remove)
         try:
-            return self._moves(_simulate(host, _transaction(install, remove), loose))
+            return self._moves(str(host.once(("simulate", *words, *loose), lambda: _simulate(host, words, loose))))
         except CannotTellError:
             if host.check:
                 raise
@@ -202,6 +202,16 @@ release=$1
                 kind = ("upgrade" if newer else "downgrade") if before else "install"
                 moves.append(Change(kind, name, before, after))
         return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *moves]
+
+    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
+        """Those that a package which comes names in Replaces, or with which it shares a name that both provide."""
+        coming = [f"{move.subject}={move.after}" for move in moves if move.kind != "remove"]
+        shown = host.query(["apt-cache", "show", "--", *coming], statuses=(0, 100)) if coming else ""
+        names = {name for field in _REPLACES.findall(shown) for name in _RELATION.findall(field)}
+        going = [move.subject for move in moves if move.kind == "remove"]
+        rows = host.query(["dpkg-query", "--show", "--showformat", "${Package}\\t${Provides}\\n", "--", *going])
+        provided = (line.partition("\t") for line in rows.splitlines())
+        return {name for name, _, field in provided if names & {name, *_RELATION.findall(field)}}
 
     def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
@@ -324,7 +334,7 @@ def existing(host: ManagedHost) -> List[aptsources.Source]:
 
 def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
     """The text of ``gdsdeploy.sources``."""
-    lines = [f"{_HEAD} Only what other entries lack stands here."]
+    lines = [f"{HEAD} Only what other entries lack stands here."]
     for stanza in stanzas:
         lines += ["", "Types: deb", f"URIs: {stanza.uri}", f"Suites: {stanza.suite}"]
         if stanza.components:
@@ -332,47 +342,6 @@ def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
         if stanza.signed_by:
             lines.append(f"Signed-By: {stanza.signed_by}")
     return "\n".join(lines) + "\n"
-
-
-def preferences(pins: Sequence[Pin], names: Sequence[str], closed: Sequence[Any]) -> str:
-    """The text of ``00-gdsdeploy.pref``.
-
-    names: what :func:`names_to_deny` found.  closed: address and release of each repository for the stack alone.
-    """
-    lines = [_HEAD, "# The name of this file sorts first: among records for the same thing, apt takes the first."]
-    for pin in pins:
-        lines += ["", f"Package: {pin.package}", f"Pin: version {pin.version}", "Pin-Priority: 1001"]
-    if names:
-        lines += ["", f"Explanation: {_WHY}", f"Package: {' '.join(names)}", "Pin: release *", "Pin-Priority: -1"]
-    for uri, release in closed:
-        why = f"{uri} is configured for the stack alone"
-        lines += ["", f"Explanation: {why}", "Package: *", f"Pin: release {release}", "Pin-Priority: -1"]
-    return "\n".join(lines) + "\n"
-
-
-def names_to_deny(desired: Any, candidates: Iterable[str]) -> List[str]:
-    """The names of packages that stay out: those of the lock, and which of ``known`` the patterns match.
-
-    Preferences can hold patterns, but at each start apt matches each of them against every package: 27 patterns take
-    three seconds (apt 3.0, 79,000 packages).  Names take no measurable time.
-    """
-    pattern = re.compile("|".join(map(fnmatch.translate, desired.deny)) or r"(?!)")
-    exact = [word if _NAME.fullmatch(word) else word.rstrip("*").rstrip("-") for word in desired.deny]
-    # These stay out even if no repository has them: packages of the lock, and what patterns begin with.
-    always = list(dict.fromkeys([*filter(_NAME.fullmatch, exact), *(pin.package for pin in desired.pins)]))
-    names = {name for name in candidates if pattern.fullmatch(name) and _NAME.fullmatch(name)}
-    return [*always, *sorted(names.difference(always))]
-
-
-def recorded_names(text: str, desired: Any) -> List[str]:
-    """The names in preferences that were written for the same patterns; none where they were not.
-
-    Packages that the repositories have had since then don't make the file wrong: a host would differ whenever NVIDIA
-    publishes a driver.  They enter when the file is written again; until then holds keep the stack from moving.
-    """
-    match = _DENIED.search(text)
-    names = match[1].split() if match else []
-    return names if names_to_deny(desired, names) == names else []
 
 
 def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import process
+from gdsdeploy.host.boot import needed
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import apply, check, short
@@ -41,6 +42,16 @@ def test_what_is_not_loaded_is_loaded_in_order(tmp_path: Path, monkeypatch: pyte
 
 def test_nothing_is_loaded_into_another_kernel(tmp_path: Path) -> None:
     assert check(tmp_path, "loaded", {**DESIRED, "kernel_release": "9.9"}).changes == []
+
+
+def test_nothing_is_loaded_beside_a_driver_that_is_no_longer_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-fs of the new driver on the old one is a kernel BUG: the reboot comes first."""
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    assert short(check(tmp_path, "loaded", DESIRED).changes) != []
+    monkeypatch.setattr(needed, "_module", lambda name: needed.Cause(needed.MODULE, name, "another file"))
+    assert check(tmp_path, "loaded", DESIRED).changes == []
 
 
 def test_a_module_that_cannot_be_loaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
