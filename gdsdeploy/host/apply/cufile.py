@@ -43,6 +43,7 @@ class Cufile(FileResource[Desired]):
     name = "cufile"
     desired_type = Desired
     removal_rank = 100
+    reverts = (alternatives.OWN,)
     kinds: ClassVar[Words] = {"choose": "choose what {} leads to, with update-alternatives"}
     reasons: ClassVar[Words] = {"alternative": "it leads elsewhere"}
 
@@ -100,7 +101,7 @@ class Cufile(FileResource[Desired]):
         left = alternatives.leave_changes(host)
         if left and not host.check:
             alternatives.leave(host)
-        paths = (TMPFILES, LOG_DIR, alternatives.OWN, glob.escape(_path(host)))
+        paths = (TMPFILES, LOG_DIR, *self.reverts, glob.escape(_path(host)))
         subjects = {change.subject for change in left}
         return left + [change for change in restore(host, paths) if change.subject not in subjects]
 
