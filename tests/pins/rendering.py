@@ -31,5 +31,6 @@ def host_variables() -> dict[str, Any]:
 def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tuple[str, str], ...] = ()) -> str:
     """The preferences that a host gets."""
     desired = Desired("apt", pins=[Pin(**pin) for pin in variables["gds_repo_pins"]], deny=variables["gds_repo_deny"])
-    names = aptpreferences.names_to_deny(desired, machine.run("apt-cache", "pkgnames").split())
-    return aptpreferences.preferences(desired.pins, names, closed)
+    packages = [pin.package for pin in desired.pins]
+    names = aptpreferences.names_to_deny(desired.deny, packages, machine.run("apt-cache", "pkgnames").split())
+    return aptpreferences.preferences(desired.pins, desired.deny, names, closed)

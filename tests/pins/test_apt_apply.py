@@ -79,6 +79,15 @@ DOCUMENTS = {
         leaving=[*resource(1, "stack-source"), {"package": "stack-library2", "version": ""}],
         locked=["stack-driver", "stack-source", "stack-library1"],
     ),
+    "pins": {
+        "version": 1,
+        "resources": [
+            {
+                "resource": "pins",
+                "desired": {"manager": "apt", "pins": resource(1, "stack-driver"), "deny": ["nvidia-driver*"]},
+            }
+        ],
+    },
     "fs1": packages(wanted=resource(1, "nvidia-fs-dkms")),
     "fs2": packages(wanted=resource(2, "nvidia-fs-dkms")),
     "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
@@ -322,3 +331,28 @@ def test_nvidia_fs_is_unloaded_before_its_package_changes_and_named_with_its_use
     moved = ["unload nvidia_fs loaded", "upgrade nvidia-fs-dkms 1 2", "hold nvidia-fs-dkms held"]
     assert changes(checked) == changes(done) == moved
     assert (after, modules, unloaded) == ("hi|nvidia-fs-dkms=2 ", "0", "nvidia_fs")
+
+
+NEW_NAME = r"""
+say pins; say pins --check
+mkdir -p /usr/lib/gdsdeploy
+cp "$program" /usr/lib/gdsdeploy/
+{ deb nvidia-driver-999 1; deb unrelated 1; } >>Packages
+apt-get -qq update; echo "updated $?"
+for name in nvidia-driver-999 unrelated; do apt-cache policy $name | sed -n 's/ *Candidate: //p'; done
+apt-get -qq --simulate install nvidia-driver-999 >/dev/null 2>&1 || echo refused
+say pins --check
+rm /usr/lib/gdsdeploy/*
+apt-get -qq update; echo "updated $?"
+"""
+
+
+def test_a_name_that_a_repository_has_later_is_refused_after_the_update_that_brings_it(program: Path) -> None:
+    done, checked, *lines, again, without = run(program, NEW_NAME)
+    assert [line.split()[1] for line in changes(done)] == [
+        "/etc/apt/preferences.d/00-gdsdeploy.pref",
+        "/etc/apt/apt.conf.d/99gdsdeploy",
+    ]
+    assert changes(checked) == changes(again) == []
+    assert lines == ["updated 0", "(none)", "1", "refused"]
+    assert without == "updated 0", "a host without the program reads its lists all the same"

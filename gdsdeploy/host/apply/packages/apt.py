@@ -17,7 +17,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import aptsources
 from . import state as database
-from .aptpreferences import HEAD, names_to_deny, preferences, recorded_names
+from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import (
     REFRESH_SECONDS,
     TRANSACTION_SECONDS,
@@ -30,7 +30,6 @@ from .managers import (
 )
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
-PREFERENCES = "/etc/apt/preferences.d/00-gdsdeploy.pref"
 _FOLDER = "/etc/apt/sources.list.d"
 #: A source of packages on their way back.
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
@@ -75,7 +74,7 @@ class Apt(Manager):
     lists = True
     sources = (SOURCES,)
     keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
-    configured = (SOURCES, PREFERENCES)
+    configured = (SOURCES, PREFERENCES, HOOK.path)
     kernel_hooks = ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard")
     kernel_event = """\
 case $0 in
@@ -129,15 +128,17 @@ release=$1
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
         text_before = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
-        names = recorded_names(text_before, desired)
-        certain = preferences(desired.pins, names, [])
-        text = preferences(desired.pins, names, repositories)
+        packages = [pin.package for pin in desired.pins]
+        names = recorded_names(text_before, desired.deny, packages)
+        certain = preferences(desired.pins, desired.deny, names, [])
+        text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired, host.query(["apt-cache", "pkgnames"]).split())
-            text = preferences(desired.pins, names, repositories)
+            names = names_to_deny(desired.deny, packages, host.query(["apt-cache", "pkgnames"]).split())
+            text = preferences(desired.pins, desired.deny, names, repositories)
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
+            "hook": host.entry(HOOK.path),
             "text": text_before,
             "certain": certain,
             "closed": closed,
@@ -147,15 +148,24 @@ release=$1
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The file of preferences; its last part names repositories by what their lists say."""
         changes = files.compare(observed["file"], observed["entry"])
+        hook = files.compare(HOOK, observed["hook"])
         kinds = [change.kind for change in pending if change.resource == "repositories"]
         if observed["closed"] and kinds:
             starts = observed["text"].startswith(observed["certain"])
             if starts and (changes or set(kinds) != {"refresh"}):
                 raise CannotTellError("the repositories' own names are known after their package lists are read")
-        return changes
+        return [*changes, *hook]
 
     def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
-        host.write(self.observe_pins(host, desired)["file"])
+        host.write(HOOK if change.subject == HOOK.path else self.observe_pins(host, desired)["file"])
+
+    def refresh_pins(self, host: ManagedHost) -> bool:
+        """Pin names that the repositories have had since the file was written; whether there were any."""
+        before = host.text(PREFERENCES)
+        text = refresh(before, host.query(["apt-cache", "pkgnames"]).split() if before else ())
+        if text != before:
+            host.write_unrecorded(File.of(PREFERENCES, text))
+        return text != before
 
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         if not desired.pins:
@@ -172,7 +182,7 @@ release=$1
             raise ApplyError(words, hint, "verify")
 
     def unpin(self, host: ManagedHost) -> List[Change]:
-        return restore(host, [PREFERENCES])
+        return restore(host, [PREFERENCES, HOOK.path])
 
     # Packages
 

@@ -96,7 +96,7 @@ def test_what_the_resolver_adds_and_removes_is_a_change_too(apt: AptHost) -> Non
         "upgrade libc6 2.40>2.41 dependency",
         "hold libcuda1 held not-held",
     ]
-    with pytest.raises(ApplyError, match="doesn't replace: libold 1$"):
+    with pytest.raises(ApplyError, match="doesn't replace: libold 1"):
         apt.apply(packages(wanted="libcuda1=550-2"))
     assert apt.changed == []
     apt.write("/var/lib/gdsdeploy/installed", "libold\n")
