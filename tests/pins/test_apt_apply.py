@@ -88,6 +88,20 @@ DOCUMENTS = {
             }
         ],
     },
+    "plan": {
+        "version": 1,
+        "resources": [
+            {
+                "resource": "pins",
+                "desired": {
+                    "manager": "apt",
+                    "pins": resource(2, "stack-driver", "stack-library2"),
+                    "deny": ["stack-decode*"],
+                },
+            },
+            *packages(wanted=resource(2, "stack-driver", "stack-library2"))["resources"],
+        ],
+    },
     "fs1": packages(wanted=resource(1, "nvidia-fs-dkms")),
     "fs2": packages(wanted=resource(2, "nvidia-fs-dkms")),
     "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
@@ -241,6 +255,7 @@ def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
 
 REMOVALS = r"""
 apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+say plan --check
 # As the pins have it: no other version of a package that isn't in the lock.
 printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
 say driver2 --check; say driver2; state
@@ -258,8 +273,11 @@ END
 
 def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driver(program: Path) -> None:
     """The administrator installed everything; of the two that would leave, the locked library replaces one."""
-    checked, refused, same, done, after, removed, note = run(program, REMOVALS)
+    planned, checked, refused, same, done, after, removed, note = run(program, REMOVALS)
     (result,) = json.loads(checked)["resources"]
+    predicted = json.loads(planned)["resources"][-1]
+    assert predicted["refusals"] == result["refusals"], "a plan knows the pins that it would write"
+    assert predicted["changes"] == result["changes"]
     (refusal,) = result["refusals"]
     assert refusal["id"] == "removals"
     assert refusal["message"].endswith("that the lock doesn't replace: stack-decode 1")
@@ -356,3 +374,19 @@ def test_a_name_that_a_repository_has_later_is_refused_after_the_update_that_bri
     assert changes(checked) == changes(again) == []
     assert lines == ["updated 0", "(none)", "1", "refused"]
     assert without == "updated 0", "a host without the program reads its lists all the same"
+
+
+HALF = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+apt-get -qq install stack-broken >/dev/null 2>&1 || :
+printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
+touch /srv/mended
+say driver2; state
+"""
+
+
+def test_what_was_half_configured_is_finished_and_hides_no_removal(program: Path) -> None:
+    """apt simulates nothing before; the package whose cause is gone is configured all the same."""
+    refused, state = run(program, HALF)
+    assert json.loads(refused)["error"]["message"].endswith("doesn't replace: stack-decode 1")
+    assert {"ii|stack-broken=1", "ii|stack-decode=1", "ii|stack-driver=1"} <= set(state.split())

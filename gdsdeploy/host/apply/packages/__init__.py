@@ -27,8 +27,10 @@ from .managers import (
 
 #: Kernels keep their holds when the lock moves: one of them runs.
 _KERNELS = "linux-"
-#: Resources of the same document that decide what the package manager would offer.
-_OFFERING = ("repositories", "pins")
+#: The resource of the same document that decides what the package manager would offer.
+_OFFERING = "repositories"
+#: The one whose preferences a check predicts.
+_PINNING = "pins"
 
 Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[List[Change]]]
 
@@ -121,9 +123,7 @@ class Packages(Resource[Desired]):
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         plan = _plan(manager(desired.manager), desired, observed.installed, observed.ours)
         try:
-            moves = observed.simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
-            expected = {*plan.going, *plan.obsolete, *observed.recorded}
-            return removals.refusals(moves or [], expected, observed.replaced)
+            return _removals_refused(plan, observed.simulate, observed.recorded, observed.replaced)
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
@@ -135,8 +135,13 @@ class Packages(Resource[Desired]):
         installed = _predict_installed(observed.installed, earlier)
         plan = _plan(chosen, desired, installed, observed.ours)
         moved = _lock_changes(chosen, plan, installed)
-        if plan.missing and not any(change.resource in _OFFERING for change in pending):
-            moved = _simulated_changes(plan, moved, earlier, observed) or moved
+        others = {change.resource for change in pending}
+        if plan.missing and _OFFERING not in others:
+            try:
+                moved = _simulated_changes(plan, moved, earlier, observed) or moved
+            except CannotTellError:
+                if _PINNING not in others:
+                    raise
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         present = {**observed.unfinished, **installed}
         return [
@@ -164,8 +169,14 @@ class Packages(Resource[Desired]):
             self._hold(host, chosen, desired, plan)
 
     def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan) -> None:
-        chosen.finish(host)
         recorded = read_names(host, INSTALLED)
+        if chosen.unfinished(host):
+            chosen.finish(host)
+            # Before, nothing could be simulated.
+            refused = _removals_refused(plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host))
+            if refused:
+                raise ApplyError(refused[0].message, refused[0].hint, "refused")
+        chosen.finish(host)
         present = chosen.present(host, configured=False)
         new = [package.package for package in plan.missing if package.package not in present]
         # The record comes first, so that every package that gdsdeploy installs has one.
@@ -223,6 +234,14 @@ class Packages(Resource[Desired]):
             removals.remind(host, chosen.installed(host))
             write_names(host, INSTALLED, stays)
         return changes
+
+
+def _removals_refused(
+    plan: _Plan, simulate: Simulate, recorded: Sequence[str], replaced: Callable[[Sequence[Change]], Collection[str]]
+) -> List[Refusal]:
+    """The refusal of a plan that removes what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
+    moves = simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
+    return removals.refusals(moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
 
 
 def staying(host: ManagedHost) -> List[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...model import version_rules
@@ -34,6 +35,8 @@ _FOLDER = "/etc/apt/sources.list.d"
 #: A source of packages on their way back.
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
 _STATUS = "/var/lib/dpkg/status"
+#: An administrator's preferences outside of preferences.d.
+_MAIN = "/etc/apt/preferences"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
 #: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
 _ENV = {
@@ -57,7 +60,6 @@ _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
 _REPLACES = re.compile(r"^(?:Replaces|Provides): (.*)$", re.MULTILINE)
 #: The names in a field of relations.
 _RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
-#: Packages that carry keyrings.
 _KEYRING_PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
@@ -135,6 +137,8 @@ release=$1
         if text != text_before:
             names = names_to_deny(desired.deny, packages, host.query(["apt-cache", "pkgnames"]).split())
             text = preferences(desired.pins, desired.deny, names, repositories)
+        if host.check and text != text_before:
+            host.preferences = text
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
@@ -197,7 +201,9 @@ release=$1
             return None
         words = _transaction(install, remove)
         try:
-            return self._moves(str(host.once(("simulate", *words, *loose), lambda: _simulate(host, words, loose))))
+            return self._moves(
+                str(host.once(("simulate", host.preferences, *words, *loose), lambda: _simulate(host, words, loose)))
+            )
         except CannotTellError:
             if host.check:
                 raise
@@ -375,16 +381,27 @@ def _is_lost(state: str) -> bool:
 
 
 def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
-    """What apt says it would do, given that the holds of ``loose`` are gone."""
+    """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted."""
     argv = ["apt-get", "--assume-yes", *_LOOK]
-    if not loose:
+    with contextlib.ExitStack() as stack:
+        if host.preferences:
+            # apt reads this file before those of preferences.d, as it will read ours.
+            text = f"{host.preferences}\n{host.text(_MAIN)}"
+            argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
+        if loose:
+            status = stack.enter_context(_temporary("status", _without_holds(host.text(_STATUS), loose)))
+            # The cache would be that of another status.
+            argv += [f"--option=Dir::State::status={status}", "--option=Dir::Cache::pkgcache="]
         return host.query([*argv, *words], env=_ENV)
-    with tempfile.NamedTemporaryFile("w", prefix="gdsdeploy-status-", encoding="utf-8") as status:
-        status.write(_without_holds(host.text(_STATUS), loose))
-        status.flush()
-        # The cache would be that of another status.
-        options = [f"--option=Dir::State::status={status.name}", "--option=Dir::Cache::pkgcache="]
-        return host.query([*argv, *options, *words], env=_ENV)
+
+
+@contextlib.contextmanager
+def _temporary(name: str, text: str) -> Iterator[str]:
+    """The path of a file with this text."""
+    with tempfile.NamedTemporaryFile("w", prefix=f"gdsdeploy-{name}-", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def _without_holds(status: str, names: Sequence[str]) -> str:
