@@ -124,7 +124,7 @@ TABLE: Final = (
     Use(
         "gds_modules",
         "loaded",
-        {"kernel_release": "gds_modules_kernel_release", "modules": "gds_modules_loaded", "units": "gds_modules_units"},
+        {"modules": "gds_modules_loaded"} | _options_of("gds_modules", "kernel_release", "units", "services"),
         when=_boots,
     ),
     Use("gds_reboot", "reboot", _options_of("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),

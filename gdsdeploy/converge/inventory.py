@@ -16,6 +16,7 @@ from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge import p2pdma
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
+from gdsdeploy.host.checks.userland import services_of
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE, FOLDERS
 from gdsdeploy.lock import repo_settings
@@ -286,6 +287,7 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
         "gds_modules_names": load_order(profile, target),
         "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
         "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
+        "gds_modules_services": services_of(package.package for package in target.packages),
     }
 
 

@@ -85,7 +85,7 @@ class ApplyError(HostError):
 
     Kinds: ``failed`` (a program ended with an error), ``io``, ``no-space``, ``package-manager-locked``,
     ``half-installed``, ``refused`` (a preflight condition), ``verify`` (the result isn't what was asked for),
-    ``modules`` (a build or an audit).
+    ``modules`` (a build or an audit), ``in-use`` (a module that has to be unloaded).
     """
 
     exit_code = FAILED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_loaded
-short_description: Load modules into the running kernel
+short_description: Load modules into the running kernel, and start the driver's services
 description:
-  - Does nothing unless the locked kernel runs.
+  - Loads and starts nothing unless the locked kernel runs.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.kernel
@@ -20,6 +20,11 @@ options:
     description: Module name to the systemd unit that loads it instead of modprobe.
     type: dict
     default: {}
+  services:
+    description: Units of the driver's packages to enable and, once the driver is loaded, to start.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -28,6 +33,7 @@ EXAMPLES = r"""
     kernel_release: 6.12.94+deb13-amd64
     modules: [nvidia, nvidia-fs, nvidia-peermem]
     units: {nvidia-peermem: gds-peermem.service}
+    services: [nvidia-persistenced.service]
 """
 
 RETURN = r"""

@@ -20,12 +20,13 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
+from gdsdeploy.host.apply import gpu
 from gdsdeploy.host.archive import keep
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.kmod.vouch import sha256
-from gdsdeploy.host.rollout import gpu, reload, stack
+from gdsdeploy.host.rollout import reload, stack
 
 IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"
 NAMES = ("dm_mirror", "dm_region_hash", "dm_log", "uinput")

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.apply.packages import apt
+from gdsdeploy.host.apply.packages import aptpreferences
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.host.apply.pins import Desired
 from gdsdeploy.lock import lockfile
@@ -31,6 +31,6 @@ def host_variables() -> dict[str, Any]:
 def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tuple[str, str], ...] = ()) -> str:
     """The preferences that a host gets."""
     desired = Desired("apt", pins=[Pin(**pin) for pin in variables["gds_repo_pins"]], deny=variables["gds_repo_deny"])
-    return apt.preferences(
-        desired.pins, apt.names_to_deny(desired, machine.run("apt-cache", "pkgnames").split()), closed
-    )
+    packages = [pin.package for pin in desired.pins]
+    names = aptpreferences.names_to_deny(desired.deny, packages, machine.run("apt-cache", "pkgnames").split())
+    return aptpreferences.preferences(desired.pins, desired.deny, names, closed)

@@ -24,11 +24,12 @@ mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /et
 mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt
 printf 'APT::Sandbox::User "root";\n' >/etc/apt/apt.conf.d/90test
 cd /srv/stack
-deb() { # name, version, line of control, postinst
+deb() { # name, version, line of control, postinst, prerm
     rm -rf build && mkdir -p build/DEBIAN
     printf 'Package: %s\nVersion: %s\nArchitecture: all\n%s\n' "$1" "$2" "${3:-Section: misc}" >build/DEBIAN/control
     printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
     [ -z "${4:-}" ] || { printf '#!/bin/sh\n%s\n' "$4" >build/DEBIAN/postinst; chmod 755 build/DEBIAN/postinst; }
+    [ -z "${5:-}" ] || { printf '#!/bin/sh\n%s\n' "$5" >build/DEBIAN/prerm; chmod 755 build/DEBIAN/prerm; }
     dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
     dpkg-deb --field "$1_$2.deb"
     printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
@@ -40,6 +41,8 @@ deb() { # name, version, line of control, postinst
         deb stack-source "$version" "Depends: stack-driver (= $version)"
         deb "stack-library$version" "$version" "Conflicts: stack-library
 Provides: stack-library"
+        deb stack-decode "$version" "Depends: stack-driver (= $version)"
+        deb nvidia-fs-dkms "$version" "Section: misc" "" "grep -q ^nvidia_fs /run/modules || exit 0; rmmod nvidia_fs"
     done
     deb stack-common 1
     deb stack-broken 1 "Section: misc" "test -e /srv/mended"
@@ -50,7 +53,7 @@ apt-get -qq update
 say() { name=$1; shift; python3 "$program" apply --json --desired "$documents/$name" "$@" || :; echo; }
 state() {
     dpkg-query -W -f '${db:Status-Abbrev}|${Package}=${Version}\n' | sed 's/ *|/|/' \
-        | grep '|\(stack\|linux-image-stack\)' | tr '\n' ' '; echo
+        | grep '|\(stack\|nvidia\|linux-image-stack\)' | tr '\n' ' '; echo
 }
 """
 
@@ -76,6 +79,32 @@ DOCUMENTS = {
         leaving=[*resource(1, "stack-source"), {"package": "stack-library2", "version": ""}],
         locked=["stack-driver", "stack-source", "stack-library1"],
     ),
+    "pins": {
+        "version": 1,
+        "resources": [
+            {
+                "resource": "pins",
+                "desired": {"manager": "apt", "pins": resource(1, "stack-driver"), "deny": ["nvidia-driver*"]},
+            }
+        ],
+    },
+    "plan": {
+        "version": 1,
+        "resources": [
+            {
+                "resource": "pins",
+                "desired": {
+                    "manager": "apt",
+                    "pins": resource(2, "stack-driver", "stack-library2"),
+                    "deny": ["stack-decode*"],
+                },
+            },
+            *packages(wanted=resource(2, "stack-driver", "stack-library2"))["resources"],
+        ],
+    },
+    "fs1": packages(wanted=resource(1, "nvidia-fs-dkms")),
+    "fs2": packages(wanted=resource(2, "nvidia-fs-dkms")),
+    "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
     "broken": packages(wanted=resource(1, "stack-broken")),
     "driver": packages(wanted=resource(1, "stack-driver")),
 }
@@ -222,3 +251,142 @@ def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
     (document,) = run(program, "export documents\n" + LOCKED)
     assert document.startswith("package-manager-locked python3 (process ")
     assert document.endswith("which holds /var/lib/dpkg/lock-frontend, is changing packages on this host")
+
+
+REMOVALS = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+say plan --check
+# As the pins have it: no other version of a package that isn't in the lock.
+printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
+say driver2 --check; say driver2; state
+apt-get -qq remove stack-decode >/dev/null
+say driver2; state; cat /var/lib/gdsdeploy/removed
+PYTHONPATH=$program python3 - <<'END'
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.host import ManagedHost
+host = ManagedHost()
+registry.resource("packages").revert(host)
+print(*host.notes)
+END
+"""
+
+
+def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driver(program: Path) -> None:
+    """The administrator installed everything; of the two that would leave, the locked library replaces one."""
+    planned, checked, refused, same, done, after, removed, note = run(program, REMOVALS)
+    (result,) = json.loads(checked)["resources"]
+    predicted = json.loads(planned)["resources"][-1]
+    assert predicted["refusals"] == result["refusals"], "a plan knows the pins that it would write"
+    assert predicted["changes"] == result["changes"]
+    (refusal,) = result["refusals"]
+    assert refusal["id"] == "removals"
+    assert refusal["message"].endswith("that the lock doesn't replace: stack-decode 1")
+    assert "apt-get remove stack-decode;" in refusal["hint"]
+    moved = {(change["kind"], change["subject"]) for change in result["changes"]}
+    assert {("remove", "stack-decode"), ("remove", "stack-library1")} <= moved
+    assert json.loads(refused)["error"] == {"kind": "refused", **{key: refusal[key] for key in ("message", "hint")}}
+    assert {"ii|stack-decode=1", "ii|stack-driver=1", "ii|stack-library1=1"} <= set(same.split())
+    assert "remove stack-library1 1" in changes(done)
+    assert {"hi|stack-driver=2", "hi|stack-library2=2"} <= set(after.split())
+    assert removed == "stack-library1=1"
+    assert note == "these packages left for the lock; to have them again, install: stack-library1=1"
+
+
+IN_USE = r"""
+mkdir /run/dev
+mount -t tmpfs tmpfs /run/dev
+for name in null zero random urandom; do touch /run/dev/$name; mount --bind /dev/$name /run/dev/$name; done
+ln -s /proc/self/fd /run/dev/fd
+touch /run/dev/nvidia-fs0 /run/modules
+mount --rbind /run/dev /dev
+module() { echo "nvidia_fs 262144 $1 - Live 0x0000000000000000 (OE)" >/run/modules; }
+cat >/usr/local/sbin/rmmod <<'END'
+#!/bin/sh
+grep -q "^$1 [0-9]* 0 " /run/modules || { echo "rmmod: ERROR: Module $1 is in use" >&2; exit 1; }
+: >/run/modules
+END
+chmod 755 /usr/local/sbin/rmmod
+# The kernel's table of modules is imitated; all else is as it is.
+cat >/run/program.py <<'END'
+import sys
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host.apply import gpu
+read = gpu.read_text
+gpu.read_text = lambda root, path: read(root, path.replace("/proc/modules", "/run/modules"))
+sys.exit(program.main(sys.argv[1:]))
+END
+say() {
+    name=$1; shift
+    PYTHONPATH=$program python3 /run/program.py apply --json --desired "$documents/$name" "$@" || :; echo
+}
+say fs1 >/dev/null
+module 1
+sleep 100 </dev/nvidia-fs0 &
+apt-get -qq install --allow-change-held-packages nvidia-fs-dkms=2 >/dev/null 2>&1 || echo dpkg aborts
+state
+say fs2; state
+kill $!
+module 3
+say fs2; state
+module 0
+say fs2 --check; say fs2; state; wc -c </run/modules; cat /run/gdsdeploy/unloaded
+"""
+
+
+def test_nvidia_fs_is_unloaded_before_its_package_changes_and_named_with_its_users_if_that_fails(program: Path) -> None:
+    """The package's prerm runs rmmod, as NVIDIA's does."""
+    aborts, before, busy, same, unknown, still, checked, done, after, modules, unloaded = run(program, IN_USE)
+    assert aborts == "dpkg aborts", "the imitated prerm has to fail while the module is in use"
+    assert before == same == still == "ii|nvidia-fs-dkms=1 ", "apt itself drops the hold"
+    error = json.loads(busy)["error"]
+    assert error["kind"] == "in-use"
+    assert error["message"].startswith("nvidia_fs can't be unloaded: sleep (process ")
+    assert error["message"].endswith(") has /dev/nvidia-fs0 open")
+    assert "Drain this host" in error["hint"]
+    assert json.loads(unknown)["error"]["message"].endswith(
+        "nvidia_fs has 3 references that belong to no visible process"
+    )
+    moved = ["unload nvidia_fs loaded", "upgrade nvidia-fs-dkms 1 2", "hold nvidia-fs-dkms held"]
+    assert changes(checked) == changes(done) == moved
+    assert (after, modules, unloaded) == ("hi|nvidia-fs-dkms=2 ", "0", "nvidia_fs")
+
+
+NEW_NAME = r"""
+say pins; say pins --check
+mkdir -p /usr/lib/gdsdeploy
+cp "$program" /usr/lib/gdsdeploy/
+{ deb nvidia-driver-999 1; deb unrelated 1; } >>Packages
+apt-get -qq update; echo "updated $?"
+for name in nvidia-driver-999 unrelated; do apt-cache policy $name | sed -n 's/ *Candidate: //p'; done
+apt-get -qq --simulate install nvidia-driver-999 >/dev/null 2>&1 || echo refused
+say pins --check
+rm /usr/lib/gdsdeploy/*
+apt-get -qq update; echo "updated $?"
+"""
+
+
+def test_a_name_that_a_repository_has_later_is_refused_after_the_update_that_brings_it(program: Path) -> None:
+    done, checked, *lines, again, without = run(program, NEW_NAME)
+    assert [line.split()[1] for line in changes(done)] == [
+        "/etc/apt/preferences.d/00-gdsdeploy.pref",
+        "/etc/apt/apt.conf.d/99gdsdeploy",
+    ]
+    assert changes(checked) == changes(again) == []
+    assert lines == ["updated 0", "(none)", "1", "refused"]
+    assert without == "updated 0", "a host without the program reads its lists all the same"
+
+
+HALF = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+apt-get -qq install stack-broken >/dev/null 2>&1 || :
+printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
+touch /srv/mended
+say driver2; state
+"""
+
+
+def test_what_was_half_configured_is_finished_and_hides_no_removal(program: Path) -> None:
+    """apt simulates nothing before; the package whose cause is gone is configured all the same."""
+    refused, state = run(program, HALF)
+    assert json.loads(refused)["error"]["message"].endswith("doesn't replace: stack-decode 1")
+    assert {"ii|stack-broken=1", "ii|stack-decode=1", "ii|stack-driver=1"} <= set(state.split())

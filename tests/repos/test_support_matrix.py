@@ -29,6 +29,7 @@ from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from tests.repos import cuda, rpmstack
 from tests.repos.archive import Key, serve
+from tests.repos.dkmspackages import upstream
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
 from tests.repos.stack import SURROUNDINGS, Stanza, gds, kernel, open_driver, package, proprietary_driver, text
 
@@ -94,9 +95,10 @@ def ubuntu(os: str, arch: str) -> Universe:
     return apt_universe({"cuda": ("nvidia", CUDA), "ubuntu": ("ubuntu", archive)}, arch)
 
 
-def tree(part: Part, packages: Sequence[Package]) -> SourceTree:  # noqa: ARG001 - the shape of lock.sources.Sources
+def tree(part: Part, packages: Sequence[Package]) -> SourceTree:
     """Source trees are the subject of other tests."""
-    return SourceTree("/usr/src/tree-1", "tree", "1")
+    version = upstream(next(package.version for package in packages if package.part == part))
+    return SourceTree(f"/usr/src/tree-{version}", "tree", version)
 
 
 def locked(universe: Universe, os: str, arch: str = "x86_64", **profile: Any) -> Target:

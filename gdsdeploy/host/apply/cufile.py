@@ -5,15 +5,15 @@ from __future__ import annotations
 import glob
 import json
 from dataclasses import dataclass, field
-from typing import Any, List
+from typing import Any, ClassVar, List, Sequence
 
 from ..model import expectation
 from ..model.schema import LINES
-from . import written
+from . import alternatives, written
 from .file_resource import FileResource, restore
 from .files import FOLDER, File
 from .host import ManagedHost
-from .model import Change, Refusal
+from .model import INSTALLS, Change, Refusal, Words
 
 TMPFILES = "/etc/tmpfiles.d/gdsdeploy.conf"
 #: The folder that is made here; it is the one unless the fleet file names another.
@@ -36,25 +36,50 @@ class Desired:
 class Cufile(FileResource[Desired]):
     """The log folder, what keeps it over reboots, and cufile.json.
 
-    Where cufile.json is a link of the alternatives system, a file replaces the link, and :meth:`revert` brings it back.
+    Where NVIDIA's packages make ``/etc/cufile.json`` a link of the alternatives system, the text is in
+    :data:`alternatives.OWN`, and the link leads there.
     """
 
     name = "cufile"
     desired_type = Desired
     removal_rank = 100
+    reverts = (alternatives.OWN,)
+    kinds: ClassVar[Words] = {"choose": "choose what {} leads to, with update-alternatives"}
+    reasons: ClassVar[Words] = {"alternative": "it leads elsewhere"}
+
+    def __init__(self) -> None:
+        self._by_link = False
 
     def desired_files(self, desired: Desired) -> List[File]:
         """Every user's processes write log files, so the folder is open to all."""
         return [
             File.of(TMPFILES, _TMPFILES_TEXT),
             File(LOG_DIR, FOLDER, mode=0o1777),
-            File.of(desired.path, desired.content),
+            File.of(alternatives.OWN if self._by_link else desired.path, desired.content),
         ]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        group = alternatives.observe(host) if desired.path == alternatives.LINK else None
+        self._by_link = group is not None
         observed = super().observe(host, desired)
         observed["log_dir"] = host.entry(desired.log_dir)
+        observed["alternatives"] = group
+        observed["tool"] = desired.path == alternatives.LINK and alternatives.is_there(host)
+        observed[alternatives.OWN] = host.entry(alternatives.OWN)
         return observed
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """A libcufile that is to come makes the link, if the host has the tool for it."""
+        coming = any(change.kind in INSTALLS and alternatives.PACKAGE.fullmatch(change.subject) for change in pending)
+        self._by_link = observed["alternatives"] is not None or (observed["tool"] and coming)
+        choice = alternatives.choose_change(observed["alternatives"]) if self._by_link else []
+        return [*super().changes(desired, observed, pending), *choice]
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        if change.kind == "choose":
+            alternatives.choose(host)
+        else:
+            super().apply(host, desired, change)
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Another log folder has to exist; it isn't made here."""
@@ -72,8 +97,13 @@ class Cufile(FileResource[Desired]):
         return refusals
 
     def revert(self, host: ManagedHost) -> List[Change]:
-        """Restore the files; without a record cufile.json is removed only if gdsdeploy rendered it."""
-        return restore(host, (TMPFILES, LOG_DIR, glob.escape(_path(host))))
+        """Leave the alternatives, then restore the files; an unrecorded cufile.json goes only if gdsdeploy wrote it."""
+        left = alternatives.leave_changes(host)
+        if left and not host.check:
+            alternatives.leave(host)
+        paths = (TMPFILES, LOG_DIR, *self.reverts, glob.escape(_path(host)))
+        subjects = {change.subject for change in left}
+        return left + [change for change in restore(host, paths) if change.subject not in subjects]
 
 
 def _path(host: ManagedHost) -> str:

@@ -34,6 +34,8 @@ class ManagedHost:
         self.run_id = run_id
         self.root = root
         self.record = Record(root)
+        #: a check's prediction of apt's preferences, for the simulations of later resources; empty: as they are
+        self.preferences = ""
         #: notes for a person
         self.notes: List[str] = []
         self.say = say

@@ -1,4 +1,4 @@
-"""The modules of the stack are loaded, once the locked kernel runs."""
+"""The modules of the stack are loaded, once the locked kernel runs, and the driver's services run."""
 
 from __future__ import annotations
 
@@ -6,40 +6,78 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
+from ..boot import needed
+from . import services
 from .host import ManagedHost
-from .model import RELOAD, Change, Resource, Words
+from .model import RELOAD, Change, Refusal, Resource, Words
 
 #: Seconds for modprobe, which may have to start the GPUs.
 _SECONDS = 600.0
+_DRIVER = "nvidia"
 
 
 @dataclass(frozen=True)
 class Desired:
-    """``modules``: loaded in this order.  ``units``: module → the unit that loads it in modprobe's place."""
+    """``modules``: loaded in this order.  ``units``: module → the unit that loads it in modprobe's place.
+
+    ``services``: units of the driver's packages, enabled and started.
+    """
 
     kernel_release: str
     modules: List[str] = field(default_factory=list)
     units: Dict[str, str] = field(default_factory=dict)
+    services: List[str] = field(default_factory=list)
 
 
 class Loaded(Resource[Desired]):
-    """Loads what isn't loaded; on another kernel than the locked one nothing, where ``reboot`` has to come first."""
+    """Loads what isn't loaded, and enables and starts the driver's services.
+
+    It loads nothing on another kernel than the locked one, and nothing beside a module that isn't the installed one:
+    nvidia-fs of one driver on another driver is a kernel BUG.  There ``reboot`` has to come first, and starts services.
+    """
 
     name = "loaded"
     desired_type = Desired
-    kinds: ClassVar[Words] = {"load": "load {}", "unload": "unload {}"}
-    reasons: ClassVar[Words] = {"not-loaded": "not loaded"}
+    kinds: ClassVar[Words] = {"load": "load {}", "unload": "unload {}", "enable": "enable {}", "start": "start {}"}
+    reasons: ClassVar[Words] = {"not-loaded": "not loaded", "not-enabled": "not enabled", "not-active": "not running"}
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
-        return {"running": os.uname().release, "loaded": loaded}
+        present = [name for name in desired.modules if loaded[name]]
+        causes = needed.pending(os.uname().release, present).causes
+        stale = [cause.subject for cause in causes if cause.id == needed.MODULE]
+        # A unit that is missing or masked is for the check driver.services to judge.
+        texts = {unit: services.vendor_text(host, unit) for unit in desired.services}
+        units = {unit: text for unit, text in texts.items() if text}
+        return {
+            "running": os.uname().release,
+            "loaded": loaded,
+            "stale": stale,
+            "links": {u: services.missing_links(u, text, services.observe(host, u)) for u, text in units.items()},
+            "inactive": [u for u in units if services.is_booted(host) and not services.is_active(host, u)],
+        }
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        return services.names_refused(desired.services)
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        if observed["running"] != desired.kernel_release:
-            return []
+        enabled = [unit for unit, links in observed["links"].items() if links]
+        changes = [Change("enable", unit, "", "enabled", "not-enabled") for unit in enabled]
+        if observed["running"] != desired.kernel_release or observed["stale"]:
+            return changes
         missing = [name for name in desired.modules if not observed["loaded"][name]]
-        return [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
+        changes += [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
+        if _DRIVER in desired.modules:
+            changes += [Change("start", unit, "", "active", "not-active") for unit in observed["inactive"]]
+        return changes
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
-        unit = desired.units.get(change.subject, "")
-        host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)
+        if change.kind == "enable":
+            text = services.vendor_text(host, change.subject)
+            links = services.missing_links(change.subject, text, services.observe(host, change.subject))
+            services.enable_vendor(host, change.subject, links)
+        elif change.kind == "start":
+            services.start(host, change.subject)
+        else:
+            unit = desired.units.get(change.subject, "")
+            host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)

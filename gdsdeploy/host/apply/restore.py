@@ -18,7 +18,7 @@ from ..archive import keep, pack
 from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
-from . import files, written
+from . import files, unload, written
 from .errors import with_kind, writing
 from .files import File
 from .host import ManagedHost
@@ -117,6 +117,7 @@ class Restore(Resource[Desired]):
         elif change.kind == "remove" and desired.step == "remove":
             names = _removable_packages(host, desired)
             if names:
+                unload.before(host, names)
                 manager(desired.manager).purge(host, names, with_held=True)
         elif change.kind == "delete":
             host.remove_tree(change.subject)
@@ -128,6 +129,7 @@ class Restore(Resource[Desired]):
         if desired.step != "offer":
             return
         chosen = manager(desired.manager)
+        unload.before(host, [name for name in chosen.unfinished(host) if name in desired.unwanted])
         chosen.repair(host, desired.unwanted)
         if any(change.kind == "refresh" for change in changes):
             chosen.refresh_offer(host)

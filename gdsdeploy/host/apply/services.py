@@ -13,11 +13,13 @@ from typing import List, Sequence
 
 from ..rootdir import list_folder
 from .file_resource import restore, take_back
+from .files import FILE
 from .host import ManagedHost
 from .model import NONE, Change, Refusal
 from .record import beside
 
 FOLDER = "/etc/systemd/system"
+_VENDOR = "/usr/lib/systemd/system"
 #: There while systemd runs, see sd_booted(3).
 _BOOTED = "/run/systemd/system"
 #: gds-peermem.service may take 300 s to start; stopping it is one rmmod.
@@ -106,6 +108,38 @@ def dismiss_changes(unit: str, present: Unit, disruption: str = NONE) -> List[Ch
 def enable(host: ManagedHost, unit: str) -> None:
     """Enable a unit as its file says now: links that it no longer asks for go.  Raises ApplyError."""
     _systemctl(host, "reenable", unit)
+
+
+def vendor_text(host: ManagedHost, unit: str) -> str:
+    """The text of a unit that a package brought; empty where it is missing or masked.  Raises CannotTellError."""
+    own = host.entry(path(unit))
+    if own is not None:
+        # A link to /dev/null is an administrator's mask.
+        return host.text(path(unit)) if own.kind == FILE else ""
+    return host.text(f"{_VENDOR}/{unit}")
+
+
+def missing_links(unit: str, text: str, present: Unit) -> List[str]:
+    """The links that enabling a package's unit would make; a unit without [Install] has none."""
+    return [link for link in links(unit, text) if link not in present.links]
+
+
+def enable_vendor(host: ManagedHost, unit: str, missing: Sequence[str]) -> None:
+    """Enable a package's unit; ``missing`` links are recorded, and a removal deletes them.  Raises ApplyError."""
+    for link in missing:
+        host.preserve(link)
+    _systemctl(host, "enable", unit)
+
+
+def is_active(host: ManagedHost, unit: str) -> bool:
+    """Whether a unit runs; raises CannotTellError."""
+    # 3: it doesn't run; 4: systemd doesn't know it.
+    return host.query(["systemctl", "is-active", unit], statuses=(0, 3, 4)).strip() == "active"
+
+
+def start(host: ManagedHost, unit: str) -> None:
+    """Start a unit; raises ApplyError."""
+    _systemctl(host, "start", unit)
 
 
 def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:

@@ -23,6 +23,7 @@ FILES = (
     "/etc/kernel/postrm.d/zzz-gdsdeploy-guard",
     "/etc/kernel/install.d/99-gdsdeploy-guard.install",
     "/etc/apt/preferences.d/00-gdsdeploy.pref",
+    "/etc/apt/apt.conf.d/99gdsdeploy",
     "/etc/apt/sources.list.d/gdsdeploy.sources",
     "/etc/yum.repos.d/gdsdeploy.repo",
     "/etc/modprobe.d/gdsdeploy.conf",

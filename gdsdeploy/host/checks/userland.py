@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Dict, Iterator, Mapping, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
@@ -20,6 +20,12 @@ SERVICES = (
     (re.compile(r"nvidia-imex(-\d+)?"), "nvidia-imex.service"),
 )
 FABRIC = "nvidia-fabricmanager.service"
+
+
+def services_of(packages: Iterable[str]) -> List[str]:
+    """The services that packages with these names bring."""
+    names = list(packages)
+    return [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, names))]
 
 
 @check(
@@ -72,7 +78,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
     if not require(facts.pci.gpus):
         return not_applicable("not needed: this host has no GPU")
-    services = [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, expectation.packages))]
+    services = services_of(expectation.packages)
     switches = [
         function.address
         for function in require(facts.pci.functions)

@@ -18,13 +18,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List
 
 from .. import process
+from ..apply import gpu, unload
+from ..apply.host import ManagedHost
 from ..archive import keep, pack
 from ..boot import needed as pending
 from ..boot.present import boot_id
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..kmod.module import read_module
-from . import gpu, stack
+from . import stack
 from .reboot import FOLDER, IDENT
 from .stack import NVIDIA, Stack
 
@@ -67,10 +69,12 @@ def plan(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Pla
     if present != expected:
         raise RolloutError("boot", f"this is boot {present}, not {expected}", "ask for the status again")
     begun = _unfinished()
+    # Provisioning unloads some before it exchanges packages; they come back with the others.
+    unloaded = set(unload.recorded(ManagedHost()))
     loaded = [module["name"] for module in gpu.modules("/", of.modules)]
     use = stack.use(of)
-    services = [unit for unit in of.services if unit in use.services or unit in begun.get("services", [])]
-    names = [name for name in of.modules if name in loaded or name in begun.get("modules", [])]
+    services = [unit for unit in of.services if unit in {*use.services, *begun.get("services", []), *unloaded}]
+    names = [name for name in of.modules if name in {*loaded, *begun.get("modules", []), *unloaded}]
     if stack.PEERMEM_UNIT in services:
         # The unit itself unloads and loads them.
         names = [name for name in names if name not in _PEERMEM]

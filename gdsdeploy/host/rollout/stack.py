@@ -7,9 +7,9 @@ import re
 from typing import List, NamedTuple, Tuple
 
 from .. import process
+from ..apply import gpu
 from ..kmod.module import build_id_of
 from ..rootdir import list_folder, read_text
-from . import gpu
 
 PEERMEM_UNIT = "gds-peermem.service"
 _TIMEOUT = 180.0

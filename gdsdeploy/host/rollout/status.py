@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
-from ..apply import lock
+from ..apply import gpu, lock
 from ..apply.packages import state as packages
 from ..boot import once
 from ..boot.present import boot_id, booting, lock_digest, nvidia
 from ..io import space
-from . import gpu, reboot
+from . import reboot
 
 VERSION = 1
 

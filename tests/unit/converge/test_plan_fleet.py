@@ -150,6 +150,7 @@ def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
     values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
     assert desired.paths(desired.resources_of(values, desired.Files())) >= {
         "/etc/cufile.json",
+        "/etc/gdsdeploy/cufile.json",
         "/etc/gdsdeploy/expectation.json",
         "/etc/gdsdeploy/gate.json",
         "/etc/apt/preferences.d/00-gdsdeploy.pref",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ClassVar, Collection, Dict, List, Mapping, Optional, Sequence
 
-from ...errors import ApplyError
+from ...errors import ApplyError, CannotTellError
+from .. import unload
 from ..host import ManagedHost
-from ..model import INSTALLS, Change, Resource, Words
+from ..model import INSTALLS, Change, Refusal, Resource, Words
+from . import removals
 from .managers import (
     HOLDS,
     INSTALLED,
@@ -25,8 +27,10 @@ from .managers import (
 
 #: Kernels keep their holds when the lock moves: one of them runs.
 _KERNELS = "linux-"
-#: Resources of the same document that decide what the package manager would offer.
-_OFFERING = ("repositories", "pins")
+#: The resource of the same document that decides what the package manager would offer.
+_OFFERING = "repositories"
+#: The one whose preferences a check predicts.
+_PINNING = "pins"
 
 Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[List[Change]]]
 
@@ -52,12 +56,17 @@ class Observed:
     """``ours``: what gdsdeploy holds.  ``simulate``: asks the package manager what a transaction would change.
 
     ``unfinished``: what was interrupted, and what any transaction finishes first.
+    ``recorded``: what gdsdeploy installed.  ``replaced``: which removals packages make room for.
+    ``loaded``: modules that leave before their packages change.
     """
 
     installed: Mapping[str, Installed]
     ours: Sequence[str]
     simulate: Simulate
     unfinished: Mapping[str, Installed]
+    recorded: Sequence[str]
+    replaced: Callable[[Sequence[Change]], Collection[str]]
+    loaded: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -82,11 +91,13 @@ class Packages(Resource[Desired]):
         "remove": "remove {}",
         "hold": "hold {}",
         "unhold": "no longer hold {}",
+        "unload": "unload {}",
     }
     reasons: ClassVar[Words] = {
         "not-held": "not held",
         "not-locked": "held, and the lock no longer has it",
         "unfinished": "its installation was interrupted",
+        "in-place": "loaded, and its packages change",
     }
 
     def __init__(self) -> None:
@@ -98,7 +109,24 @@ class Packages(Resource[Desired]):
         chosen = manager(desired.manager)
         self._before = chosen.installed(host)
         ours = read_names(host, HOLDS) if chosen.holds else []
-        return Observed(self._before, ours, partial(chosen.simulate, host), _unfinished_packages(chosen, host))
+        return Observed(
+            self._before,
+            ours,
+            partial(chosen.simulate, host),
+            _unfinished_packages(chosen, host),
+            read_names(host, INSTALLED),
+            partial(chosen.replaced, host),
+            unload.loaded(host),
+        )
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
+        plan = _plan(manager(desired.manager), desired, observed.installed, observed.ours)
+        try:
+            return _removals_refused(plan, observed.simulate, observed.recorded, observed.replaced)
+        except CannotTellError:
+            # Repositories or pins come first; then this is asked again.
+            return []
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
@@ -107,12 +135,18 @@ class Packages(Resource[Desired]):
         installed = _predict_installed(observed.installed, earlier)
         plan = _plan(chosen, desired, installed, observed.ours)
         moved = _lock_changes(chosen, plan, installed)
-        if plan.missing and not any(change.resource in _OFFERING for change in pending):
-            moved = _simulated_changes(plan, moved, earlier, observed) or moved
+        others = {change.resource for change in pending}
+        if plan.missing and _OFFERING not in others:
+            try:
+                moved = _simulated_changes(plan, moved, earlier, observed) or moved
+            except CannotTellError:
+                if _PINNING not in others:
+                    raise
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         present = {**observed.unfinished, **installed}
         return [
             *unheld,
+            *unload.changes(observed.loaded, moved),
             *_completions(plan, observed, earlier),
             *moved,
             *(_hold_changes(desired, present) if chosen.holds else []),
@@ -122,6 +156,9 @@ class Packages(Resource[Desired]):
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
         plan = _plan(chosen, desired, self._before, read_names(host, HOLDS))
+        # A transaction that couldn't be simulated changes at least what the lock says.
+        names = [*(package.package for package in plan.missing), *plan.going]
+        unload.before(host, [*names, *(change.subject for change in changes if change.kind in (*INSTALLS, "remove"))])
         obsolete = [change.subject for change in changes if change.kind == "unhold"]
         if obsolete:
             chosen.unhold(host, obsolete)
@@ -132,8 +169,14 @@ class Packages(Resource[Desired]):
             self._hold(host, chosen, desired, plan)
 
     def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan) -> None:
-        chosen.finish(host)
         recorded = read_names(host, INSTALLED)
+        if chosen.unfinished(host):
+            chosen.finish(host)
+            # Before, nothing could be simulated.
+            refused = _removals_refused(plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host))
+            if refused:
+                raise ApplyError(refused[0].message, refused[0].hint, "refused")
+        chosen.finish(host)
         present = chosen.present(host, configured=False)
         new = [package.package for package in plan.missing if package.package not in present]
         # The record comes first, so that every package that gdsdeploy installs has one.
@@ -142,8 +185,10 @@ class Packages(Resource[Desired]):
             chosen.install(host, plan.missing, plan.going)
         except ApplyError:
             present = chosen.present(host, configured=False)
+            removals.record(host, self._before, present, recorded)
             write_names(host, INSTALLED, [*recorded, *(name for name in new if name in present)])
             raise
+        removals.record(host, self._before, chosen.present(host, configured=False), recorded)
         installed = chosen.installed(host)
         missing = [package for package in plan.missing if not _is_installed(chosen, installed, package)]
         if missing:
@@ -184,9 +229,19 @@ class Packages(Resource[Desired]):
                 chosen.unhold(host, free)
             write_names(host, HOLDS, [])
             if going:
+                unload.before(host, going)
                 chosen.purge(host, going)
+            removals.remind(host, chosen.installed(host))
             write_names(host, INSTALLED, stays)
         return changes
+
+
+def _removals_refused(
+    plan: _Plan, simulate: Simulate, recorded: Sequence[str], replaced: Callable[[Sequence[Change]], Collection[str]]
+) -> List[Refusal]:
+    """The refusal of a plan that removes what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
+    moves = simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
+    return removals.refusals(moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
 
 
 def staying(host: ManagedHost) -> List[str]:

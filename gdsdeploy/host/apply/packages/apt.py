@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 import os
 import re
 import tempfile
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...model import version_rules
@@ -18,6 +18,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import aptsources
 from . import state as database
+from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import (
     REFRESH_SECONDS,
     TRANSACTION_SECONDS,
@@ -30,14 +31,23 @@ from .managers import (
 )
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
-PREFERENCES = "/etc/apt/preferences.d/00-gdsdeploy.pref"
 _FOLDER = "/etc/apt/sources.list.d"
 #: A source of packages on their way back.
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
 _STATUS = "/var/lib/dpkg/status"
+#: An administrator's preferences outside of preferences.d.
+_MAIN = "/etc/apt/preferences"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
-#: No questions; changed configuration files stay as they are.
-_ENV = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "LC_ALL": "C"}
+#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
+_ENV = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "LC_ALL": "C",
+    "NEEDRESTART_SUSPEND": "1",
+    # For a needrestart that doesn't know the variable above: it lists services.
+    "NEEDRESTART_MODE": "l",
+}
+#: Changed configuration files stay as they are.
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
@@ -47,16 +57,14 @@ _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
 _REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
-#: Packages that carry keyrings.
+_REPLACES = re.compile(r"^(?:Replaces|Provides): (.*)$", re.MULTILINE)
+#: The names in a field of relations.
+_RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 _KEYRING_PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
     "/usr/share/keyrings/cuda-archive-keyring.gpg": "cuda-keyring",
 }
-_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_WHY = "other versions of these, and whatever else could move the driver, stay out wherever they come from"
-_DENIED = re.compile(rf"^Explanation: {re.escape(_WHY)}\nPackage: (.*)$", re.MULTILINE)
-_HEAD = "# Rendered by gdsdeploy from gdsdeploy.lock; changes here are overwritten."
 
 
 class Apt(Manager):
@@ -68,7 +76,7 @@ class Apt(Manager):
     lists = True
     sources = (SOURCES,)
     keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
-    configured = (SOURCES, PREFERENCES)
+    configured = (SOURCES, PREFERENCES, HOOK.path)
     spare = "apt-get autoremove"
     kernel_hooks = ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard")
     kernel_event = """\
@@ -123,15 +131,19 @@ release=$1
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
         text_before = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
-        names = recorded_names(text_before, desired)
-        certain = preferences(desired.pins, names, [])
-        text = preferences(desired.pins, names, repositories)
+        packages = [pin.package for pin in desired.pins]
+        names = recorded_names(text_before, desired.deny, packages)
+        certain = preferences(desired.pins, desired.deny, names, [])
+        text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired, host.query(["apt-cache", "pkgnames"]).split())
-            text = preferences(desired.pins, names, repositories)
+            names = names_to_deny(desired.deny, packages, host.query(["apt-cache", "pkgnames"]).split())
+            text = preferences(desired.pins, desired.deny, names, repositories)
+        if host.check and text != text_before:
+            host.preferences = text
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
+            "hook": host.entry(HOOK.path),
             "text": text_before,
             "certain": certain,
             "closed": closed,
@@ -141,15 +153,24 @@ release=$1
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The file of preferences; its last part names repositories by what their lists say."""
         changes = files.compare(observed["file"], observed["entry"])
+        hook = files.compare(HOOK, observed["hook"])
         kinds = [change.kind for change in pending if change.resource == "repositories"]
         if observed["closed"] and kinds:
             starts = observed["text"].startswith(observed["certain"])
             if starts and (changes or set(kinds) != {"refresh"}):
                 raise CannotTellError("the repositories' own names are known after their package lists are read")
-        return changes
+        return [*changes, *hook]
 
     def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
-        host.write(self.observe_pins(host, desired)["file"])
+        host.write(HOOK if change.subject == HOOK.path else self.observe_pins(host, desired)["file"])
+
+    def refresh_pins(self, host: ManagedHost) -> bool:
+        """Pin names that the repositories have had since the file was written; whether there were any."""
+        before = host.text(PREFERENCES)
+        text = refresh(before, host.query(["apt-cache", "pkgnames"]).split() if before else ())
+        if text != before:
+            host.write_unrecorded(File.of(PREFERENCES, text))
+        return text != before
 
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
         if not desired.pins:
@@ -166,7 +187,7 @@ release=$1
             raise ApplyError(words, hint, "verify")
 
     def unpin(self, host: ManagedHost) -> List[Change]:
-        return restore(host, [PREFERENCES])
+        return restore(host, [PREFERENCES, HOOK.path])
 
     # Packages
 
@@ -179,8 +200,11 @@ release=$1
         """What ``apt-get --simulate`` says; None while packages are half-installed."""
         if self.unfinished(host) or self.broken(host):
             return None
+        words = _transaction(install, remove)
         try:
-            return self._moves(_simulate(host, _transaction(install, remove), loose))
+            return self._moves(
+                str(host.once(("simulate", host.preferences, *words, *loose), lambda: _simulate(host, words, loose)))
+            )
         except CannotTellError:
             if host.check:
                 raise
@@ -195,6 +219,16 @@ release=$1
                 kind = ("upgrade" if newer else "downgrade") if before else "install"
                 moves.append(Change(kind, name, before, after))
         return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *moves]
+
+    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
+        """Those that a package which comes names in Replaces, or with which it shares a name that both provide."""
+        coming = [f"{move.subject}={move.after}" for move in moves if move.kind != "remove"]
+        shown = host.query(["apt-cache", "show", "--", *coming], statuses=(0, 100)) if coming else ""
+        names = {name for field in _REPLACES.findall(shown) for name in _RELATION.findall(field)}
+        going = [move.subject for move in moves if move.kind == "remove"]
+        rows = host.query(["dpkg-query", "--show", "--showformat", "${Package}\\t${Provides}\\n", "--", *going])
+        provided = (line.partition("\t") for line in rows.splitlines())
+        return {name for name, _, field in provided if names & {name, *_RELATION.findall(field)}}
 
     def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
@@ -317,7 +351,7 @@ def existing(host: ManagedHost) -> List[aptsources.Source]:
 
 def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
     """The text of ``gdsdeploy.sources``."""
-    lines = [f"{_HEAD} Only what other entries lack stands here."]
+    lines = [f"{HEAD} Only what other entries lack stands here."]
     for stanza in stanzas:
         lines += ["", "Types: deb", f"URIs: {stanza.uri}", f"Suites: {stanza.suite}"]
         if stanza.components:
@@ -325,47 +359,6 @@ def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
         if stanza.signed_by:
             lines.append(f"Signed-By: {stanza.signed_by}")
     return "\n".join(lines) + "\n"
-
-
-def preferences(pins: Sequence[Pin], names: Sequence[str], closed: Sequence[Any]) -> str:
-    """The text of ``00-gdsdeploy.pref``.
-
-    names: what :func:`names_to_deny` found.  closed: address and release of each repository for the stack alone.
-    """
-    lines = [_HEAD, "# The name of this file sorts first: among records for the same thing, apt takes the first."]
-    for pin in pins:
-        lines += ["", f"Package: {pin.package}", f"Pin: version {pin.version}", "Pin-Priority: 1001"]
-    if names:
-        lines += ["", f"Explanation: {_WHY}", f"Package: {' '.join(names)}", "Pin: release *", "Pin-Priority: -1"]
-    for uri, release in closed:
-        why = f"{uri} is configured for the stack alone"
-        lines += ["", f"Explanation: {why}", "Package: *", f"Pin: release {release}", "Pin-Priority: -1"]
-    return "\n".join(lines) + "\n"
-
-
-def names_to_deny(desired: Any, candidates: Iterable[str]) -> List[str]:
-    """The names of packages that stay out: those of the lock, and which of ``known`` the patterns match.
-
-    Preferences can hold patterns, but at each start apt matches each of them against every package: 27 patterns take
-    three seconds (apt 3.0, 79,000 packages).  Names take no measurable time.
-    """
-    pattern = re.compile("|".join(map(fnmatch.translate, desired.deny)) or r"(?!)")
-    exact = [word if _NAME.fullmatch(word) else word.rstrip("*").rstrip("-") for word in desired.deny]
-    # These stay out even if no repository has them: packages of the lock, and what patterns begin with.
-    always = list(dict.fromkeys([*filter(_NAME.fullmatch, exact), *(pin.package for pin in desired.pins)]))
-    names = {name for name in candidates if pattern.fullmatch(name) and _NAME.fullmatch(name)}
-    return [*always, *sorted(names.difference(always))]
-
-
-def recorded_names(text: str, desired: Any) -> List[str]:
-    """The names in preferences that were written for the same patterns; none where they were not.
-
-    Packages that the repositories have had since then don't make the file wrong: a host would differ whenever NVIDIA
-    publishes a driver.  They enter when the file is written again; until then holds keep the stack from moving.
-    """
-    match = _DENIED.search(text)
-    names = match[1].split() if match else []
-    return names if names_to_deny(desired, names) == names else []
 
 
 def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
@@ -389,16 +382,27 @@ def _is_lost(state: str) -> bool:
 
 
 def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
-    """What apt says it would do, given that the holds of ``loose`` are gone."""
+    """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted."""
     argv = ["apt-get", "--assume-yes", *_LOOK]
-    if not loose:
+    with contextlib.ExitStack() as stack:
+        if host.preferences:
+            # apt reads this file before those of preferences.d, as it will read ours.
+            text = f"{host.preferences}\n{host.text(_MAIN)}"
+            argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
+        if loose:
+            status = stack.enter_context(_temporary("status", _without_holds(host.text(_STATUS), loose)))
+            # The cache would be that of another status.
+            argv += [f"--option=Dir::State::status={status}", "--option=Dir::Cache::pkgcache="]
         return host.query([*argv, *words], env=_ENV)
-    with tempfile.NamedTemporaryFile("w", prefix="gdsdeploy-status-", encoding="utf-8") as status:
-        status.write(_without_holds(host.text(_STATUS), loose))
-        status.flush()
-        # The cache would be that of another status.
-        options = [f"--option=Dir::State::status={status.name}", "--option=Dir::Cache::pkgcache="]
-        return host.query([*argv, *options, *words], env=_ENV)
+
+
+@contextlib.contextmanager
+def _temporary(name: str, text: str) -> Iterator[str]:
+    """The path of a file with this text."""
+    with tempfile.NamedTemporaryFile("w", prefix=f"gdsdeploy-{name}-", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def _without_holds(status: str, names: Sequence[str]) -> str:

@@ -195,6 +195,10 @@ class Manager:
         """
         return None
 
+    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
+        """Of the packages that ``moves`` remove, those that packages which come replace; raises CannotTellError."""
+        return set()
+
     def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
         """One transaction; raises ApplyError."""
         raise NotImplementedError

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.rollout import gpu, stack
+from gdsdeploy.host.apply import gpu
+from gdsdeploy.host.rollout import stack
 from gdsdeploy.host.rollout.stack import NVIDIA, Stack
 
 #: Opens a file, says so, and stays until its input ends.

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import process
+from gdsdeploy.host.apply import removal, services
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.boot import needed
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import apply, check, short
@@ -43,7 +46,86 @@ def test_nothing_is_loaded_into_another_kernel(tmp_path: Path) -> None:
     assert check(tmp_path, "loaded", {**DESIRED, "kernel_release": "9.9"}).changes == []
 
 
+def test_nothing_is_loaded_beside_a_driver_that_is_no_longer_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-fs of the new driver on the old one is a kernel BUG: the reboot comes first."""
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    assert short(check(tmp_path, "loaded", DESIRED).changes) != []
+    monkeypatch.setattr(needed, "_module", lambda name: needed.Cause(needed.MODULE, name, "another file"))
+    assert check(tmp_path, "loaded", DESIRED).changes == []
+
+
 def test_a_module_that_cannot_be_loaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run", lambda *_, **__: Output(1, "", "modprobe: ERROR: Key was rejected"))
     with pytest.raises(ApplyError, match="Key was rejected"):
         apply(tmp_path, "loaded", DESIRED)
+
+
+PERSISTENCED, IMEX = "nvidia-persistenced.service", "nvidia-imex.service"
+
+
+class Systemd:
+    """The host's systemd: what it runs, and the links that ``enable`` makes."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.active, self.commands = root, set[str](), list[list[str]]()
+        monkeypatch.setattr(process, "run", self.run)
+        monkeypatch.setattr(services, "is_booted", lambda _: True)
+        self.unit(PERSISTENCED, "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
+        (root / "sys/module/nvidia").mkdir(parents=True)
+
+    def unit(self, name: str, text: str) -> None:
+        file = self.root / "usr/lib/systemd/system" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def run(self, argv: list[str], *_: object, **__: object) -> Output:
+        words = [word for word in argv if not word.startswith("--root")]
+        if words[:2] == ["systemctl", "is-active"]:
+            return Output(0, "active\n", "") if words[2] in self.active else Output(3, "inactive\n", "")
+        self.commands.append(words)
+        if words[1] == "start":
+            self.active.add(words[2])
+        if words[1] == "enable":
+            link = self.root / f"etc/systemd/system/multi-user.target.wants/{words[2]}"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"/usr/lib/systemd/system/{words[2]}")
+        return Output(0, "", "")
+
+
+def test_the_services_of_the_driver_are_enabled_and_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A static unit has nothing to enable, a masked one stays masked, and a missing one is a check's to report."""
+    systemd = Systemd(tmp_path, monkeypatch)
+    systemd.unit(IMEX, "[Service]\nExecStart=/bin/true\n")
+    fabric = tmp_path / "etc/systemd/system/nvidia-fabricmanager.service"
+    fabric.parent.mkdir(parents=True)
+    fabric.symlink_to("/dev/null")
+    units = [PERSISTENCED, fabric.name, IMEX, "nvidia-missing.service"]
+    desired = {"kernel_release": RUNNING, "modules": ["nvidia"], "services": units}
+    expected = [
+        ("enable", PERSISTENCED, "not-enabled"),
+        ("start", PERSISTENCED, "not-active"),
+        ("start", IMEX, "not-active"),
+    ]
+    assert short(check(tmp_path, "loaded", desired).changes) == expected
+    assert short(apply(tmp_path, "loaded", desired).changes) == expected
+    assert systemd.commands == [
+        ["systemctl", "enable", PERSISTENCED],
+        ["systemctl", "start", PERSISTENCED],
+        ["systemctl", "start", IMEX],
+    ]
+    assert short(apply(tmp_path, "loaded", desired).changes) == []
+    removal.remove(ManagedHost(root=str(tmp_path)))
+    assert not (tmp_path / f"etc/systemd/system/multi-user.target.wants/{PERSISTENCED}").is_symlink()
+
+
+def test_services_wait_for_the_reboot_into_the_locked_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Systemd(tmp_path, monkeypatch)
+    desired = {"kernel_release": "9.9", "modules": ["nvidia"], "services": [PERSISTENCED]}
+    assert short(check(tmp_path, "loaded", desired).changes) == [("enable", PERSISTENCED, "not-enabled")]
+
+
+def test_only_units_are_services(tmp_path: Path) -> None:
+    desired = {"kernel_release": "9.9", "services": ["--now"]}
+    assert [refusal.id for refusal in check(tmp_path, "loaded", desired).refusals] == ["unit-name"]

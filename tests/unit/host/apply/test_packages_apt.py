@@ -54,13 +54,33 @@ def test_a_host_without_anything_gets_the_locked_versions_held(apt: AptHost) -> 
     assert apt.text("/var/lib/gdsdeploy/held") == "libcuda1\nnvidia-smi\n"
 
 
-def test_nobody_is_asked_anything(apt: AptHost) -> None:
-    apt.apply(packages(wanted="libcuda1=550-2"))
-    assert apt.environments[0] == {
-        "DEBIAN_FRONTEND": "noninteractive",
-        "APT_LISTCHANGES_FRONTEND": "none",
-        "LC_ALL": "C",
-    }
+def test_no_call_asks_a_question_or_lets_needrestart_restart_services(apt: AptHost) -> None:
+    """Everything that changes packages: a transaction, a removal, holds, and each repair."""
+    chosen, host = managers.manager("apt"), ManagedHost(root=str(apt.root))
+    apt.packages = {"half": ("1", "iF"), "gone": ("1", "iF"), "lost": ("1", "iHR"), "old": ("1", "ii")}
+    chosen.refresh(host)
+    chosen.refresh_offer(host)
+    chosen.finish(host)
+    apt.packages["gone"] = ("1", "iF")
+    host.forget()
+    apt.failing = {"dpkg --force": Output(1, "", "it fails")}
+    chosen.repair(host, ["gone"])
+    chosen.reinstall(host)
+    chosen.install(host, [managers.Package("new", "1")], [])
+    chosen.hold(host, ["new"])
+    chosen.unhold(host, ["new"])
+    chosen.purge(host, ["old"])
+    chosen.purge(host, ["new"], with_held=True)
+    programs = [line.partition(" ")[0] for line in apt.changed]
+    assert (programs.count("apt-get"), programs.count("apt-mark"), programs.count("dpkg")) == (6, 2, 2)
+    for environment in apt.environments:
+        assert environment == {
+            "DEBIAN_FRONTEND": "noninteractive",
+            "APT_LISTCHANGES_FRONTEND": "none",
+            "LC_ALL": "C",
+            "NEEDRESTART_SUSPEND": "1",
+            "NEEDRESTART_MODE": "l",
+        }
 
 
 def test_what_the_resolver_adds_and_removes_is_a_change_too(apt: AptHost) -> None:
@@ -76,8 +96,12 @@ def test_what_the_resolver_adds_and_removes_is_a_change_too(apt: AptHost) -> Non
         "upgrade libc6 2.40>2.41 dependency",
         "hold libcuda1 held not-held",
     ]
+    with pytest.raises(ApplyError, match="doesn't replace: libold 1"):
+        apt.apply(packages(wanted="libcuda1=550-2"))
+    assert apt.changed == []
+    apt.write("/var/lib/gdsdeploy/installed", "libold\n")
     apt.apply(packages(wanted="libcuda1=550-2"))
-    assert apt.text("/var/lib/gdsdeploy/installed") == "libcuda1\n", "dependencies are apt's own to remove"
+    assert apt.text("/var/lib/gdsdeploy/installed") == "libcuda1\nlibold\n", "dependencies are apt's own to remove"
 
 
 def test_versions_decide_between_upgrade_and_downgrade(apt: AptHost) -> None:
@@ -283,3 +307,52 @@ def test_packages_that_go_along_are_said(apt: AptHost) -> None:
     apt.write("/var/lib/gdsdeploy/installed", "one\n")
     apt.simulated = "Purg needs-one [3]\nPurg one [1]\n"
     assert revert(apt, check=True) == ["remove one", "remove needs-one"]
+
+
+def test_modules_are_unloaded_before_packages_that_exchange_them(apt: AptHost) -> None:
+    apt.packages = dict.fromkeys(("nvidia-fs", "nvidia-dkms-580-open", "libcufile-13-0"), ("1", "ii"))
+    apt.failing = {"systemctl --quiet is-active": Output(3, "", "")}
+    table = "nvidia_peermem 1 0 - Live 0x0 (OE)\nnvidia_fs 1 0 - Live 0x0 (OE)\nnvidia 1 1 nvidia_fs, Live 0x0 (OE)\n"
+    apt.write("/proc/modules", table)
+    assert [line for line in short(apt.check(packages(wanted="libcufile-13-0=2"))) if "unload" in line] == []
+    resource = packages(wanted="nvidia-dkms-580-open=2")
+    checked = apt.check(resource)
+    assert short(checked)[:2] == ["unload nvidia_peermem loaded in-place", "unload nvidia_fs loaded in-place"]
+    assert [change.disruption for change in checked[0].changes[:2]] == ["module reload"] * 2
+    apt.apply(resource)
+    assert apt.changed[:2] == ["rmmod nvidia_peermem", "rmmod nvidia_fs"]
+    assert apt.text("/run/gdsdeploy/unloaded") == "nvidia_fs\nnvidia_peermem\n"
+    apt.write("/proc/modules", table.replace("nvidia_fs 1 0", "nvidia_fs 1 2"))
+    for change in (
+        lambda host: registry.resource("packages").revert(host),
+        lambda _: apt.apply(packages(wanted="nvidia-fs=2")),
+    ):
+        apt.write("/var/lib/gdsdeploy/installed", "nvidia-fs\n")
+        apt.changed.clear()
+        with pytest.raises(ApplyError, match="nvidia_fs has 2 references that belong to no visible process") as caught:
+            change(ManagedHost(root=str(apt.root)))
+        assert caught.value.kind == "in-use"
+        assert [line for line in apt.changed if not line.startswith("apt-mark")] == []
+
+
+def test_the_unit_of_peermem_stops_with_its_module_and_an_rdma_program_keeps_both(apt: AptHost) -> None:
+    """An RDMA program that also has a GPU loses its registrations when the module goes."""
+    apt.packages = {"nvidia-dkms-580-open": ("1", "ii")}
+    apt.write("/proc/modules", "nvidia_peermem 1 0 - Live 0x0 (OE)\n")
+    for pid, files in {7: ("/dev/infiniband/uverbs0", "/dev/nvidia0"), 8: ("/dev/infiniband/uverbs0",)}.items():
+        apt.write(f"/proc/{pid}/comm", "python3\n")
+        (apt.root / f"proc/{pid}/fd").mkdir()
+        for number, file in enumerate(files):
+            (apt.root / f"proc/{pid}/fd/{number}").symlink_to(file)
+    resource = packages(wanted="nvidia-dkms-580-open=2")
+    with pytest.raises(ApplyError) as caught:
+        apt.apply(resource)
+    message = "nvidia_peermem can't be unloaded: python3 (process 7) has /dev/infiniband/uverbs0 open"
+    assert caught.value.message == message
+    (apt.root / "proc/7/fd/1").unlink()
+    apt.apply(resource)
+    assert [line for line in apt.changed if "systemctl" in line or "rmmod" in line] == [
+        "systemctl --quiet is-active gds-peermem.service",
+        "systemctl stop gds-peermem.service",
+    ]
+    assert apt.text("/run/gdsdeploy/unloaded") == "gds-peermem.service\nnvidia_peermem\n"

@@ -9,7 +9,8 @@ import pytest
 
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages.apt import PREFERENCES, SOURCES
+from gdsdeploy.host.apply.packages.apt import SOURCES, Apt
+from gdsdeploy.host.apply.packages.aptpreferences import HOOK, PREFERENCES
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages, short
 
@@ -31,6 +32,7 @@ Signed-By: {KEYRING}
 PINNED = """\
 # Rendered by gdsdeploy from gdsdeploy.lock; changes here are overwritten.
 # The name of this file sorts first: among records for the same thing, apt takes the first.
+# Patterns: cuda-drivers*
 
 Package: libcuda1
 Pin: version 550-2
@@ -79,6 +81,7 @@ def test_a_host_without_sources_gets_what_is_locked_pinned(host: AptHost) -> Non
         f"write {SOURCES} missing",
         "refresh package sources",
         f"write {PREFERENCES} missing",
+        f"write {HOOK.path} missing",
     ]
     assert short(host.apply(*document)) == expected
     assert host.changed == [REFRESH]
@@ -89,15 +92,34 @@ def test_a_host_without_sources_gets_what_is_locked_pinned(host: AptHost) -> Non
     assert host.changed == []
 
 
-def test_packages_that_repositories_offer_later_are_kept_out_when_the_file_is_written_again(host: AptHost) -> None:
+def test_packages_that_repositories_offer_later_are_kept_out_after_the_next_update(host: AptHost) -> None:
+    """And when the file is written again."""
     host.apply(repositories(), pins())
     host.names.append("cuda-drivers-610")
     assert short(host.check(repositories(), pins())) == []
+    managed_host = ManagedHost(root=str(host.root))
+    assert Apt().refresh_pins(managed_host) is True
+    line = "Package: cuda-drivers libcuda1 cuda-drivers-580 cuda-drivers-610\n"
+    assert host.text(PREFERENCES) == PINNED.replace("Package: cuda-drivers libcuda1 cuda-drivers-580\n", line)
+    assert short(host.check(repositories(), pins())) == []
+    host.names = ["bash"]
+    managed_host.forget()
+    assert Apt().refresh_pins(managed_host) is False, "lists that can't be read now take no name away"
+    host.write(PREFERENCES, PINNED)
+    host.names = ["cuda-drivers-580", "cuda-drivers-610"]
     host.candidates = {"libcuda1": "610-1"}
     host.offered = {"libcuda1=610-1": SHA}
     moved = [{**PINS[0], "version": "610-1"}]
     host.apply(repositories(pins=moved), pins(listed=moved))
     assert "\nPackage: cuda-drivers libcuda1 cuda-drivers-580 cuda-drivers-610\n" in host.text(PREFERENCES)
+
+
+@pytest.mark.parametrize("text", ["", "Package: *\nPin: release *\n", PINNED.replace("# Patterns", "# Others")])
+def test_a_file_without_our_patterns_is_left_alone(text: str, host: AptHost) -> None:
+    host.write(PREFERENCES, text)
+    host.names.append("cuda-drivers-610")
+    assert Apt().refresh_pins(ManagedHost(root=str(host.root))) is False
+    assert host.text(PREFERENCES) == text
 
 
 @pytest.mark.parametrize(
@@ -228,7 +250,7 @@ def test_a_repository_for_the_stack_alone_is_closed_by_its_own_names(host: AptHo
 
 def test_names_that_only_new_lists_tell_are_not_guessed(host: AptHost) -> None:
     document = (repositories(index(exclusive=True)), pins(index(exclusive=True)))
-    assert len(short(host.check(*document))) == 3, "without a file it is written, whatever the names are"
+    assert len(short(host.check(*document))) == 4, "without a file it is written, whatever the names are"
     host.targets = TARGET
     host.apply(*document)
     assert short(host.check(*document)) == []
@@ -253,8 +275,8 @@ def test_sources_pins_and_keys_go_and_others_stay(host: AptHost) -> None:
     host.write("/etc/apt/sources.list.d/own.list", "deb http://own.example/ x y\n")
     own = {"dest": OWN, "content": base64.b64encode(b"key").decode()}
     host.apply(repositories(keys=[own, theirs]), pins())
-    expected = [f"delete {PREFERENCES}", "delete /etc/apt/preferences.d", f"delete {SOURCES}"]
-    assert revert(host, check=True)[:2] == expected[:2]
+    expected = [f"delete {PREFERENCES}", f"delete {HOOK.path}", "delete /etc/apt/preferences.d", f"delete {SOURCES}"]
+    assert set(expected) <= set(revert(host, check=True))
     assert {f"delete {SOURCES}", f"delete {OWN}", "write /etc/apt/keyrings/site.gpg"} <= set(revert(host))
     assert (host.text(SOURCES), host.text(PREFERENCES), host.text(OWN)) == ("", "", "")
     assert host.text("/etc/apt/keyrings/site.gpg") == "theirs"
@@ -263,9 +285,9 @@ def test_sources_pins_and_keys_go_and_others_stay(host: AptHost) -> None:
 
 
 def test_what_an_older_gdsdeploy_left_without_a_record_goes_too(host: AptHost) -> None:
-    for path in (SOURCES, PREFERENCES, OWN):
+    for path in (SOURCES, PREFERENCES, HOOK.path, OWN):
         host.write(path, "left")
-    assert set(revert(host)) == {f"delete {path}" for path in (SOURCES, PREFERENCES, OWN)}
+    assert set(revert(host)) == {f"delete {path}" for path in (SOURCES, PREFERENCES, HOOK.path, OWN)}
 
 
 def test_a_whole_document_is_predicted_and_done(host: AptHost) -> None:

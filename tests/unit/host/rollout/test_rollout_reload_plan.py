@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
+from gdsdeploy.host.apply import gpu, unload
 from gdsdeploy.host.archive import keep
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import RolloutError
-from gdsdeploy.host.rollout import gpu, reload, stack
+from gdsdeploy.host.rollout import reload, stack
 from tests.unit.host.kmod.kmod_elf import write_module
 
 NAMES = ("nvidia_fs", "nvidia")
@@ -93,6 +94,18 @@ def test_the_unit_of_peermem_unloads_its_module_itself(host: ReloadHost, monkeyp
     host.files["nvidia_peermem"] = host.files["nvidia"]
     assert plan().modules == ["nvidia_peermem", *NAMES]
     host.uses = stack.Use([], [stack.PEERMEM_UNIT])
+    result = plan()
+    assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
+
+
+def test_what_provisioning_unloaded_comes_back_with_the_others(
+    host: ReloadHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"name": "nvidia", "references": 0, "users": []}]
+    monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
+    assert plan().modules == ["nvidia"]
+    monkeypatch.setattr(unload, "recorded", lambda _: ["nvidia_fs", "nvidia_peermem", stack.PEERMEM_UNIT])
+    host.files["nvidia_peermem"] = host.files["nvidia"]
     result = plan()
     assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
 

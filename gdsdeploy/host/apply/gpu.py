@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Sequence
 
-from ..apply.packages.state import program
 from ..rootdir import inside, list_folder, read_text
+from .packages.state import program
 
 #: Device files of the driver and of nvidia-fs begin like this.
 DEVICES = ("/dev/nvidia",)

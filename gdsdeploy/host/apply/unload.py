@@ -1,0 +1,95 @@
+"""nvidia-peermem and nvidia-fs are unloaded before packages of nvidia-fs or of the driver's modules change.
+
+The prerm of nvidia-fs-dkms runs ``rmmod nvidia_fs``: while the module is in use, dpkg aborts the whole transaction.
+A stale nvidia-fs on another driver is a kernel BUG (``kernel BUG … nvfs-stat.c``), and only a reboot ends that.
+So modules in use stop the run before the transaction, on a host that will reboot anyway, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Iterable, List
+
+from ..errors import ApplyError
+from . import gpu, peermem
+from .files import File
+from .host import ManagedHost
+from .model import INSTALLS, RELOAD, Change
+
+#: As the kernel calls them, in the order in which they are unloaded.
+MODULES = ("nvidia_peermem", "nvidia_fs")
+#: What was unloaded in this boot: modules and units, one a line.
+MARKER = "/run/gdsdeploy/unloaded"
+#: Packages of nvidia-fs, and those that build or carry the driver's modules.
+_CARRIES = re.compile(r"nvidia-fs.*|(?:.+-)?nvidia-(?:.+-)?(?:dkms|kmod|kernel)(?:-.+)?|kmod-nvidia.*")
+_DEVICES = {"nvidia_fs": "/dev/nvidia-fs", "nvidia_peermem": "/dev/infiniband/uverbs"}
+#: One rmmod, or a unit that runs one.
+_SECONDS = 180.0
+
+
+def needed(names: Iterable[str]) -> bool:
+    """Whether a change of these packages exchanges nvidia-fs or modules of the driver."""
+    return any(_CARRIES.fullmatch(name) for name in names)
+
+
+def loaded(host: ManagedHost) -> List[str]:
+    """Which of MODULES are loaded, in the order in which they are unloaded."""
+    return [module["name"] for module in gpu.modules(host.root, MODULES)]
+
+
+def changes(present: Iterable[str], moves: Iterable[Change]) -> List[Change]:
+    """What is unloaded before the packages of ``moves`` change.  present: as :func:`loaded` says."""
+    names = [change.subject for change in moves if change.kind in (*INSTALLS, "remove")]
+    return [Change("unload", name, "loaded", "", "in-place", RELOAD) for name in present if needed(names)]
+
+
+def before(host: ManagedHost, names: Iterable[str]) -> None:
+    """Unload MODULES if a transaction with these packages needs that.
+
+    Raises ApplyError: of kind ``in-use``, with all users, before anything is unloaded.
+    """
+    modules = gpu.modules(host.root, MODULES) if needed(names) else []
+    users = [user for module in modules for user in _users(host, module)]
+    if users:
+        message = f"{' and '.join(module['name'] for module in modules)} can't be unloaded: {'; '.join(users)}"
+        hint = (
+            "The packages would fail half-way. Drain this host or stop these programs, and run this again;"
+            " gdsdeploy rollout drains hosts first"
+        )
+        raise ApplyError(message, hint, "in-use")
+    for module in modules:
+        _unload(host, module["name"])
+
+
+def recorded(host: ManagedHost) -> List[str]:
+    """Modules and units that were unloaded or stopped in this boot, and that have to come back."""
+    return host.text(MARKER).split()
+
+
+def _unload(host: ManagedHost, name: str) -> None:
+    # The unit stays active without its module, and starting it again would load nothing.
+    argv = ["systemctl", "--quiet", "is-active", peermem.UNIT]
+    with_unit = name == "nvidia_peermem" and host.attempt(argv, _SECONDS).status == 0
+    names = sorted({*recorded(host), name, *([peermem.UNIT] if with_unit else [])})
+    # The record comes first: an interrupted run has recorded what it unloaded.
+    host.write_unrecorded(File.of(MARKER, "\n".join(names) + "\n"))
+    host.run(["systemctl", "stop", peermem.UNIT] if with_unit else ["rmmod", name], _SECONDS)
+
+
+def _users(host: ManagedHost, module: Dict[str, Any]) -> List[str]:
+    """Sentences about what keeps a module in use."""
+    name = module["name"]
+    programs = gpu.open_files(host.root, [_DEVICES[name]])
+    if name == "nvidia_peermem":
+        # It is unloaded even under an RDMA program, whose registrations of GPU memory then are lost.
+        with_gpu = {user["pid"] for user in gpu.open_files(host.root)}
+        programs = [user for user in programs if user["pid"] in with_gpu]
+    others = [user for user in module["users"] if user not in MODULES]
+    users = [f"{one['program'] or 'a program'} (process {one['pid']}) has {one['files'][0]} open" for one in programs]
+    users += [f"the module {other} uses {name}" for other in others]
+    rest = module["references"] - len(module["users"])
+    if rest > 0 and not users:
+        users.append(f"{name} has {rest} references that belong to no visible process")
+    if users and name == "nvidia_fs":
+        users += [f"{mount['target']} ({mount['fstype']}) does direct I/O" for mount in gpu.mounts(host.root)]
+    return users
