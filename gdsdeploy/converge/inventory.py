@@ -13,7 +13,7 @@ import yaml
 
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
-from gdsdeploy.converge import p2pdma
+from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.gate.gate import Settings
@@ -213,6 +213,9 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
+        "gds_boot_kernel_release": target.kernel.release,
+        "gds_boot_arguments": boot.arguments(profile),
+        "gds_boot_module_options": boot.module_options(profile),
         "gds_peermem_rdma": profile.rdma,
         "gds_peermem_before": list(profile.gate.before),
         **_modules(supply=supply, profile=profile, target=target),
@@ -224,6 +227,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_reboot_kernel_release": target.kernel.release,
         "gds_reboot_modules": load_order(profile, target),
         "gds_reboot_allowed": profile.reboot,
+        "gds_reboot_arguments": boot.arguments(profile),
+        "gds_reboot_parameters": boot.expected_parameters(profile),
     }
     values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
     # A host's other packages come with gds_driver; a builder has only this role for all of them.

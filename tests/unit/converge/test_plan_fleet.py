@@ -58,7 +58,8 @@ def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
 
 HOST = [
     "preflight", "repositories", "pins", "program", "expectation", "driver_options", "packages.driver", "guard",
-    "packages.kernel", "packages.cufile", "cufile", "modules", "boot_default", "peermem", "gate", "loaded", "reboot",
+    "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default", "peermem",
+    "gate", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
     "preflight", "repositories", "pins", "program", "expectation", "packages.kernel", "recipes", "packages.modules",
@@ -70,7 +71,7 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     variants = ways(fleet, "gpu1")
     assert list(variants) == ["build", "keep", "receive"]
     assert list(variants["keep"]) == list(variants["receive"]) == HOST
-    assert list(variants["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
+    assert list(variants["build"]) == [*HOST[:13], "recipes", "packages.modules", *HOST[13:]]
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over
