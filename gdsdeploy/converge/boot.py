@@ -1,8 +1,8 @@
 """What a profile's hosts boot with: the arguments of the kernel and the parameters of its modules.  Pure.
 
-NVIDIA's guide to GPUDirect Storage has the IOMMU off on x86, with intel_iommu=off or amd_iommu=off.  A fleet file doesn't
-say whose processor a host has, and a kernel on the other one reads past the word that isn't its own.  PCI P2PDMA
-also needs NVMe multipath off.  Grace needs nothing: its IOMMU translates addresses, and multipath may be on.
+NVIDIA's guide to GPUDirect Storage has the IOMMU off on x86, with intel_iommu=off or amd_iommu=off.  A fleet file
+doesn't say whose processor a host has, and a kernel on the other one reads past the word that isn't its own.
+PCI P2PDMA also needs NVMe multipath off.  Grace needs nothing: its IOMMU translates addresses, and multipath may be on.
 """
 
 from __future__ import annotations

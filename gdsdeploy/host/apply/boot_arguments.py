@@ -202,7 +202,7 @@ def drop_in_words(text: str) -> List[str]:
 def _drop_in(words: Sequence[str]) -> File:
     if not words:
         return File(DROP_IN, ABSENT)
-    head = f"# {files.MARK}; changes here are overwritten.\n# Kernel arguments of the fleet file; update-grub reads them.\n"
+    head = f"# {files.MARK}; changes here are overwritten.\n# Kernel arguments of the fleet file, for update-grub.\n"
     return File.of(DROP_IN, f'{head}{_VARIABLE}{" ".join(words)}"\n')
 
 

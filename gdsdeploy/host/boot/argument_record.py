@@ -55,21 +55,24 @@ def read(root: str = "/") -> ArgumentRecord:
     if not text:
         return ArgumentRecord()
     try:
-        value = json.loads(text)
-        if not isinstance(value, dict) or value.get("version") != VERSION:
-            raise ValueError(f"not a record of version {VERSION}")
-        left, kept = value.get("left"), value.get("kept")
-        if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(kept, dict):
-            raise ValueError("left or kept is missing")
-        return ArgumentRecord(
-            _words(value.get("arguments")),
-            {str(path): _words(words) for path, words in kept.items()},
-            left["boot_id"],
-            _words(left.get("arguments")),
-        )
+        return _from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         hint = f"look at it, and take the arguments out of the boot loader yourself: mv {PATH} {PATH}.damaged"
         raise ApplyError(f"{PATH}: the record of kernel arguments can't be read: {error}", hint, "io") from None
+
+
+def _from_json(value: Any) -> ArgumentRecord:
+    if not isinstance(value, dict) or value.get("version") != VERSION:
+        raise ValueError(f"not a record of version {VERSION}")
+    left, kept = value.get("left"), value.get("kept")
+    if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(kept, dict):
+        raise ValueError("left or kept is missing")
+    return ArgumentRecord(
+        _words(value.get("arguments")),
+        {str(path): _words(words) for path, words in kept.items()},
+        left["boot_id"],
+        _words(left.get("arguments")),
+    )
 
 
 def _words(value: Any) -> List[str]:

@@ -11,6 +11,7 @@ from .. import process
 from ..errors import guarded
 from ..kmod import modprobe
 from ..kmod.module import BUILD_ID, build_id_of, read_module
+from ..paths import parameter_path
 from ..rootdir import read_text
 from . import argument_record
 from . import arguments as words_of_kernel
@@ -94,8 +95,8 @@ def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], ro
 
 def _parameter(key: str, root: str) -> Optional[str]:
     """The value of MODULE.PARAMETER; None where sysfs doesn't have it."""
-    module, _, name = key.rpartition(".")
-    return read_text(root, f"/sys/module/{module.replace('-', '_')}/parameters/{name}").strip() or None
+    path = parameter_path(key)
+    return (read_text(root, path).strip() or None) if path else None
 
 
 def _module(name: str) -> Optional[Cause]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from ..paths import ENTRY_FOLDERS, ENTRY_LINES, GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -30,6 +30,9 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
         recorder.text(path)
     recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
+    for folder in ENTRY_FOLDERS:
+        for name in recorder.names(folder, "*.conf"):
+            recorder.excerpt(f"{folder}/{name}", ENTRY_LINES)
     recorder.names("/boot", "vmlinuz-*")
     recorder.names("/boot", "initrd.img-*")
     recorder.link("/vmlinuz")

@@ -58,8 +58,8 @@ def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
 
 HOST = [
     "preflight", "repositories", "pins", "program", "expectation", "driver_options", "packages.driver", "guard",
-    "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default", "peermem",
-    "gate", "loaded", "reboot",
+    "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default",
+    "peermem", "gate", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
     "preflight", "repositories", "pins", "program", "expectation", "packages.kernel", "recipes", "packages.modules",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -280,7 +281,7 @@ def test_update_grub_that_fails_leaves_the_drop_in_as_it_was(tmp_path: Path, upd
 def test_update_grub_that_leaves_a_word_out(tmp_path: Path, update: UpdateGrub) -> None:
     grub(tmp_path)
     update.drops = ["iommu=pt"]
-    with pytest.raises(ApplyError, match="left iommu=pt out of /boot/grub/grub.cfg") as caught:
+    with pytest.raises(ApplyError, match="left iommu=pt out of /boot/grub/grub") as caught:
         apply(tmp_path, BootArguments(), DESIRED)
     assert caught.value.kind == "verify"
 
@@ -314,10 +315,8 @@ def test_a_run_that_is_killed_at_any_write(
 
     with monkeypatch.context():
         killed_after(number)
-        try:
+        with contextlib.suppress(Killed):
             apply(tmp_path, BootArguments(), DESIRED)
-        except Killed:
-            pass
     monkeypatch.undo()
     monkeypatch.setattr(process, "run", update)
     if number % 2:
@@ -411,8 +410,9 @@ def test_a_host_that_is_not_understood_is_refused(tmp_path: Path, update: Update
     assert [refusal.id for refusal in refusals] == ["boot-loader"]
     assert words in refusals[0].message
     assert refusals[0].hint
-    with pytest.raises(ApplyError, match="there is no line|can't be set"):
+    with pytest.raises(ApplyError) as caught:
         apply(tmp_path, BootArguments(), DESIRED)
+    assert caught.value.kind == "refused"
     # Who asks for nothing isn't bothered with it.
     assert run(tmp_path, NOTHING) == []
     assert remove(tmp_path) == []
@@ -432,9 +432,16 @@ def test_an_entry_that_is_too_large_is_unknown(tmp_path: Path, update: UpdateGru
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"version": 2}', '{"version": 1, "arguments": "x", "kept": {}, "left": {"boot_id": "", "arguments": []}}',
-     '{"version": 1, "arguments": [], "kept": {"a": 1}, "left": {"boot_id": "", "arguments": []}}', "\xff", "[" * 100_000],
-)  # fmt: skip
+    [
+        "{",
+        "[]",
+        '{"version": 2}',
+        '{"version": 1, "arguments": "x", "kept": {}, "left": {"boot_id": "", "arguments": []}}',
+        '{"version": 1, "arguments": [], "kept": {"a": 1}, "left": {"boot_id": "", "arguments": []}}',
+        "\xff",
+        "[" * 100_000,
+    ],
+)
 def test_a_damaged_record_stops_every_change(tmp_path: Path, update: UpdateGrub, text: str) -> None:
     put(rhel(tmp_path), RECORD, text)
     before = tree(tmp_path, ())
