@@ -14,6 +14,8 @@ from gdsdeploy.host.boot.arguments import name, parameters
 from gdsdeploy.model.fleet import Profile
 
 NO_IOMMU: Final = ("intel_iommu=off", "amd_iommu=off")
+#: Of these the profile's own decide alone.
+_IOMMU: Final = {"iommu", "intel_iommu", "amd_iommu"}
 #: As an argument it also reaches an nvme_core that is built into the kernel.
 NO_MULTIPATH: Final = f"nvme_core.{p2pdma.MULTIPATH}"
 
@@ -22,6 +24,8 @@ def arguments(profile: Profile) -> list[str]:
     """The arguments that gdsdeploy sets, in their order; what the profile writes counts before the preset."""
     own = [key if value is None else f"{key}={value}" for key, value in profile.boot.arguments.items()]
     taken = {name(word) for word in own}
+    if taken & _IOMMU:
+        taken |= _IOMMU
     return [*own, *(word for word in preset(profile) if name(word) not in taken)]
 
 
@@ -30,6 +34,11 @@ def preset(profile: Profile) -> tuple[str, ...]:
     if profile.boot.preset != "auto" or profile.mode == "compat" or profile.arch != "x86_64":
         return ()
     return (*NO_IOMMU, NO_MULTIPATH) if profile.mode == "p2pdma" else NO_IOMMU
+
+
+def decides_iommu(profile: Profile) -> bool:
+    """Whether the arguments of the profile say what becomes of the IOMMU."""
+    return bool({name(word) for word in arguments(profile)} & _IOMMU)
 
 
 def module_options(profile: Profile) -> dict[str, dict[str, str]]:

@@ -69,7 +69,8 @@ def pending(
 def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], root: str = "/") -> List[Cause]:
     """Arguments that the running kernel doesn't have or has no longer to have, and other values of parameters.
 
-    A parameter that isn't there is no cause: its module isn't loaded, or the kernel has it under no name.
+    A parameter that isn't there is no cause: its module isn't loaded, or the kernel has it under no name.  Nor is one
+    of a module that is built into the kernel: it doesn't read modprobe.d, so another boot changes nothing.
     """
     running = read_text(root, "/proc/cmdline").split()
     record = argument_record.read(root)
@@ -83,7 +84,9 @@ def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], ro
         for word in left
         if word in running and word not in arguments
     ]
-    expected = {**words_of_kernel.parameters(arguments), **parameters}
+    loaded = {line.partition(" ")[0] for line in read_text(root, "/proc/modules").splitlines()}
+    options = {key: value for key, value in parameters.items() if key.rpartition(".")[0] in loaded}
+    expected = {**options, **words_of_kernel.parameters(arguments)}
     shown: Dict[str, Optional[str]] = {key: _parameter(key, root) for key in expected}
     return causes + [
         Cause(PARAMETER, key, f"the parameter {key} is {shown[key]}, not {expected[key]}")

@@ -46,14 +46,20 @@ def arguments(facts: HostFacts, expectation: Expectation) -> Answer:
     wrong = words_of_kernel.differing(shown, expected)
     if wrong:
         text = ", ".join(f"{key} is {shown[key]}" for key in wrong)
-        hint = "Reboot the host if it was provisioned since its boot. Otherwise look for another value: grep -r {} {}"
-        place = "/etc/modprobe.d /usr/lib/modprobe.d /proc/cmdline"
-        return failed(text, hint.format(wrong[0].partition(".")[0], place), lines, expected=values)
+        return failed(text, _hint(facts, wrong[0], expected[wrong[0]]), lines, expected=values)
     hidden = _hidden(facts, shown)
     if hidden:
         words_hidden = "the kernel doesn't show {}".format(", ".join(hidden))
         return unknown(words_hidden, "Check the names with modinfo --parameters", expected=values)
     return passed("all of them", lines, expected=values)
+
+
+def _hint(facts: HostFacts, key: str, value: str) -> str:
+    module = key.partition(".")[0]
+    if module not in require(facts.kernel.modules):
+        return f'It is built into the kernel: write boot: {{arguments: {{{key}: "{value}"}}}} in the profile'
+    search = f"grep -r {module} /etc/modprobe.d /usr/lib/modprobe.d /proc/cmdline"
+    return f"Reboot the host if it was provisioned since its boot. Otherwise look for another value: {search}"
 
 
 def _hidden(facts: HostFacts, shown: Mapping[str, object]) -> List[str]:

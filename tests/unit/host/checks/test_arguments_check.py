@@ -112,6 +112,15 @@ def test_a_module_that_is_not_loaded_has_no_parameters(good: Document) -> None:
     assert finding(good, parameters={"nvme_tcp.wq_unbound": "Y"}).verdict == PASS
 
 
+def test_a_module_that_is_built_into_the_kernel_needs_an_argument(good: Document) -> None:
+    parameters = {"nvme_core.multipath": "N"}
+    assert finding(good, parameters=parameters).hint.startswith("Reboot the host if it was provisioned")
+    lines = good["files"]["/proc/modules"].splitlines(keepends=True)
+    good["files"]["/proc/modules"] = "".join(line for line in lines if not line.startswith("nvme_core "))
+    hint = 'It is built into the kernel: write boot: {arguments: {nvme_core.multipath: "N"}} in the profile'
+    assert finding(good, parameters=parameters).hint == hint
+
+
 def test_a_kernel_without_nvme_multipath(good: Document) -> None:
     good["files"][MULTIPATH] = {"error": "ENOENT"}
     assert finding(good, parameters={"nvme_core.multipath": "N"}).verdict == UNKNOWN
