@@ -23,10 +23,10 @@ NO_MULTIPATH: Final = f"nvme_core.{p2pdma.MULTIPATH}"
 def arguments(profile: Profile) -> list[str]:
     """The arguments that gdsdeploy sets, in their order; what the profile writes counts before the preset."""
     own = [key if value is None else f"{key}={value}" for key, value in profile.boot.arguments.items()]
-    taken = {name(word) for word in own}
-    if taken & _IOMMU:
-        taken |= _IOMMU
-    return [*own, *(word for word in preset(profile) if name(word) not in taken)]
+    own_names = {name(word) for word in own}
+    if own_names & _IOMMU:
+        own_names |= _IOMMU
+    return [*own, *(word for word in preset(profile) if name(word) not in own_names)]
 
 
 def preset(profile: Profile) -> tuple[str, ...]:

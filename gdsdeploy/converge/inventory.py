@@ -213,9 +213,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
-        "gds_boot_kernel_release": target.kernel.release,
-        "gds_boot_arguments": boot.arguments(profile),
-        "gds_boot_module_options": boot.module_options(profile),
+        **_boot(profile, target),
         "gds_peermem_rdma": profile.rdma,
         "gds_peermem_before": list(profile.gate.before),
         **_modules(supply=supply, profile=profile, target=target),
@@ -224,16 +222,25 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
         **_gate(fleet, name, profile),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
+    }
+    values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
+    # A host's other packages come with gds_driver; a builder has only this role for all of them.
+    values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
+    return values
+
+
+def _boot(profile: Profile, target: Target) -> dict[str, Any]:
+    """What the next boot has beside its kernel, and what makes a reboot necessary."""
+    return {
+        "gds_boot_kernel_release": target.kernel.release,
+        "gds_boot_arguments": boot.arguments(profile),
+        "gds_boot_module_options": boot.module_options(profile),
         "gds_reboot_kernel_release": target.kernel.release,
         "gds_reboot_modules": load_order(profile, target),
         "gds_reboot_allowed": profile.reboot,
         "gds_reboot_arguments": boot.arguments(profile),
         "gds_reboot_parameters": boot.expected_parameters(profile),
     }
-    values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
-    # A host's other packages come with gds_driver; a builder has only this role for all of them.
-    values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
-    return values
 
 
 def _archive(name: str, *, is_host: bool, supply: Supply, sources: RunFiles) -> str:

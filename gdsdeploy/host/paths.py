@@ -98,6 +98,6 @@ INFINIBAND = "/sys/class/infiniband"
 
 
 def parameter_path(key: str) -> str:
-    """The file in sysfs of the parameter MODULE.NAME; empty for what is none."""
+    """The file in sysfs of the parameter MODULE.NAME; empty for any other text."""
     match = re.match(r"([A-Za-z0-9][\w-]*)\.(\w+)\Z", key)
     return f"/sys/module/{match.group(1).replace('-', '_')}/parameters/{match.group(2)}" if match else ""

@@ -1,4 +1,4 @@
-"""What a profile says of the boot: arguments of the kernel, and options of its modules."""
+"""How the hosts of a profile boot: arguments of the kernel, and options of its modules."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def test_arguments_go_through_the_scripts_of_grub(tmp_path: Path, loses: bool) -
         assert message == "update-grub left iommu=pt out of /boot/grub/grub.cfg"
         assert "zz-gdsdeploy-boot.cfg" not in parts["after"]
         return
-    made = changes(parts["first"])
-    assert made == changes(parts["check"])
-    assert [change["kind"] for change in made] == ["write", "arguments"]
+    first_changes = changes(parts["first"])
+    assert first_changes == changes(parts["check"])
+    assert [change["kind"] for change in first_changes] == ["write", "arguments"]
     lines = re.findall(r"^\s*linux\t(.*)$", parts["grub.cfg"], re.MULTILINE)
     assert len(lines) == 5, "the newest kernel stands there twice, and each of both has an entry for recovery"
     assert all(f" console=ttyS0 net.ifnames=0 {' '.join(WORDS)}" in line for line in lines)

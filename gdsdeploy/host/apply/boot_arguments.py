@@ -105,8 +105,8 @@ class BootArguments(FileResource[Desired]):
         broken = [place for place in observed["places"] if _is_broken(way, place)]
         if broken:
             words = f"{broken[0].path}: there is no line with arguments"
-            return [Refusal("boot-loader", words, "repair it, or remove it if its kernel is gone")]
-        found = {
+            return [Refusal("boot-loader", words, "repair it, or remove it if its kernel is earlier_words")]
+        conflicts = {
             f"{place.path}: {word}": argument
             for argument in desired.arguments
             for place in observed["places"]
@@ -114,7 +114,7 @@ class BootArguments(FileResource[Desired]):
             if word
         }
         pairs = [(self._files[0], observed["drop_in"])] if way.kind == loader.GRUB else []
-        return [*files.refusals(pairs), *(_conflict(*entry) for entry in found.items())]
+        return [*files.refusals(pairs), *(_conflict(*entry) for entry in conflicts.items())]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One for each file that differs; a kernel that is installed later gets its entry with these arguments."""
@@ -137,7 +137,7 @@ class BootArguments(FileResource[Desired]):
         observed = self.observe(host, desired)
         before, mine = observed["record"], _mine(desired, observed)
         together = list(dict.fromkeys([*before.arguments, *mine]))
-        interim = ArgumentRecord(together, _kept(observed, together), before.left_boot, before.left)
+        interim = ArgumentRecord(together, _exceptions(observed, together), before.left_boot, before.left)
         if interim != before:
             _write_record(host, interim)
         if change.subject == DROP_IN:
@@ -156,15 +156,15 @@ class BootArguments(FileResource[Desired]):
         if observed["idle"] or observed["way"].kind == loader.UNKNOWN:
             return
         before = observed["record"]
-        # grub.cfg alone doesn't show whose an argument is, once the drop-in has gone.
+        # grub.cfg alone doesn't show whose an argument is, once the drop-in has earlier_words.
         is_grub = observed["way"].kind == loader.GRUB
         ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
         running = read_text(host.root, "/proc/cmdline").split()
         boot = boot_id(host.root)
         earlier = before.left if before.left_boot == boot else []
-        gone = dict.fromkeys([*earlier, *before.arguments])
-        left = [word for word in gone if word in running and word not in desired.arguments]
-        record = ArgumentRecord(ours, _kept(observed, ours), boot if left else "", left)
+        earlier_words = dict.fromkeys([*earlier, *before.arguments])
+        left = [word for word in earlier_words if word in running and word not in desired.arguments]
+        record = ArgumentRecord(ours, _exceptions(observed, ours), boot if left else "", left)
         if record != before:
             _write_record(host, record)
 
@@ -240,16 +240,18 @@ def _edits(desired: Desired, observed: Any) -> List[Tuple[_Place, List[str], str
     return edits
 
 
-def _kept(observed: Any, words: Sequence[str]) -> Dict[str, List[str]]:
+def _exceptions(observed: Any, words: Sequence[str]) -> Dict[str, List[str]]:
     """Of each entry, those of ``words`` that it has from another writer: an argument that is new was there before."""
     before: ArgumentRecord = observed["record"]
-    kept: Dict[str, List[str]] = {}
+    exceptions: Dict[str, List[str]] = {}
     for place in observed["places"] if observed["way"].kind == loader.ENTRIES else []:
         path = argument_record.key(place.path)
-        own = [w for w in words if w in place.words and (w not in before.arguments or w in before.kept.get(path, ()))]
+        own = [
+            w for w in words if w in place.words and (w not in before.arguments or w in before.exceptions.get(path, ()))
+        ]
         if own:
-            kept[path] = own
-    return kept
+            exceptions[path] = own
+    return exceptions
 
 
 def _differs(place: _Place, mine: Sequence[str]) -> bool:
@@ -262,10 +264,10 @@ def _change(path: str, before: Sequence[str], after: Sequence[str]) -> Change:
     return Change("arguments", path, " ".join(before) or "none", " ".join(after) or "none", "arguments")
 
 
-def _conflict(found: str, argument: str) -> Refusal:
+def _conflict(conflicts: str, argument: str) -> Refusal:
     hint = "remove it where it is set, or write the same value in the fleet file: grep -rs {} /etc/default /etc/kernel"
     name = argument.partition("=")[0]
-    return Refusal("other-value", f"{found} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
+    return Refusal("other-value", f"{conflicts} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
 
 
 def _is_broken(way: loader.Loader, place: _Place) -> bool:
@@ -296,7 +298,7 @@ def _write_entry(host: ManagedHost, path: str, text: str) -> None:
     host.undoable(target)
     state = host.entry(target)
     if state is None:
-        raise ApplyError(f"{path}: has gone meanwhile", "run this again", "io")
+        raise ApplyError(f"{path}: has earlier_words meanwhile", "run this again", "io")
     host.forget()
     with writing(path):
         files.replace(inside(host.root, target), _encode(text), state.mode, (state.uid, state.gid))

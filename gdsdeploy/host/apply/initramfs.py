@@ -36,8 +36,8 @@ def rebuild_all(host: ManagedHost) -> List[Change]:
 
     A kernel without modules is left out: nothing could be made for it.  Raises ApplyError.
     """
-    found = filter(None, map(_RELEASE.match, list_folder(host.root, "/boot")))
-    releases = [match.group(1) or match.group(2) for match in found]
+    matches = filter(None, map(_RELEASE.match, list_folder(host.root, "/boot")))
+    releases = [match.group(1) or match.group(2) for match in matches]
     releases = [release for release in releases if host.exists(f"/lib/modules/{release}/modules.dep")]
     if not host.check:
         for release in releases:

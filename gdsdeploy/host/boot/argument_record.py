@@ -2,10 +2,10 @@
 
 ::
 
-    {"version": 1, "arguments": [WORD], "kept": {PATH: [WORD]}, "left": {"boot_id": ID, "arguments": [WORD]}}
+    {"version": 1, "arguments": [WORD], "exceptions": {PATH: [WORD]}, "left": {"boot_id": ID, "arguments": [WORD]}}
 
-``kept``: files that had a word before gdsdeploy set it elsewhere; it stays there.  ``left``: what was taken out in
-this boot, whose kernel still has it.
+``exceptions``: files that had a word before gdsdeploy set it elsewhere; it stays there.
+``left``: what was taken out in this boot, whose kernel still has it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class ArgumentRecord:
     """See the module."""
 
     arguments: List[str] = field(default_factory=list)
-    kept: Dict[str, List[str]] = field(default_factory=dict)
+    exceptions: Dict[str, List[str]] = field(default_factory=dict)
     left_boot: str = ""
     left: List[str] = field(default_factory=list)
 
     def ours(self, path: str, words: List[str]) -> List[str]:
         """Those of ``words`` in the file ``path`` that gdsdeploy has set."""
-        return [word for word in self.arguments if word in words and word not in self.kept.get(key(path), ())]
+        return [word for word in self.arguments if word in words and word not in self.exceptions.get(key(path), ())]
 
     def to_json(self) -> str:
         """The text of the file."""
         left = {"boot_id": self.left_boot, "arguments": self.left}
-        value = {"version": VERSION, "arguments": self.arguments, "kept": self.kept, "left": left}
+        value = {"version": VERSION, "arguments": self.arguments, "exceptions": self.exceptions, "left": left}
         return json.dumps(value, sort_keys=True, indent=1) + "\n"
 
 
@@ -64,12 +64,12 @@ def read(root: str = "/") -> ArgumentRecord:
 def _from_json(value: Any) -> ArgumentRecord:
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise ValueError(f"not a record of version {VERSION}")
-    left, kept = value.get("left"), value.get("kept")
-    if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(kept, dict):
-        raise ValueError("left or kept is missing")
+    left, exceptions = value.get("left"), value.get("exceptions")
+    if not isinstance(left, dict) or not isinstance(left.get("boot_id"), str) or not isinstance(exceptions, dict):
+        raise ValueError("left or exceptions is missing")
     return ArgumentRecord(
         _words(value.get("arguments")),
-        {str(path): _words(words) for path, words in kept.items()},
+        {str(path): _words(words) for path, words in exceptions.items()},
         left["boot_id"],
         _words(left.get("arguments")),
     )

@@ -125,9 +125,9 @@ def take_out(path: str, text: str, words: Sequence[str]) -> str:
         pattern = re.compile(rf"(?:^|[ \t]){re.escape(word)}(?=\s|$)")
         for number in reversed(range(len(lines))):
             body, end = _split(lines[number])
-            found = list(pattern.finditer(body)) if _has_arguments(path)(body) else []
-            if found:
-                lines[number] = body[: found[-1].start()] + body[found[-1].end() :] + end
+            matches = list(pattern.finditer(body)) if _has_arguments(path)(body) else []
+            if matches:
+                lines[number] = body[: matches[-1].start()] + body[matches[-1].end() :] + end
                 break
     return "".join(lines)
 

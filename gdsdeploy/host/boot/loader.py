@@ -90,4 +90,4 @@ def grub_lines(config: str, release: str) -> List[List[str]]:
     """
     rows = [(_IMAGE.match(os.path.basename(image)), rest.split()) for image, rest in _LINE.findall(config)]
     lines = [(match.group(1), words) for match, words in rows if match and not {"single", "recovery"} & set(words)]
-    return [words for found, words in lines if found == release] or [words for _, words in lines]
+    return [words for kernel, words in lines if kernel == release] or [words for _, words in lines]

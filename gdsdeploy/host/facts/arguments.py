@@ -19,9 +19,9 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     for path in GRUB_FILES:
         lines = document.lines(path)
         if isinstance(lines, tuple):
-            found = grub_lines("\n".join(lines), release)
-            if found:
-                return tuple(map(tuple, found))
+            entry_words = grub_lines("\n".join(lines), release)
+            if entry_words:
+                return tuple(map(tuple, entry_words))
     entries: Dict[str, List[str]] = {}
     own: List[str] = []
     for folder in ENTRY_FOLDERS:

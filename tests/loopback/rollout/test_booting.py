@@ -62,8 +62,8 @@ def test_kernel_arguments_need_a_reboot_even_where_modules_could_be_exchanged() 
     settings = {"boot": {"arguments": {"iommu": "pt"}, "module_options": {"nvme_core": {"multipath": "N"}}}}
     host = work(Step.REBOOT, replies, {"boot_id": BOOT}, profile={**settings, "mode": "nvidia-fs"})
     assert boot.reboot(host)["how"] == "reboot"
-    (asked,) = host.calls("boot", "needed")
-    assert {"--argument=iommu=pt", "--parameter=nvme_core.multipath=N"} <= set(asked)
+    (question,) = host.calls("boot", "needed")
+    assert {"--argument=iommu=pt", "--parameter=nvme_core.multipath=N"} <= set(question)
 
 
 def test_a_fleet_may_want_no_exchange_of_modules() -> None:

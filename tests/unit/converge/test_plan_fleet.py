@@ -94,7 +94,7 @@ def test_the_fleet_file_has_the_last_word(fleet: Fleet, wish: str, expected: lis
 
 def test_a_host_without_a_kernel_of_its_own_is_neither_booted_nor_loaded(fleet: Fleet) -> None:
     entries = ways(changed(fleet, own_kernel=False), "gpu1")["keep"]
-    assert set(HOST) - set(entries) == {"guard", "boot_default", "loaded", "reboot"}
+    assert set(HOST) - set(entries) == {"guard", "module_options", "boot_arguments", "boot_default", "loaded", "reboot"}
 
 
 def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path: Path) -> None:

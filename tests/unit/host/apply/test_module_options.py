@@ -13,7 +13,7 @@ from gdsdeploy.host.apply.module_options import PATH, Desired, ModuleOptions
 from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check, differing, tree
 
-RELEASE, OTHER, GONE = "6.12.94-1", "6.12.90-1.x86_64", "6.1.0-1"
+RELEASE, OTHER, WITHOUT_MODULES = "6.12.94-1", "6.12.90-1.x86_64", "6.1.0-1"
 DESIRED = Desired(RELEASE, {"nvme_core": {"multipath": "N", "io_timeout": "60"}, "ib_core": {"recv_queue_size": "512"}})
 TEXT = """\
 # Rendered by gdsdeploy; changes here are overwritten.
@@ -29,7 +29,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str
     """A host with two kernels, and an initramfs of a third whose modules are gone."""
     name = "initrd.img-{}" if request.param == "update-initramfs" else "initramfs-{}.img"
     paths = [f"usr/sbin/{request.param}", "boot/initramfs-0-rescue-x.img", "boot/initramfs-6.12.94-1kdump.img"]
-    paths += [f"boot/{name.format(release)}" for release in (RELEASE, OTHER, GONE)]
+    paths += [f"boot/{name.format(release)}" for release in (RELEASE, OTHER, WITHOUT_MODULES)]
     paths += [f"lib/modules/{release}/modules.dep" for release in (RELEASE, OTHER)]
     for path in [*paths, "etc/modprobe.d/x.conf", "var/lib/gdsdeploy/x"]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -48,14 +48,14 @@ def test_the_first_run_the_second_one_and_a_removal(
     assert apply(root, ModuleOptions(), DESIRED) == predicted
     assert ((root / PATH[1:]).read_text(), systemctl.calls) == (TEXT, [argv[RELEASE]])
     assert apply(root, ModuleOptions(), DESIRED) == []
-    looked = ModuleOptions().revert(ManagedHost(check=True, root=str(root)))
+    prediction = ModuleOptions().revert(ManagedHost(check=True, root=str(root)))
     assert systemctl.calls == [argv[RELEASE]]
     changes = ModuleOptions().revert(ManagedHost(root=str(root)))
     # Every kernel that was installed meanwhile has a copy, too.
     assert [(change.kind, change.subject) for change in changes] == [
         ("delete", PATH), ("initramfs", OTHER), ("initramfs", RELEASE),
     ]  # fmt: skip
-    assert looked == changes
+    assert prediction == changes
     assert systemctl.calls[1:] == [argv[OTHER], argv[RELEASE]]
     assert differing(before, tree(root)) == set()
     assert ModuleOptions().revert(ManagedHost(root=str(root))) == []

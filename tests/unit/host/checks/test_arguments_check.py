@@ -50,10 +50,10 @@ def rhel(document: Document, **options: str) -> None:
 
 
 def test_it_passes_where_this_boot_has_both(good: Document) -> None:
-    found = finding(good)
-    assert found.verdict == PASS
-    assert found.evidence == [f"/proc/cmdline: {ARGUMENT}", f"{MULTIPATH}: Y"]
-    assert found.expected == f"{ARGUMENT}, nvme_core.multipath=Y"
+    answer = finding(good)
+    assert answer.verdict == PASS
+    assert answer.evidence == [f"/proc/cmdline: {ARGUMENT}", f"{MULTIPATH}: Y"]
+    assert answer.expected == f"{ARGUMENT}, nvme_core.multipath=Y"
 
 
 def test_a_profile_that_sets_nothing(good: Document) -> None:
