@@ -18,7 +18,7 @@ from ..io import atomic
 from ..rootdir import inside, read_text
 from . import files
 from .errors import writing
-from .file_resource import FileResource
+from .file_resource import FileResource, restore
 from .files import ABSENT, File
 from .host import ManagedHost
 from .model import Change, Refusal, Words
@@ -179,8 +179,7 @@ class BootArguments(FileResource[Desired]):
             return changes
         for change in changes:
             self.apply(host, nothing, change)
-        if DROP_IN in host.record.paths:
-            host.restore(DROP_IN)
+        restore(host, self.reverts)
         host.remove_tree(argument_record.PATH)
         return changes
 
