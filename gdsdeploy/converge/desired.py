@@ -105,6 +105,13 @@ TABLE: Final = (
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
     Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
+    Use(
+        "gds_boot",
+        "module_options",
+        {"kernel_release": "gds_boot_kernel_release", "options": "gds_boot_module_options"},
+        when=_boots,
+    ),
+    Use("gds_boot", "boot_arguments", _options_of("gds_boot", "kernel_release", "arguments"), when=_boots),
     Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
     Use("gds_cufile", "cufile", _options_of("gds_cufile", "content", "path", "log_dir"), when=_host),
     replace(_SIGNING, when=_signed(_builds)),
@@ -127,7 +134,12 @@ TABLE: Final = (
         {"modules": "gds_modules_loaded"} | _options_of("gds_modules", "kernel_release", "units", "services"),
         when=_boots,
     ),
-    Use("gds_reboot", "reboot", _options_of("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
+    Use(
+        "gds_reboot",
+        "reboot",
+        _options_of("gds_reboot", "kernel_release", "modules", "allowed", "arguments", "parameters"),
+        when=_boots,
+    ),
 )
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}

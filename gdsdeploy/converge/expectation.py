@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from gdsdeploy.converge import boot
 from gdsdeploy.converge.inventory import packages_for
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
@@ -54,6 +55,8 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         hardware=_hardware(profile),
         lock_digest=lock.digest,
         own_kernel=profile.own_kernel,
+        boot_arguments=boot.arguments(profile),
+        module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
     )
 
 

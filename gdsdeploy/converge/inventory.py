@@ -13,7 +13,7 @@ import yaml
 
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
-from gdsdeploy.converge import p2pdma
+from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.checks.userland import services_of
@@ -223,6 +223,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
+        **_boot(profile, target),
         "gds_peermem_rdma": profile.rdma,
         "gds_peermem_before": list(profile.gate.before),
         **_modules(supply=supply, profile=profile, target=target),
@@ -231,14 +232,25 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
         **_gate(fleet, name, profile),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
-        "gds_reboot_kernel_release": target.kernel.release,
-        "gds_reboot_modules": load_order(profile, target),
-        "gds_reboot_allowed": profile.reboot,
     }
     values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
     return values
+
+
+def _boot(profile: Profile, target: Target) -> dict[str, Any]:
+    """What the next boot has beside its kernel, and what makes a reboot necessary."""
+    return {
+        "gds_boot_kernel_release": target.kernel.release,
+        "gds_boot_arguments": boot.arguments(profile),
+        "gds_boot_module_options": boot.module_options(profile),
+        "gds_reboot_kernel_release": target.kernel.release,
+        "gds_reboot_modules": load_order(profile, target),
+        "gds_reboot_allowed": profile.reboot,
+        "gds_reboot_arguments": boot.arguments(profile),
+        "gds_reboot_parameters": boot.expected_parameters(profile),
+    }
 
 
 def _archive(name: str, *, is_host: bool, supply: Supply, sources: RunFiles) -> str:

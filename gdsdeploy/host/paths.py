@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 #: gdsdeploy's own folders, by the folder that they are in; provision makes them before it changes anything else.
 OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
 EFI = "/sys/firmware/efi"
@@ -51,6 +53,9 @@ NCCL_FILE = "/etc/nccl.conf"
 VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_NAME", "SINGULARITY_NAME")
 #: Beginning of the variables in every container of Enroot.
 ENROOT = "ENROOT_"
+#: Folders of the entries of the Boot Loader Specification, and the lines in them that decide about arguments.
+ENTRY_FOLDERS = ("/boot/loader/entries", "/efi/loader/entries", "/boot/efi/loader/entries")
+ENTRY_LINES = r"^(title|linux|version|options)[ \t]"
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
 GRUB_ENVIRONMENTS = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
 PCI = "/sys/bus/pci/devices"
@@ -92,3 +97,9 @@ ZFS_VERSION = "/sys/module/zfs/version"
 
 #: RDMA devices.
 INFINIBAND = "/sys/class/infiniband"
+
+
+def parameter_path(key: str) -> str:
+    """The file in sysfs of the parameter MODULE.NAME; empty for any other text."""
+    match = re.match(r"([A-Za-z0-9][\w-]*)\.(\w+)\Z", key)
+    return f"/sys/module/{match.group(1).replace('-', '_')}/parameters/{match.group(2)}" if match else ""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
+from gdsdeploy.model.boot import Boot
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
@@ -253,6 +254,8 @@ class Profile(Model):
     reboot: bool = True
     #: Whether its hosts choose the kernel that they run; not so containers, images and what boots from the network.
     own_kernel: bool = True
+    #: Kernel arguments and module options; also ``auto`` for the preset alone.
+    boot: Boot = Boot()
     gate: Gate = Gate()
 
     _pins = field_validator("nvidia_fs", "libcufile", mode="before")(_check_pin)
@@ -272,6 +275,17 @@ class Profile(Model):
     @classmethod
     def _short_pin(cls, value: object) -> object:
         return value if isinstance(value, dict) else {"version": _check_pin(value)}
+
+    @field_validator("boot", mode="before")
+    @classmethod
+    def _short_boot(cls, value: object) -> object:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _boot_needs_a_kernel(self) -> Self:
+        if self.boot != Boot() and not self.own_kernel:
+            raise ValueError("boot sets up a kernel that these hosts don't choose: own_kernel is false")
+        return self
 
     @field_validator("gate", mode="before")
     @classmethod

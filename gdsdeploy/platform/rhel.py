@@ -105,7 +105,7 @@ class Rhel(StackPlatform):
         """One of each for every CUDA release."""
         return nvidia.libcufile_packages(names)
 
-    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:  # noqa: ARG002 - see debian.py
+    def packaging(self, driver: Candidate, flavour: Flavour) -> Packaging:
         has_policy = RPM.holds(self.upstream_version(driver.version), ">=", _FIRST_WITH_POLICY)
         further = (
             StackPackage("nvidia-driver-cuda", "driver-userland", "host"),

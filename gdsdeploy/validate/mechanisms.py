@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from gdsdeploy.converge import p2pdma
+from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.converge.inventory import load_order
 from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid
@@ -89,8 +89,12 @@ def _options(name: str, before: Profile, after: Profile) -> Iterator[Step]:
     old, new = (p2pdma.MULTIPATH if p2pdma.applies(profile) else "" for profile in (before, after))
     if old != new:
         yield Step("nvme_core in modprobe.d", old, new, "provision")
-    if p2pdma.applies(after) and not p2pdma.applies(before):
-        yield Step("kernel command line", "", "intel_iommu=off or amd_iommu=off", "you")
+    old, new = (" ".join(boot.arguments(profile)) for profile in (before, after))
+    if old != new:
+        yield Step("kernel arguments", old, new, "provision")
+    if p2pdma.applies(after) and not p2pdma.applies(before) and not boot.decides_iommu(after):
+        yield Step("kernel command line", "", f"{' or '.join(boot.NO_IOMMU)}", "you")
+        yield Step(f"profiles.{name}.boot in the fleet file", "", "auto, for provision to set that", "you")
     own = before.driver.options.get(p2pdma.REGISTRY)
     if before.mode == "p2pdma" != after.mode and own:
         where = f"profiles.{name}.driver.options in the fleet file"

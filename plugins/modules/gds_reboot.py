@@ -7,7 +7,7 @@ module: gds_reboot
 short_description: Report whether the host needs a reboot
 description:
   - Never reboots. Use M(ansible.builtin.reboot) when the result is changed.
-  - The result is changed when the running kernel or a loaded module is not the installed one.
+  - The result is changed when the running kernel, its arguments or a loaded module are not the installed ones.
   - The task fails when a reboot is needed and O(allowed) is false.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
@@ -22,6 +22,15 @@ options:
     description: Whether this host may be rebooted.
     type: bool
     default: false
+  arguments:
+    description: Arguments that the running kernel has to be booted with.
+    type: list
+    elements: str
+    default: []
+  parameters:
+    description: Parameters of loaded modules as C(module.parameter), with the values that they have to have.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""

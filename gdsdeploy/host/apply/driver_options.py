@@ -13,6 +13,7 @@ from .model import NONE, Change, Words
 
 MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
 MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
+_NVME = "options nvme_core multipath=N"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class DriverOptions(FileResource[Desired]):
         else:
             super().apply(host, desired, change)
 
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """The files; the initramfs has NVMe's option from one of them."""
+        carried = _NVME in host.text(MODPROBE)
+        changes = super().revert(host)
+        return changes + (initramfs.rebuild_all(host) if carried and changes else [])
+
 
 def modprobe_conf(desired: Desired) -> str:
     """The text of ``/etc/modprobe.d/gdsdeploy.conf``."""
@@ -78,7 +85,7 @@ def modprobe_conf(desired: Desired) -> str:
     ]
     lines += [f"options {desired.option_module} {name}={value}" for name, value in sorted(desired.options.items())]
     if desired.p2pdma:
-        lines += ["# P2PDMA doesn't pass NVMe multipath.", "options nvme_core multipath=N"]
+        lines += ["# P2PDMA doesn't pass NVMe multipath.", _NVME]
     if "nvidia-fs" in desired.modules:
         lines.append("softdep nvidia-fs pre: nvidia")
     if desired.rdma != "none":

@@ -83,6 +83,10 @@ class ManagedHost:
             return path
         return os.path.normpath("/" + os.path.relpath(place, self.root)) if os.path.isdir(place) else path
 
+    def real(self, path: str) -> str:
+        """Where the links of ``path`` end, as a path of this host; raises LoopError."""
+        return os.path.normpath("/" + os.path.relpath(inside(self.root, path), self.root))
+
     def glob(self, patterns: Sequence[str]) -> List[str]:
         """The paths of ``patterns`` that exist or that the record knows; patterns only in the last part; sorted."""
         paths = {path for path in self.record.paths for pattern in patterns if fnmatch.fnmatchcase(path, pattern)}
@@ -138,6 +142,10 @@ class ManagedHost:
     def preserve(self, path: str) -> None:
         """Record ``path`` before it changes, and put it back when the resource fails."""
         self.record.remember(path)
+        self.undoable(path)
+
+    def undoable(self, path: str) -> None:
+        """Put ``path`` back as it is now when the resource fails; nothing is recorded for a removal."""
         self._undo.append((path, look(self.root, path)))
 
     def write_unrecorded(self, file: files.File) -> None:

@@ -7,6 +7,7 @@ from typing import List
 from ..errors import ApplyError
 from ..rootdir import list_folder
 from .host import ManagedHost
+from .model import NONE, Change
 
 _SECONDS = 1800.0
 #: Where images are: Debian and Ubuntu, and the RHEL family.
@@ -60,6 +61,19 @@ def _is_dracuts(host: ManagedHost) -> bool:
         return False
     hooks = [name for name in ("dracut", "initramfs-tools") if host.exists(_HOOK.format(name))]
     return hooks != ["initramfs-tools"] or not _has(host, "update-initramfs")
+
+
+def rebuild_all(host: ManagedHost) -> List[Change]:
+    """Make those of all kernels again, because a file that they have copies of has gone; only the changes in a check.
+
+    A kernel without modules is left out: nothing could be made for it.  Raises ApplyError.
+    """
+    releases = [release for release in list_folder(host.root, "/lib/modules") if images(host, release)]
+    releases = [release for release in releases if host.exists(f"/lib/modules/{release}/modules.dep")]
+    if not host.check:
+        for release in releases:
+            rebuild(host, release)
+    return [Change("initramfs", release, "", "", "options", NONE) for release in releases]
 
 
 def _has(host: ManagedHost, program: str) -> bool:

@@ -18,11 +18,16 @@ _REPLACES = ("build", "place", "receive")
 
 @dataclass(frozen=True)
 class Desired:
-    """``modules`` have to be loaded from their installed files.  ``allowed``: whether this host may be rebooted."""
+    """``modules`` have to be loaded from their installed files.  ``allowed``: whether this host may be rebooted.
+
+    ``arguments``: of the kernel.  ``parameters``: MODULE.PARAMETER → value, of modules that are loaded.
+    """
 
     kernel_release: str
     modules: List[str] = field(default_factory=list)
     allowed: bool = False
+    arguments: List[str] = field(default_factory=list)
+    parameters: Dict[str, str] = field(default_factory=dict)
 
 
 class Reboot(Resource[Desired]):
@@ -35,10 +40,12 @@ class Reboot(Resource[Desired]):
         REPLACED: "modules that are loaded from files that are replaced",
         "module": "a module that is loaded from another file",
         "no-file": "a module without a file",
+        "argument": "booted with other kernel arguments",
+        "parameter": "a module's parameter with another value",
     }
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        return asdict(pending(desired.kernel_release, desired.modules))
+        return asdict(pending(desired.kernel_release, desired.modules, desired.arguments, desired.parameters))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """A reboot, where one is needed now, or will be after the changes that are pending."""

@@ -6,7 +6,7 @@ import glob
 import os
 from typing import Callable, List, Sequence
 
-from ..errors import DesiredError
+from ..errors import ApplyError, CannotTellError, DesiredError
 from ..rootdir import list_folder
 from . import labels, lock, packages, registry, services, written
 from .file_resource import restore
@@ -36,7 +36,10 @@ def remove(
         for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
             host.begin()
             subjects = {earlier.subject for earlier in changes}
-            new = [change for change in step(host) if change.subject not in subjects]
+            try:
+                new = [change for change in step(host) if change.subject not in subjects]
+            except CannotTellError as error:
+                raise ApplyError(str(error), error.hint, error.kind) from None
             changes += new
             done(new)
     if not host.check and any(services.FOLDER in change.subject for change in changes):

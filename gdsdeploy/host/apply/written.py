@@ -27,6 +27,8 @@ FILES = (
     "/etc/apt/sources.list.d/gdsdeploy.sources",
     "/etc/yum.repos.d/gdsdeploy.repo",
     "/etc/modprobe.d/gdsdeploy.conf",
+    "/etc/modprobe.d/gdsdeploy-boot.conf",
+    "/etc/default/grub.d/zz-gdsdeploy-boot.cfg",
     "/etc/modules-load.d/gdsdeploy.conf",
     "/etc/tmpfiles.d/gdsdeploy.conf",
     "/etc/dkms/framework.conf.d/gdsdeploy.conf",

@@ -1,23 +1,30 @@
-"""What a reboot would change: the kernel that runs and the modules that are loaded, against what is installed."""
+"""What a reboot would change: the running kernel, its arguments and the loaded modules, against what is installed."""
 
 import argparse
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .. import process
+from ..errors import guarded
 from ..kmod import modprobe
 from ..kmod.module import BUILD_ID, build_id_of, read_module
+from ..paths import parameter_path
+from ..rootdir import read_text
+from . import argument_record
+from . import arguments as words_of_kernel
 
 #: Ids of causes: another kernel runs; a module isn't loaded, has no file, or is loaded from another file.
 KERNEL, UNLOADED, NO_FILE, MODULE = "kernel", "not-loaded", "no-file", "module"
+#: The running kernel was booted with other arguments; a parameter of a module has another value.
+ARGUMENT, PARAMETER = "argument", "parameter"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a reboot is needed; ``subject`` is the running kernel or the module."""
+    """Why a reboot is needed; ``subject`` is the running kernel, the module, the argument or MODULE.PARAMETER."""
 
     id: str
     subject: str
@@ -36,18 +43,63 @@ class Pending:
     running: str
     #: modules that aren't loaded although the expected kernel runs
     unloaded: List[str]
+    #: whether nothing but modules differs, which can be exchanged without a reboot
+    by_reload: bool = True
 
 
-def pending(kernel: str, modules: List[str]) -> Pending:
-    """Compare this running host with kernel release ``kernel`` and the files modprobe would load for ``modules``."""
+def pending(
+    kernel: str, modules: List[str], arguments: Sequence[str] = (), parameters: Mapping[str, str] = {}, root: str = "/"
+) -> Pending:
+    """Compare this running host with kernel release ``kernel`` and the files modprobe would load for ``modules``.
+
+    arguments: of the kernel.  parameters: MODULE.PARAMETER → value, as in :func:`booted_otherwise`.  Raises ApplyError
+    where the record of arguments is damaged.
+    """
     running = os.uname().release
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     if running != kernel:
         causes = [Cause(KERNEL, running, f"the running kernel is {running}, not {kernel}")]
     else:
-        causes = list(filter(None, map(_module, modules)))
+        causes = [*booted_otherwise(arguments, parameters, root), *filter(None, map(_module, modules))]
+    by_reload = not {cause.id for cause in causes} & {KERNEL, ARGUMENT, PARAMETER}
     unloaded = [cause.subject for cause in causes if cause.id == UNLOADED]
-    return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id, running, unloaded)
+    return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id, running, unloaded, by_reload)
+
+
+def booted_otherwise(arguments: Sequence[str], parameters: Mapping[str, str], root: str = "/") -> List[Cause]:
+    """Arguments that the running kernel doesn't have or has no longer to have, and other values of parameters.
+
+    A parameter that isn't there is no cause: its module isn't loaded, or the kernel has it under no name.  Nor is one
+    of a module that is built into the kernel: it doesn't read modprobe.d, so another boot changes nothing.
+    """
+    running = read_text(root, "/proc/cmdline").split()
+    record = argument_record.read(root)
+    left = record.left if record.left_boot == read_text(root, "/proc/sys/kernel/random/boot_id").strip() else []
+    causes = [
+        Cause(ARGUMENT, word, f"the running kernel was booted without the argument {word}")
+        for word in words_of_kernel.unmet(running, arguments)
+    ]
+    causes += [
+        Cause(ARGUMENT, word, f"the running kernel was booted with the argument {word}, which is no longer set")
+        for word in left
+        if word in running and word not in arguments
+    ]
+    loaded = {line.partition(" ")[0] for line in read_text(root, "/proc/modules").splitlines()}
+    options = {key: value for key, value in parameters.items() if key.rpartition(".")[0] in loaded}
+    expected = {**options, **words_of_kernel.parameters(arguments)}
+    shown: Dict[str, Optional[str]] = {key: _parameter(key, root) for key in expected}
+    return causes + [
+        Cause(PARAMETER, key, f"the parameter {key} is {shown[key]}, not {expected[key]}")
+        for key in words_of_kernel.differing(shown, expected)
+        # An argument that the kernel wasn't booted with is the reason already.
+        if not any(words_of_kernel.name(cause.subject) == key for cause in causes)
+    ]
+
+
+def _parameter(key: str, root: str) -> Optional[str]:
+    """The value of MODULE.PARAMETER; None where sysfs doesn't have it."""
+    path = parameter_path(key)
+    return (read_text(root, path).strip() or None) if path else None
 
 
 def _module(name: str) -> Optional[Cause]:
@@ -83,14 +135,19 @@ def add_parser(subparsers: Any) -> None:
     """Add ``needed`` to the parsers of ``boot``."""
     parser = subparsers.add_parser("needed", help="print whether a reboot is needed to reach the installed state")
     parser.add_argument("--kernel", required=True, metavar="RELEASE", help="the expected kernel")
+    text = "an argument that the running kernel should have; may be repeated"
+    parser.add_argument("--argument", action="append", default=[], metavar="WORD", help=text)
+    text = "a parameter of a loaded module and its value; may be repeated"
+    parser.add_argument("--parameter", action="append", default=[], metavar="MODULE.NAME=VALUE", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     text = "modules that should be loaded from their installed files"
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=text)
-    parser.set_defaults(run=_main)
+    parser.set_defaults(run=guarded(_main))
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    result = pending(arguments.kernel, arguments.modules)
+    parameters = {key: value for key, _, value in (word.partition("=") for word in arguments.parameter)}
+    result = pending(arguments.kernel, arguments.modules, arguments.argument, parameters)
     text = "; ".join(result.reasons) or "no reboot is needed"
     print(json.dumps(asdict(result), sort_keys=True) if arguments.json else text)
     return 0

@@ -130,9 +130,9 @@ def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed("off", [line])
     if mode == PASSTHROUGH and expectation.mode != "p2pdma":
         return passed("pt: it passes addresses through", [line, *groups])
-    hint = "Boot with intel_iommu=off or amd_iommu=off"
+    hint = "Boot with intel_iommu=off or amd_iommu=off; boot: auto in the profile sets both"
     if mode == TRANSLATING and expectation.mode != "p2pdma":
-        hint += "; where it has to stay, with iommu=pt"
+        hint += "; where it has to stay, with iommu=pt; boot: {arguments: {iommu: pt}} sets it"
     return failed("the IOMMU is {}".format("on" if mode == TRANSLATING else "in passthrough"), hint, [line, *groups])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..boot.identity import machine_digest
-from ..paths import EFI, SECURE_BOOT
+from ..paths import EFI, SECURE_BOOT, parameter_path
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -51,8 +51,11 @@ MESSAGES = (
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")
 
 
-def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
+def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in FILES:
+        recorder.text(path)
+    expected = request.expectation.module_parameters if request.expectation is not None else {}
+    for path in filter(None, map(parameter_path, sorted(expected))):
         recorder.text(path)
     recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
     release = recorder.document["host"]["uname"]["release"]

@@ -59,6 +59,10 @@ class Expectation:
     lock_digest: str = ""
     #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for
     own_kernel: bool = True
+    #: arguments that the kernel has to be booted with
+    boot_arguments: List[str] = field(default_factory=list)
+    #: MODULE.PARAMETER → value that a loaded module has to have
+    module_parameters: Dict[str, str] = field(default_factory=dict)
     version: int = VERSION
 
     def modules(self) -> List[str]:

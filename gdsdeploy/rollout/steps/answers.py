@@ -214,6 +214,7 @@ class Needed(Shape):
     boot_id: BootId
     running: Release
     unloaded: list[Name] = Field(max_length=MANY)
+    by_reload: bool = True
 
 
 class Default(Shape):

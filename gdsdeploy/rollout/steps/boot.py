@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gdsdeploy.converge import boot as boot_settings
 from gdsdeploy.converge.inventory import PEERMEM, load_order
 from gdsdeploy.errors import GdsError, HostUnreachable, MissingProgram, ProgramFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
@@ -36,7 +37,8 @@ def reboot(work: Work) -> dict[str, Any]:
     if not pending.needed:
         return {"how": NONE, "boot_id": boot_id}
     reasons = "; ".join(pending.reasons)
-    if status.kernel == work.target.kernel.release and work.settings.reload and _try_reload(work, boot_id):
+    may_reload = work.settings.reload and pending.by_reload and status.kernel == work.target.kernel.release
+    if may_reload and _try_reload(work, boot_id):
         return {"how": RELOAD, "boot_id": boot_id}
     if not work.profile.reboot:
         raise RebootFailed(
@@ -63,7 +65,10 @@ def _try_reload(work: Work, boot_id: str) -> bool:
 
 def needed(work: Work) -> answers.Needed:
     """What a reboot would change."""
-    return work.ask(answers.REBOOT_NEEDED, "--kernel", work.target.kernel.release, *names(work))
+    settings = [f"--argument={word}" for word in boot_settings.arguments(work.profile)]
+    values = boot_settings.expected_parameters(work.profile)
+    settings += [f"--parameter={key}={value}" for key, value in values.items()]
+    return work.ask(answers.REBOOT_NEEDED, "--kernel", work.target.kernel.release, *settings, *names(work))
 
 
 def names(work: Work) -> Sequence[str]:

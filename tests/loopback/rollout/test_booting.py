@@ -53,6 +53,19 @@ def test_modules_are_exchanged_where_the_host_finds_that_safe(safe: bool) -> Non
     assert len(host.calls("rollout", "reload")) == (2 if safe else 1)
 
 
+def test_kernel_arguments_need_a_reboot_even_where_modules_could_be_exchanged() -> None:
+    replies: dict[str, Any] = {
+        "rollout status": status(kernel=KERNEL),
+        "boot needed": {**needed("booted without iommu=pt", running=KERNEL), "by_reload": False},
+        "rollout reboot": {"did": "ordered"},
+    }
+    settings = {"boot": {"arguments": {"iommu": "pt"}, "module_options": {"nvme_core": {"multipath": "N"}}}}
+    host = work(Step.REBOOT, replies, {"boot_id": BOOT}, profile={**settings, "mode": "nvidia-fs"})
+    assert boot.reboot(host)["how"] == "reboot"
+    (question,) = host.calls("boot", "needed")
+    assert {"--argument=iommu=pt", "--parameter=nvme_core.multipath=N"} <= set(question)
+
+
 def test_a_fleet_may_want_no_exchange_of_modules() -> None:
     replies: dict[str, Any] = {
         "rollout status": status(kernel=KERNEL),

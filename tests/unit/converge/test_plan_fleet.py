@@ -74,7 +74,8 @@ def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
 
 HOST = [
     "preflight", "repositories", "pins", "program", "expectation", "driver_options", "packages.driver", "guard",
-    "packages.kernel", "packages.cufile", "cufile", "modules", "boot_default", "peermem", "gate", "loaded", "reboot",
+    "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default",
+    "peermem", "gate", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
     "preflight", "repositories", "pins", "program", "expectation", "packages.kernel", "recipes", "packages.modules",
@@ -86,7 +87,7 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     variants = ways(fleet, "gpu1")
     assert list(variants) == ["build", "keep", "receive"]
     assert list(variants["keep"]) == list(variants["receive"]) == HOST
-    assert list(variants["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
+    assert list(variants["build"]) == [*HOST[:13], "recipes", "packages.modules", *HOST[13:]]
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over
@@ -109,7 +110,7 @@ def test_the_fleet_file_has_the_last_word(fleet: Fleet, wish: str, expected: lis
 
 def test_a_host_without_a_kernel_of_its_own_is_neither_booted_nor_loaded(fleet: Fleet) -> None:
     entries = ways(changed(fleet, own_kernel=False), "gpu1")["keep"]
-    assert set(HOST) - set(entries) == {"guard", "boot_default", "loaded", "reboot"}
+    assert set(HOST) - set(entries) == {"guard", "module_options", "boot_arguments", "boot_default", "loaded", "reboot"}
 
 
 def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path: Path) -> None:

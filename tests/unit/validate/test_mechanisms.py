@@ -52,6 +52,16 @@ def test_to_p2pdma() -> None:
     assert migration_plan.steps[-1].where == "reboot"
 
 
+def test_kernel_arguments_are_provisions_where_the_profile_sets_them() -> None:
+    changes = steps(planned("p2pdma", "none", boot="auto"))
+    before, after, by = changes["kernel arguments"]
+    assert (before, after, by) == (
+        "intel_iommu=off amd_iommu=off", "intel_iommu=off amd_iommu=off nvme_core.multipath=N", "provision",
+    )  # fmt: skip
+    assert "kernel command line" not in changes
+    assert "profiles.gds.boot in the fleet file" in steps(planned("p2pdma", "none"))
+
+
 def test_options_of_the_fleet_file_stay_and_are_completed() -> None:
     driver = {"options": {"NVreg_RegistryDwords": "rmforcestaticbar1=1; X=2"}}
     changes = steps(planned("p2pdma", "none", driver=driver, gpu="ampere"))

@@ -54,7 +54,7 @@ DEEP = "[" * 200_000
         ('{"version": 1, "resources": ' + DEEP, "nested too deeply"),
         ("\udcff", "not JSON, or cut off: 'utf-8' codec can't decode"),
         ('{"version": 99, "resources": []}', "the desired state has version 99; this program reads 1"),
-        ('{"version": 1, "resources": [{"resource": "toaster"}]}', "toaster: unknown resource; known: boot_default,"),
+        ('{"version": 1, "resources": [{"resource": "toaster"}]}', "toaster: unknown resource; known: boot_arguments,"),
         (
             '{"version": 1, "resources": [{"resource": "expectation", "desired": {"content": 1}}]}',
             "resources[0].desired.content: string is needed, not a number",

@@ -159,8 +159,8 @@ def test_every_resource_that_changes_a_host_is_taken_back() -> None:
 def test_the_order_of_removal() -> None:
     """Hooks go before what they call, packages before what they came from."""
     assert " ".join(registry.removal_order()) == (
-        "guard gate peermem modules boot_default packages pins repositories driver_options cufile signing recipes "
-        "expectation program"
+        "guard gate peermem modules boot_default boot_arguments packages pins repositories driver_options "
+        "module_options cufile signing recipes expectation program"
     )
 
 

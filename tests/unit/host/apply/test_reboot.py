@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.apply import reboot
 from gdsdeploy.host.apply.engine import run
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.boot import needed
+from gdsdeploy.host.boot import argument_record, needed
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import check, desired_resource, predicted, short
 
@@ -94,3 +96,70 @@ def test_reasons_are_the_texts_of_the_causes(loaded: Path, monkeypatch: pytest.M
     assert reasons.reasons == [cause.text for cause in reasons.causes]
     assert reasons.unloaded == ["nvidia-fs"]
     assert reboot.causes(reboot.Desired(RUNNING), {"causes": [], "unloaded": []}, ()) == []
+
+
+@pytest.fixture
+def booted(tmp_path: Path) -> Path:
+    """A host that was booted with an argument, and with NVMe multipath."""
+    for path, text in {
+        "proc/cmdline": "root=/dev/vda1 ro iommu=pt quiet\n",
+        "proc/sys/kernel/random/boot_id": "this-boot\n",
+        "proc/modules": "nvme_core 200704 3 nvme, Live 0x0\n",
+        "sys/module/built_in/parameters/x": "1\n",
+        "sys/module/nvme_core/parameters/multipath": "Y\n",
+        "sys/module/nvme_core/parameters/io_timeout": "30\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters", "subjects"),
+    [
+        (["iommu=pt", "quiet"], {"nvme_core.multipath": "1", "nvme_core.io_timeout": "0x1e"}, []),
+        (["iommu=off"], {}, [(needed.ARGUMENT, "iommu=off")]),
+        (["nokaslr", "iommu=pt"], {}, [(needed.ARGUMENT, "nokaslr")]),
+        # The argument that this boot doesn't have is why the parameter is another one.
+        (["nvme_core.multipath=N"], {"nvme_core.multipath": "N"}, [(needed.ARGUMENT, "nvme_core.multipath=N")]),
+        ([], {"nvme_core.multipath": "N"}, [(needed.PARAMETER, "nvme_core.multipath")]),
+        ([], {"nvme_core.other": "N", "x.y": "1", "../../etc": "1"}, []),
+        # Without an argument, no boot changes what is built into the kernel.
+        ([], {"built_in.x": "2"}, []),
+    ],
+)
+def test_what_the_kernel_was_booted_with(
+    booted: Path, arguments: list[str], parameters: dict[str, str], subjects: list[tuple[str, str]]
+) -> None:
+    causes = needed.booted_otherwise(arguments, parameters, str(booted))
+    assert [(cause.id, cause.subject) for cause in causes] == subjects
+
+
+def test_an_argument_that_was_taken_out_in_this_boot(booted: Path) -> None:
+    place = booted / argument_record.PATH[1:]
+    place.parent.mkdir(parents=True)
+    place.write_text(argument_record.ArgumentRecord([], {}, "this-boot", ["iommu=pt", "gone=1"]).to_json())
+    (cause,) = needed.booted_otherwise([], {}, str(booted))
+    assert (cause.id, cause.subject) == (needed.ARGUMENT, "iommu=pt")
+    assert needed.booted_otherwise(["iommu=pt"], {}, str(booted)) == []
+    (booted / "proc/sys/kernel/random/boot_id").write_text("next-boot\n")
+    assert needed.booted_otherwise([], {}, str(booted)) == []
+
+
+def test_modules_can_be_exchanged_without_a_reboot_and_arguments_cannot(
+    loaded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_file(loaded, "nvidia", monkeypatch)
+    assert needed.pending(RUNNING, DESIRED["modules"]).by_reload
+    word = "gdsdeploy_test=1"
+    result = check(loaded, "reboot", {**DESIRED, "arguments": [word]})
+    assert (short(result.changes), result.report["observed"]["by_reload"]) == ([("reboot", AFTER, "argument")], False)
+    assert not needed.pending("9.9", []).by_reload
+
+
+def test_the_command_takes_arguments_and_parameters(loaded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["boot", "needed", "--json", "--kernel", RUNNING, "--argument=gdsdeploy_test=1", "--parameter=x.y=1"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [cause["subject"] for cause in answer["causes"]] == ["gdsdeploy_test=1"]
+    assert (answer["needed"], answer["by_reload"]) == (True, False)

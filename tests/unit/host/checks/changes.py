@@ -26,7 +26,7 @@ HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 GOOD = complete(json.loads((HOSTS / "lab-vm-provisioned.json").read_text()))
 BARE = complete(json.loads((HOSTS / "lab-vm-bare.json").read_text()))
 _EXPECTED = from_json((HOSTS / "lab-vm.expectation.json").read_text())
-#: What it was expected to be, with the devices that it has, and a mount that has to deliver under load.
+#: What it was expected to be, with the devices and the boot that it has, and a mount that has to deliver under load.
 EXPECTATION = replace(
     _EXPECTED,
     storage=[{**entry, "load": {"read": 10**9, "seconds": 10}} for entry in _EXPECTED.storage],
@@ -35,6 +35,8 @@ EXPECTATION = replace(
         "nics": {"count": 1, "driver": "virtio-pci"},
         "nvme": {"count": 1, "model": "QEMU NVMe"},
     },
+    boot_arguments=["net.ifnames=0"],
+    module_parameters={"nvme_core.multipath": "Y"},
 )
 #: As gdsdeploy/host/odirect/load.py has measured it on a disk like that.
 LOADED = {

@@ -6,6 +6,7 @@ Each subject has a table of its own, faults_<subject>.py; other checks than the 
 from __future__ import annotations
 
 from tests.unit.host.checks import (
+    faults_arguments,
     faults_basic,
     faults_cufile,
     faults_hardware,
@@ -17,6 +18,7 @@ from tests.unit.host.checks.changes import Change
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     **faults_basic.FAULTS,
+    **faults_arguments.FAULTS,
     **faults_cufile.FAULTS,
     **faults_hardware.FAULTS,
     **faults_modules.FAULTS,

@@ -1,0 +1,313 @@
+"""Arguments of the kernel, where this host's boot loader has them; those of other writers stay.
+
+On Debian and Ubuntu a drop-in of /etc/default/grub.d adds them, and update-grub puts them into grub.cfg.  Elsewhere
+each entry of the Boot Loader Specification gets them, and /etc/kernel/cmdline for later kernels; see boot/loader.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List, NamedTuple, Sequence, Tuple
+
+from ..boot import argument_record, arguments, loader
+from ..boot.argument_record import ArgumentRecord
+from ..boot.grub import GRUB_CFG
+from ..boot.present import boot_id
+from ..errors import ApplyError, CannotTellError, DesiredError
+from ..io import atomic
+from ..rootdir import inside, read_text
+from . import files
+from .errors import writing
+from .file_resource import FileResource, restore
+from .files import ABSENT, File
+from .host import ManagedHost
+from .model import Change, Refusal, Words
+
+#: The last of its folder: a file that sets GRUB_CMDLINE_LINUX as a whole would drop what an earlier one added.
+DROP_IN = "/etc/default/grub.d/zz-gdsdeploy-boot.cfg"
+_VARIABLE = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
+_UPDATE = ["update-grub"]
+_SECONDS = 600.0
+#: Entries are smaller.
+_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``arguments``: each ``name=value`` or ``name``.  ``kernel_release``: the locked kernel, whose entry is judged."""
+
+    kernel_release: str
+    arguments: List[str] = field(default_factory=list)
+
+
+class _Place(NamedTuple):
+    """A file with arguments: its text, all of its arguments, and those that gdsdeploy has set there."""
+
+    path: str
+    text: str
+    words: List[str]
+    ours: List[str]
+
+    @property
+    def others(self) -> List[str]:
+        """The arguments of other writers."""
+        return arguments.without(self.words, self.ours)
+
+
+class BootArguments(FileResource[Desired]):
+    """Sets ``arguments`` for the next boot, and takes out only what it has set."""
+
+    name = "boot_arguments"
+    desired_type = Desired
+    removal_rank = 52
+    kinds: ClassVar[Words] = {"arguments": "set the kernel arguments in {}"}
+    reverts = (DROP_IN,)
+
+    def __init__(self) -> None:
+        self._files: List[File] = []
+
+    def desired_files(self, desired: Desired) -> List[File]:
+        """The files of the latest look at a host, which has other arguments in them."""
+        return self._files
+
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        """What the boot loader has.  Raises DesiredError, CannotTellError, and ApplyError for a damaged record."""
+        _check(desired.arguments)
+        record = argument_record.read(host.root)
+        observed: Dict[str, Any] = {"record": record, "way": loader.Loader(loader.UNKNOWN), "idle": False}
+        if not desired.arguments and not record.arguments and host.entry(DROP_IN) is None:
+            # Nothing is desired, and nothing is to be taken back: the boot loader doesn't matter.
+            self._files = []
+            return {**observed, "idle": True}
+        way = loader.loader(host.root)
+        observed["way"] = way
+        if way.kind == loader.GRUB:
+            # A run that was killed has recorded its arguments and may have left the drop-in behind.
+            ours = list(dict.fromkeys([*record.arguments, *drop_in_words(host.text(DROP_IN))]))
+            lines = loader.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
+            observed["places"] = [_Place(GRUB_CFG, "", words, [w for w in ours if w in words]) for words in lines]
+            mine = _mine(desired, observed)
+            self._files = [_drop_in(mine)]
+            observed["drop_in"] = host.entry(DROP_IN)
+        else:
+            observed["places"] = [_read(host, path, record) for path in way.places]
+            edits = _edits(desired, observed)
+            self._files = [File(place.path, content=_encode(text)) for place, _, text in edits]
+        return observed
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """No boot loader that is known, an entry without arguments, or another value by another writer."""
+        if observed["idle"]:
+            return []
+        way = observed["way"]
+        if way.kind == loader.UNKNOWN:
+            return [Refusal("boot-loader", f"kernel arguments can't be set: {way.problem}", way.hint)]
+        broken = [place for place in observed["places"] if _is_broken(way, place)]
+        if broken:
+            words = f"{broken[0].path}: there is no line with arguments"
+            return [Refusal("boot-loader", words, "repair it, or remove it if its kernel is earlier_words")]
+        conflicts = {
+            f"{place.path}: {word}": argument
+            for argument in desired.arguments
+            for place in observed["places"]
+            for word in [arguments.conflict(place.others, argument)]
+            if word
+        }
+        pairs = [(self._files[0], observed["drop_in"])] if way.kind == loader.GRUB else []
+        return [*files.refusals(pairs), *(_conflict(*entry) for entry in conflicts.items())]
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """One for each file that differs; a kernel that is installed later gets its entry with these arguments."""
+        way = observed["way"]
+        if observed["idle"] or way.kind == loader.UNKNOWN:
+            return []
+        if way.kind == loader.ENTRIES:
+            edits = _edits(desired, observed)
+            return [_change(place.path, place.ours, after) for place, after, _ in edits]
+        mine = _mine(desired, observed)
+        changes = files.compare(_drop_in(mine), observed["drop_in"])
+        stale = [place for place in observed["places"] if _differs(place, mine)]
+        if changes or stale:
+            before = stale[0].ours if stale else observed["record"].arguments
+            changes.append(_change(GRUB_CFG, before, mine))
+        return changes
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        """Write one file, or grub.cfg.  The record comes first, so that an interrupted run can be taken back."""
+        observed = self.observe(host, desired)
+        before, mine = observed["record"], _mine(desired, observed)
+        together = list(dict.fromkeys([*before.arguments, *mine]))
+        interim = ArgumentRecord(together, _exceptions(observed, together), before.left_boot, before.left)
+        if interim != before:
+            _write_record(host, interim)
+        if change.subject == DROP_IN:
+            host.write(_drop_in(mine))
+        elif observed["way"].kind == loader.GRUB:
+            host.run(_UPDATE, _SECONDS)
+            self._verify(host, desired)
+        else:
+            for place, _, text in _edits(desired, observed):
+                if place.path == change.subject:
+                    _write_entry(host, place.path, text)
+
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
+        """Record what is set now, and what was taken out while the running kernel still has it."""
+        observed = self.observe(host, desired)
+        if observed["idle"] or observed["way"].kind == loader.UNKNOWN:
+            return
+        before = observed["record"]
+        # grub.cfg alone doesn't show whose an argument is, once the drop-in has earlier_words.
+        is_grub = observed["way"].kind == loader.GRUB
+        ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
+        running = read_text(host.root, "/proc/cmdline").split()
+        boot = boot_id(host.root)
+        earlier = before.left if before.left_boot == boot else []
+        earlier_words = dict.fromkeys([*earlier, *before.arguments])
+        left = [word for word in earlier_words if word in running and word not in desired.arguments]
+        record = ArgumentRecord(ours, _exceptions(observed, ours), boot if left else "", left)
+        if record != before:
+            _write_record(host, record)
+
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """Take out what gdsdeploy has set, and leave all else as it is now."""
+        nothing = Desired("")
+        observed = self.observe(host, nothing)
+        changes = self.changes(nothing, observed)
+        if observed["way"].kind == loader.UNKNOWN and not observed["idle"]:
+            host.notes.append(f"kernel arguments that gdsdeploy set stay: {observed['way'].problem}")
+        if host.check:
+            return changes
+        for change in changes:
+            self.apply(host, nothing, change)
+        restore(host, self.reverts)
+        host.remove_tree(argument_record.PATH)
+        return changes
+
+    def _verify(self, host: ManagedHost, desired: Desired) -> None:
+        lines = loader.grub_lines(read_text(host.root, GRUB_CFG), desired.kernel_release)
+        missing = [word for words in lines for word in arguments.unmet(words, desired.arguments)]
+        if missing:
+            message = f"update-grub left {missing[0]} out of {GRUB_CFG}"
+            hint = "look for a line that sets GRUB_CMDLINE_LINUX: grep -r GRUB_CMDLINE_LINUX /etc/default"
+            raise ApplyError(message, hint, "verify")
+
+
+def drop_in_words(text: str) -> List[str]:
+    """The arguments in the text of the drop-in."""
+    lines = [line for line in text.splitlines() if line.startswith(_VARIABLE)]
+    return [word for line in lines for word in line[len(_VARIABLE) :].rstrip('"').split()]
+
+
+def _drop_in(words: Sequence[str]) -> File:
+    if not words:
+        return File(DROP_IN, ABSENT)
+    head = f"# {files.MARK}; changes here are overwritten.\n# Kernel arguments of the fleet file, for update-grub.\n"
+    return File.of(DROP_IN, f'{head}{_VARIABLE}{" ".join(words)}"\n')
+
+
+def _check(words: Sequence[str]) -> None:
+    for word in words:
+        objection = arguments.objection(word)
+        if objection:
+            raise DesiredError(f"boot_arguments.arguments: {word!r}: {objection}")
+    names = [arguments.name(word) for word in words if arguments.name(word) not in arguments.REPEATABLE]
+    for name in names:
+        if names.count(name) > 1:
+            raise DesiredError(f"boot_arguments.arguments: {name} is listed twice")
+
+
+def _mine(desired: Desired, observed: Any) -> List[str]:
+    """The arguments that gdsdeploy has to set, because not every place has them from another writer."""
+    places = observed["places"]
+    return [
+        argument
+        for argument in desired.arguments
+        if not places or not all(arguments.holds(place.others, argument) for place in places)
+    ]
+
+
+def _edits(desired: Desired, observed: Any) -> List[Tuple[_Place, List[str], str]]:
+    """(file, its arguments of gdsdeploy afterwards, its text afterwards) of each entry that differs."""
+    edits = []
+    for place in observed["places"]:
+        after = [argument for argument in desired.arguments if not arguments.holds(place.others, argument)]
+        new = [word for word in after if word not in place.ours]
+        old = [word for word in place.ours if word not in after]
+        text = arguments.insert(place.path, arguments.take_out(place.path, place.text, old), new)
+        if (new or old) and text is not None:
+            edits.append((place, after, text))
+    return edits
+
+
+def _exceptions(observed: Any, words: Sequence[str]) -> Dict[str, List[str]]:
+    """Of each entry, those of ``words`` that it has from another writer: an argument that is new was there before."""
+    before: ArgumentRecord = observed["record"]
+    exceptions: Dict[str, List[str]] = {}
+    for place in observed["places"] if observed["way"].kind == loader.ENTRIES else []:
+        path = argument_record.key(place.path)
+        own = [
+            w for w in words if w in place.words and (w not in before.arguments or w in before.exceptions.get(path, ()))
+        ]
+        if own:
+            exceptions[path] = own
+    return exceptions
+
+
+def _differs(place: _Place, mine: Sequence[str]) -> bool:
+    """Whether grub.cfg isn't what update-grub would make of the drop-in."""
+    missing = [word for word in mine if not arguments.holds(place.words, word)]
+    return bool(missing) or any(word not in mine for word in place.ours)
+
+
+def _change(path: str, before: Sequence[str], after: Sequence[str]) -> Change:
+    return Change("arguments", path, " ".join(before) or "none", " ".join(after) or "none", "arguments")
+
+
+def _conflict(conflicts: str, argument: str) -> Refusal:
+    hint = "remove it where it is set, or write the same value in the fleet file: grep -rs {} /etc/default /etc/kernel"
+    name = argument.partition("=")[0]
+    return Refusal("other-value", f"{conflicts} isn't gdsdeploy's, and {argument} is expected", hint.format(name))
+
+
+def _is_broken(way: loader.Loader, place: _Place) -> bool:
+    return way.kind == loader.ENTRIES and arguments.insert(place.path, place.text, []) is None
+
+
+def _read(host: ManagedHost, path: str, record: ArgumentRecord) -> _Place:
+    try:
+        with open(inside(host.root, path), "rb") as file:
+            content = file.read(_LIMIT + 1)
+    except OSError as error:
+        raise CannotTellError(f"{path}: {error.strerror}") from None
+    if len(content) > _LIMIT:
+        raise CannotTellError(f"{path}: too large for a file with kernel arguments")
+    # Every byte that isn't UTF-8 comes back as it was.
+    text = content.decode("utf-8", "surrogateescape")
+    words = arguments.words_of(path, text)
+    return _Place(path, text, words, record.ours(path, words))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _write_entry(host: ManagedHost, path: str, text: str) -> None:
+    """Replace an entry, with its mode and owner; a link stays a link.  A removal takes out words, not files."""
+    target = host.real(path)
+    host.undoable(target)
+    state = host.entry(target)
+    if state is None:
+        raise ApplyError(f"{path}: has earlier_words meanwhile", "run this again", "io")
+    host.forget()
+    with writing(path):
+        files.replace(inside(host.root, target), _encode(text), state.mode, (state.uid, state.gid))
+
+
+def _write_record(host: ManagedHost, record: ArgumentRecord) -> None:
+    host.forget()
+    with writing(argument_record.PATH):
+        if record == ArgumentRecord():
+            atomic.remove(inside(host.root, argument_record.PATH))
+        else:
+            place = inside(host.root, argument_record.PATH)
+            files.replace(place, record.to_json().encode("utf-8", "surrogateescape"), 0o600)

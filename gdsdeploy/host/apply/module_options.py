@@ -1,0 +1,87 @@
+"""Options of kernel modules in the profile's ``boot``, and the initramfs that carries them.
+
+nvme_core is loaded from the initramfs, before the root filesystem with its modprobe.d is there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List, Sequence
+
+from ..errors import DesiredError
+from . import files, initramfs
+from .file_resource import FileResource, restore
+from .files import ABSENT, File
+from .host import ManagedHost
+from .model import NONE, Change, Words
+
+PATH = "/etc/modprobe.d/gdsdeploy-boot.conf"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_PARAMETER = re.compile(r"[A-Za-z0-9_]+\Z")
+#: modprobe splits at blanks, and continues a line that ends with a backslash.
+_VALUE = re.compile(r"[^\s\"'\\#\x00-\x1f\x7f]*\Z")
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``options``: module → parameter → value.  ``kernel_release``: the locked kernel, whose initramfs has them."""
+
+    kernel_release: str
+    options: Dict[str, Dict[str, str]] = field(default_factory=dict)
+
+
+class ModuleOptions(FileResource[Desired]):
+    """``modprobe.d``, and the initramfs of the locked kernel."""
+
+    name = "module_options"
+    desired_type = Desired
+    removal_rank = 92
+    kinds: ClassVar[Words] = {"initramfs": "make the initramfs of kernel {} again"}
+    reasons: ClassVar[Words] = {"options": "one with other options"}
+    reverts = (PATH,)
+
+    def desired_files(self, desired: Desired) -> List[File]:
+        return [File.of(PATH, text(desired.options)) if desired.options else File(PATH, ABSENT)]
+
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        _check(desired.options)
+        observed = super().observe(host, desired)
+        observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        return observed
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """The file, and the initramfs that has a copy; a kernel that is installed later makes its own."""
+        changes = super().changes(desired, observed, pending)
+        if changes and observed["initramfs"]:
+            changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
+        return changes
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        if change.kind == "initramfs":
+            initramfs.rebuild(host, desired.kernel_release)
+        else:
+            super().apply(host, desired, change)
+
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """Take the file away, and make each initramfs again that may have a copy of it."""
+        changes = restore(host, self.reverts)
+        return changes + (initramfs.rebuild_all(host) if changes else [])
+
+
+def text(options: Dict[str, Dict[str, str]]) -> str:
+    """The text of the file."""
+    lines = [f"# {files.MARK}; changes here are overwritten."]
+    for module, values in sorted(options.items()):
+        words = " ".join(f"{name}={value}" for name, value in sorted(values.items()))
+        lines += [f"options {module} {words}"] if words else []
+    return "\n".join(lines) + "\n"
+
+
+def _check(options: Dict[str, Dict[str, str]]) -> None:
+    for module, values in options.items():
+        if not _NAME.match(module):
+            raise DesiredError(f"module_options.options: {module!r} is not the name of a module")
+        for name, value in values.items():
+            if not _PARAMETER.match(name) or not _VALUE.match(value):
+                raise DesiredError(f"module_options.options.{module}: {name}={value}: one word each is needed")

@@ -1,0 +1,112 @@
+"""Kernel arguments under the real grub-mkconfig, with GRUB's own scripts: set, shown, and taken out again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.zipapp import hostapp
+from tests.pins.inplace import in_place
+
+RELEASE, OLDER = "6.12.94+deb13-amd64", "6.12.90+deb13-amd64"
+WORDS = ["iommu=pt", "nvme_core.multipath=N", "pci=disable_acs_redir=pci:0:0"]
+#: As in grub2-common.
+UPDATE_GRUB = '#!/bin/sh\nset -e\nexec grub-mkconfig -o /boot/grub/grub.cfg "$@"\n'
+#: Which disk has a folder is all that GRUB's scripts ask it; here the folders are in memory.
+GRUB_PROBE = """#!/bin/sh
+for word; do case "$word" in --target=*) target=${word#--target=} ;; esac; done
+case "$target" in
+    device) echo /dev/vda1 ;;
+    fs_uuid) echo 0f3c ;;
+    fs) echo ext2 ;;
+    drive) echo "(hd0,gpt1)" ;;
+    partmap) echo gpt ;;
+esac
+"""
+#: Everything that is written lands in memory, above this machine's own folders, and is gone with the namespace.
+IN_PLACE = """
+set +e
+mount -t tmpfs tmpfs /boot
+mount -t tmpfs tmpfs /run
+mkdir -p /boot/grub /tmp/out
+cp -r "$1/." /
+program=$2
+mkdir -p /var/lib/gdsdeploy
+digest() { find /boot /etc/default /var/lib/gdsdeploy -type f | sort | xargs sha256sum; }
+apply() { python3 -I -S "$program" apply --json --desired /etc/desired.json "$@"; }
+cd /tmp/out
+update-grub 2> update-grub.txt
+digest > before
+apply --check > check
+digest > checked
+apply > first
+cat /boot/grub/grub.cfg > grub.cfg
+apply > second
+python3 -I -S "$program" remove --json boot_arguments > removed
+digest > after
+for name in *; do echo "== $name"; cat $name; done
+"""
+
+
+@pytest.mark.skipif(shutil.which("grub-mkconfig") is None, reason="grub-common isn't installed")
+@pytest.mark.parametrize("loses", [False, True], ids=["kept", "another file sets the variable as a whole"])
+def test_arguments_go_through_the_scripts_of_grub(tmp_path: Path, loses: bool) -> None:
+    root, program = tmp_path / "root", tmp_path / "gdsdeploy-host.pyz"
+    hostapp.build(program)
+    resource = {"resource": "boot_arguments", "desired": {"kernel_release": RELEASE, "arguments": WORDS}}
+    files = {
+        "etc/desired.json": json.dumps({"version": 1, "resources": [resource]}),
+        "etc/default/grub": 'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX="console=ttyS0"\n',
+        "etc/default/grub.d/other.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX net.ifnames=0"\n',
+        "usr/sbin/update-grub": UPDATE_GRUB,
+        "usr/sbin/grub-probe": GRUB_PROBE,
+        "boot/vmlinuz-" + RELEASE: "imitated\n",
+        "boot/vmlinuz-" + OLDER: "imitated\n",
+    }
+    if loses:
+        files["etc/default/grub.d/zzz.cfg"] = 'GRUB_CMDLINE_LINUX="console=ttyS0"\n'
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+        (root / path).chmod(0o755 if path.startswith("usr") else 0o644)
+    argv = in_place(IN_PLACE, root, program, over=("etc", "usr", "var", "tmp"))
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300, check=False)
+    parts = dict(re.findall(r"^== (\S+)\n(.*?)(?=^== |\Z)", done.stdout, re.MULTILINE | re.DOTALL))
+    assert set(parts) >= {"before", "after"}, done.stderr
+    assert parts["checked"] == parts["before"], "a check changed something"
+    if loses:
+        message = answer(parts["first"])["error"]["message"]
+        assert message == "update-grub left iommu=pt out of /boot/grub/grub.cfg"
+        assert "zz-gdsdeploy-boot.cfg" not in parts["after"]
+        return
+    first_changes = changes(parts["first"])
+    assert first_changes == changes(parts["check"])
+    assert [change["kind"] for change in first_changes] == ["write", "arguments"]
+    lines = re.findall(r"^\s*linux\t(.*)$", parts["grub.cfg"], re.MULTILINE)
+    assert len(lines) == 5, "the newest kernel stands there twice, and each of both has an entry for recovery"
+    assert all(f" console=ttyS0 net.ifnames=0 {' '.join(WORDS)}" in line for line in lines)
+    assert (changes(parts["second"]), answer(parts["second"])["error"]) == ([], None)
+    assert len(changes(parts["removed"])) == 2
+    assert without_record(parts["after"]) == parts["before"].splitlines()
+
+
+def answer(text: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def changes(text: str) -> list[dict[str, str]]:
+    return [change for resource in answer(text)["resources"] for change in resource["changes"]]
+
+
+def without_record(digests: str) -> list[str]:
+    """A removal of one resource leaves the record of the others."""
+    return [line for line in digests.splitlines() if not line.endswith("/before.json")]
