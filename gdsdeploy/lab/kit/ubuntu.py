@@ -69,19 +69,23 @@ RELEASES = {
 }
 
 
-def build(os: str, content: Content, out: Path, work: Path) -> None:
+def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
     """Make the repositories of ``os`` in ``out``: folders ``ubuntu`` and ``cuda``, and keyrings of these names.
 
-    work: folder for unpacked packages; the caller removes it.
+    work: folder for unpacked packages; the caller removes it.  Returns repository → fingerprint of its key.
     """
+    keys = {}
     ubuntu = RELEASES[os]
     with sign.signer("Lab of gdsdeploy, in place of Ubuntu") as signer:
         _archive(ubuntu, content, deb.Repository(out / "ubuntu", "Ubuntu", signer), work)
         signer.export(out / "ubuntu.gpg")
+        keys["ubuntu"] = signer.fingerprint
     with sign.signer("Lab of gdsdeploy, in place of NVIDIA") as signer:
         repository = deb.Repository(out / "cuda", "NVIDIA", signer)
         repository.publish_flat(deb.build(cuda.debs(content), repository.root, work / "build"))
         signer.export(out / "cuda.gpg")
+        keys["cuda"] = signer.fingerprint
+    return keys
 
 
 def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:
