@@ -44,7 +44,7 @@ def up(
     Missing hosts are made and stopped hosts started; running hosts stay as they are.
     nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
     vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for systems that have no VM hosts.
-    os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, else Debian's newest.
+    os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
     confirm: called before packages are installed here.
     Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
     """
