@@ -60,6 +60,7 @@ SYSTEMS = {
         System("debian-13", "debian", guest.RELEASES["trixie"]),
         System("debian-12", "debian", guest.RELEASES["bookworm"]),
         _ubuntu("24.04", "noble", "bookworm"),
+        _ubuntu("22.04", "jammy", "bookworm"),
     )
 }
 
