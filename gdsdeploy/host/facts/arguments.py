@@ -25,10 +25,10 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     entries: Dict[str, List[str]] = {}
     own: List[str] = []
     for folder in ENTRY_FOLDERS:
-        names = document.names(f"{folder}/*.conf")
+        names = document.names(folder)
         if isinstance(names, Unknown):
             return names
-        for path in (f"{folder}/{name}" for name in names or () if "-0-rescue" not in name):
+        for path in (f"{folder}/{name}" for name in names or () if _is_entry(name)):
             lines = document.lines(path)
             if isinstance(lines, Unknown):
                 return lines
@@ -39,6 +39,10 @@ def configured(document: Document, release: str) -> Maybe[Entries]:
     if not entries:
         return Unknown("the boot loader's entries aren't in the evidence")
     return tuple(tuple(entries[path]) for path in own or entries)
+
+
+def _is_entry(name: str) -> bool:
+    return name.endswith(".conf") and "-0-rescue" not in name
 
 
 def shown_parameters(document: Document, names: Iterable[str]) -> Mapping[str, Maybe[Optional[str]]]:
