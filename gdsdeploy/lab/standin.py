@@ -14,7 +14,9 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import files, guest, images
+from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.kit import kernel as repacked
 from gdsdeploy.lab.state import Lab, cache_directory
 
 _SOURCES = ("gds_lab_gpu.c", "gds_lab_release.c", "Kbuild", "build.sh")
@@ -62,6 +64,12 @@ def locked_kernels(lab: Lab) -> list[Kernel]:
     return list(dict.fromkeys(kernels))
 
 
+def debian_kernel(archive: Archive) -> tuple[guest.Release, Kernel]:
+    """The kernel that all kits repack, and the release of Debian on which its modules are built."""
+    source = f"deb [signed-by={archive.keyring}] {archive.uri} {repacked.SUITE} main"
+    return guest.RELEASES["trixie"], Kernel(repacked.RELEASE, repacked.VERSION, (source,))
+
+
 def build(release: guest.Release, kernel: Kernel) -> Path:
     """Folder of the modules GPU and RENAMER for ``kernel``; raises LabUnavailable without the kernel's headers, or if it doesn't compile."""
     archive = archives.controller_archive()
@@ -99,7 +107,9 @@ def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:
     for host in hosts:
         if host.kind != "vm":
             raise LabUnavailable(f"{host.name} is a light host: it has no kernel to load modules into")
-    module = build(lab.release, kernel) / GPU
+    # Modules of the original load into a repacked kernel, too.
+    archive = archives.controller_archive()
+    module = build(*(debian_kernel(archive) if lab.system.kit else (lab.release, kernel))) / GPU
     content: dict[str, tuple[str | bytes, int]] = {
         f"{MODULE_DIRECTORY}/{kernel.release}/{GPU}": (module.read_bytes(), 0o644),
         "etc/systemd/system/lab-gpu.service": (guest.data("guest/lab-gpu.service").read_text(), 0o644),

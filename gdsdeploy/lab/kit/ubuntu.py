@@ -86,6 +86,11 @@ class Ubuntu:
         """The kernel, as ``uname -r`` prints it."""
         return f"{self.abi}-generic"
 
+    @property
+    def image(self) -> str:
+        """The metapackage of the kernel."""
+        return f"linux-generic-{self.stack.split('-')[0]}-24.04"
+
 
 RELEASES = {
     "ubuntu-24.04": Ubuntu(
@@ -115,7 +120,7 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
 
 def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:
     pool = repository.root / "pool/main"
-    names = (*_PACKAGES, *guest.packages("light"))
+    names = (*_PACKAGES, *guest.PACKAGES)
     debs = deb.place(content.closure(names, ubuntu.base), pool)
     debs += deb.build([*_kernel(ubuntu, content, work), _dkms(ubuntu, content)], pool, work / "build")
     empty: dict[str, Sequence[Path]] = dict.fromkeys(COMPONENTS, ())
@@ -178,7 +183,7 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
             architecture="all",
         ),
         Deb(
-            f"linux-generic-{ubuntu.stack.split('-')[0]}-24.04",
+            ubuntu.image,
             version,
             fields={
                 "Source": f"linux-meta-{ubuntu.stack}",
