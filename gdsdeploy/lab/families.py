@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import Release
@@ -16,7 +18,8 @@ UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
 def bootstrap_source(system: System, kit: Kit) -> tuple[Release, Archive]:
     """What mmdebstrap makes the base system of ``system`` from: the kit's archive on disk."""
-    release = Release(ubuntu.RELEASES[system.os].codename, system.base.number, "")
+    family = ubuntu.RELEASES[system.os]
+    release = Release(family.codename, system.base.number, "", image=family.image)
     uri = f"copy://{kit.folder / 'ubuntu'}"
     # _apt, apt's own user, may not read this user's cache.
     options = {"APT::Sandbox::User": "root"}
@@ -53,6 +56,19 @@ def seed_files(system: System, server: Server) -> dict[str, tuple[str | bytes, i
     }
 
 
-def removed_files(archive: Archive) -> set[str]:
-    """Of a Debian host's files, those that a host of another system doesn't have."""
-    return {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
+def all_files(system: System, release: Release, archive: Archive, kind: str) -> dict[str, str | Path]:
+    """Files of a base system of ``system``: a Debian host's with the system's own; path → text or file to copy.
+
+    release, archive: what the base system is made from (:func:`bootstrap_source`).
+    """
+    removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
+    debian = guest.base_files(release, archive, kind).items()
+    return {**{name: text for name, text in debian if name not in removed}, **base_files(system)}
+
+
+def boot_files(renamer: Path) -> dict[str, str | Path]:
+    """Files by which a VM host's kernels get their packages' releases; renamer: the module for them."""
+    return {
+        "usr/local/lib/lab/gds_lab_release.ko": renamer,
+        "etc/initramfs-tools/hooks/lab-release": guest.data("guest/lab-release.initramfs-tools").read_text(),
+    }

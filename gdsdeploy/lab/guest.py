@@ -30,7 +30,9 @@ _COMMON_PACKAGES = (
     "ca-certificates", "dbus", "iproute2", "kmod", "openssh-server", "procps", "python3",
     "python3-apt", "sudo", "systemd", "systemd-sysv", "udev",
 )  # fmt: skip
-_VM_PACKAGES = ("e2fsprogs", "grub-pc-bin", "grub2-common", "initramfs-tools", "linux-image-amd64", "pciutils", "zstd")
+_VM_PACKAGES = ("e2fsprogs", "grub-pc-bin", "grub2-common", "initramfs-tools", "pciutils", "zstd")
+#: Of all kinds of hosts, without a kernel.
+PACKAGES = (*_COMMON_PACKAGES, *_VM_PACKAGES)
 #: The modules that hosts keep of the kernel's 4,200: an emulated depmod of all takes a minute and a half.
 KERNEL_MODULES = (
     *("arch/*", "block/*", "crypto/*", "fs/*", "kernel/*", "lib/*", "mm/*", "security/*"),
@@ -49,9 +51,6 @@ _DPKG_OPTIONS = (
     "path-exclude=*/lib/modules/*/kernel/*",
     *(f"path-include=*/lib/modules/*/kernel/{module}" for module in KERNEL_MODULES),
 )
-
-#: The kernel of a base system without a preinstalled kernel.
-_KERNEL = "linux-image-amd64"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Release:
     """A Debian release for the lab's hosts; ``driver``: the branch in its archive.
 
     ``kernel`` of ``suite``: the newest on which this driver compiles, where none of the release's does
-    (docs/kernels.md).
+    (docs/kernels.md).  image: the package that VM hosts get their kernel from.
     """
 
     name: str
@@ -95,6 +94,7 @@ class Release:
     driver: str
     kernel: str = ""
     suite: str = ""
+    image: str = "linux-image-amd64"
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -115,13 +115,15 @@ def release(name: str) -> Release:
     return RELEASES[name]
 
 
-def packages(kind: str, preinstalled: ImagePackages | None = None) -> tuple[str, ...]:
+def packages(kind: str, image: str, preinstalled: ImagePackages | None = None) -> tuple[str, ...]:
     """Packages of a base system of ``kind`` ("vm" or "light") beside Debian's required ones.
 
-    preinstalled: packages installed later; a kernel among them replaces Debian's.
+    image: a release's kernel.  preinstalled: packages installed later; a kernel among them replaces ``image``.
     """
     chosen = [*_COMMON_PACKAGES, *(_VM_PACKAGES if kind == "vm" else ())]
-    return tuple(sorted(name for name in chosen if name != _KERNEL or preinstalled is None or not preinstalled.kernel))
+    if kind == "vm" and (preinstalled is None or not preinstalled.kernel):
+        chosen.append(image)
+    return tuple(sorted(chosen))
 
 
 def further_kernel(kind: str, rel: Release, preinstalled: ImagePackages | None = None) -> str:

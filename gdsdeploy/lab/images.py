@@ -50,9 +50,7 @@ def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: ImageP
 def family_base(cache: Path, system: System, kit: Kit) -> Path:
     """Root folder of the base system of light hosts of ``system``, made from its kit when missing."""
     rel, archive = families.bootstrap_source(system, kit)
-    content = guest.base_files(rel, archive, "light")
-    content = {name: text for name, text in content.items() if name not in families.removed_files(archive)}
-    content |= families.base_files(system)
+    content = families.all_files(system, rel, archive, "light")
 
     def make(work: Path) -> None:
         _bootstrap(rel, archive, "light", work, None, content, system.os)
@@ -68,22 +66,25 @@ def vm_base(
     archive: Archive,
     early: Callable[[Path], None],
     preinstalled: ImagePackages | None = None,
+    content: Mapping[str, str | Path] | None = None,
+    title: str = "",
 ) -> VmBase:
     """The base system of VM hosts with ``preinstalled`` packages; made when missing.
 
     early: called with the kernel seconds before the disk is ready; not called for a cached base.
+    content, title: as in :func:`entry_name`.
     """
 
     def make(work: Path) -> None:
-        root = _bootstrap(rel, archive, "vm", work, preinstalled)
+        root = _bootstrap(rel, archive, "vm", work, preinstalled, content, title)
         early(next((root / "boot").glob("vmlinuz-*")))
         size = (DISK_BYTES - PARTITION_OFFSET) // 1024
         script = guest.data("guest/boot.sh").as_posix()
         arguments = [root, work, size, PARTITION_OFFSET, guest.ROOT_UUID]
-        with console.step(f"Making the {rel.name} disk image"):
+        with console.step(f"Making the {title or rel.name} disk image"):
             run.run(
                 run.as_root([*CONTAINED, "sh", script, *map(str, arguments)]),
-                doing=f"make the {rel.name} disk image",
+                doing=f"make the {title or rel.name} disk image",
                 log=work / "log",
             )
             _change_owner(work)
@@ -94,8 +95,8 @@ def vm_base(
                 (work / part).unlink()
             files.remove_tree(root, within=work)
 
-    name = entry_name(rel, archive, "vm", preinstalled)
-    entry = files.cached_folder(cache, name, make, what=f"the {rel.name} base system")
+    name = entry_name(rel, archive, "vm", preinstalled, content, title)
+    entry = files.cached_folder(cache, name, make, what=f"the {title or rel.name} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
@@ -114,7 +115,7 @@ def entry_name(
     laid_out = guest.base_files(rel, archive, kind) if content is None else content
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
-        "packages": [*guest.packages(kind, preinstalled), guest.further_kernel(kind, rel, preinstalled)],
+        "packages": [*guest.packages(kind, rel.image, preinstalled), guest.further_kernel(kind, rel, preinstalled)],
         "begins": asdict(preinstalled) if preinstalled else None,
         "files": {name: str(value) for name, value in laid_out.items()},
         "scripts": [
@@ -137,7 +138,7 @@ def mmdebstrap_argv(
         archive,
         root,
         "minbase",
-        guest.packages(kind, preinstalled),
+        guest.packages(kind, rel.image, preinstalled),
         *([f"--include={kernel}"] if kernel else ()),
         # With --dpkgopt, each excluded path would start a Python program for each package.
         f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"',

@@ -6,12 +6,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import emulator, families, files, fleet, guest, images, qemu, requirements, ssh, systems
+from gdsdeploy.lab import emulator, families, files, fleet, guest, images, qemu, requirements, ssh, standin, systems
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
@@ -136,7 +137,7 @@ def _raise_vms(
                 copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
                 trials.append(pool.submit(qemu.accelerator, cache, copy))
 
-            base = images.vm_base(cache, lab.release, archive, early, preinstalled)
+            base = _vm_base(lab, archive, early, preinstalled)
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
@@ -145,6 +146,18 @@ def _raise_vms(
         root = emulator.root(cache, archive) if accelerator == "tcg" else None
         lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
     start(lab, "vm", archive)
+
+
+def _vm_base(
+    lab: Lab, archive: Archive, early: Callable[[Path], None], preinstalled: ImagePackages | None
+) -> images.VmBase:
+    server, system = lab.server, lab.system
+    if server is None:
+        return images.vm_base(cache_directory(), system.base, archive, early, preinstalled)
+    rel, source = families.bootstrap_source(system, server.kit)
+    content = families.all_files(system, rel, source, "vm")
+    content |= families.boot_files(standin.build(*standin.debian_kernel(archive)) / standin.RENAMER)
+    return images.vm_base(cache_directory(), rel, source, early, preinstalled, content, system.os)
 
 
 def _stopped_hosts(lab: Lab, kind: str) -> list[LabHost]:
@@ -173,9 +186,10 @@ def make(lab: Lab, host: LabHost, archive: Archive) -> None:
     public = lab.key.with_name("id_ed25519.pub").read_text()
     key = lab.host_key(host.name)
     seed: dict[str, tuple[str | bytes, int]] = {}
-    seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
     if (server := lab.server) is not None:
+        archive = replace(archive, uri=server.uri, security_uri=None, proxy={})
         seed |= families.seed_files(lab.system, server)
+    seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
     host.create(guest.tar(seed))
 
 

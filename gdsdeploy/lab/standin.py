@@ -1,4 +1,4 @@
-"""The stand-in GPU: a kernel module that gdsdeploy builds on this machine and loads on VM hosts."""
+"""The lab's kernel modules, which gdsdeploy builds on this machine: the stand-in GPU, and another kernel release."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import files, guest, images
+from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.kit import kernel as repacked
 from gdsdeploy.lab.state import Lab, cache_directory
 
-_SOURCES = ("gds_lab_gpu.c", "Kbuild")
+_SOURCES = ("gds_lab_gpu.c", "gds_lab_release.c", "Kbuild", "build.sh")
+#: The stand-in GPU, and the module that gives a running kernel another release.
+GPU, RENAMER = "gds_lab_gpu.ko", "gds_lab_release.ko"
 #: The module imitates hardware, so it lies where depmod and audits of installed modules don't look.
 MODULE_DIRECTORY = "usr/local/lib/lab"
 
@@ -60,8 +64,14 @@ def locked_kernels(lab: Lab) -> list[Kernel]:
     return list(dict.fromkeys(kernels))
 
 
+def debian_kernel(archive: Archive) -> tuple[guest.Release, Kernel]:
+    """The kernel that all kits repack, and the release of Debian on which its modules are built."""
+    source = f"deb [signed-by={archive.keyring}] {archive.uri} {repacked.SUITE} main"
+    return guest.RELEASES["trixie"], Kernel(repacked.RELEASE, repacked.VERSION, (source,))
+
+
 def build(release: guest.Release, kernel: Kernel) -> Path:
-    """The module for ``kernel``; raises LabUnavailable without the kernel's headers, or if it doesn't compile."""
+    """Folder of the modules GPU and RENAMER for ``kernel``; raises LabUnavailable without the kernel's headers, or if it doesn't compile."""
     archive = archives.controller_archive()
     base = images.light_base(cache_directory(), release, archive)
     sources = guest.data("standin")
@@ -71,9 +81,9 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
     def make(work: Path) -> None:
         arguments = [base, work, sources, kernel.release, kernel.version or "", *kernel.sources]
         argv = [*images.CONTAINED, "sh", (sources / "build.sh").as_posix(), *map(str, arguments)]
-        with console.step(f"Building the stand-in GPU for kernel {kernel.release}"):
+        with console.step(f"Building the lab's modules for kernel {kernel.release}"):
             try:
-                run.run(run.as_root(argv), doing=f"build the stand-in GPU for {kernel.release}", log=work / "log")
+                run.run(run.as_root(argv), doing=f"build the lab's modules for {kernel.release}", log=work / "log")
             except ProgramFailed as error:
                 raise LabUnavailable(
                     error.message, hint="The archive may no longer have this kernel's headers; name another kernel"
@@ -81,9 +91,7 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
         for folder in ("root", "upper", "work"):
             files.remove_tree(work / folder, within=work)
 
-    return (
-        files.cached_folder(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
-    )
+    return files.cached_folder(cache_directory(), name, make, what=f"the lab's modules for {kernel.release}")
 
 
 def plug(lab: Lab, host: LabHost, kernel_release: str, kernel_version: str | None = None) -> None:
@@ -99,9 +107,11 @@ def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:
     for host in hosts:
         if host.kind != "vm":
             raise LabUnavailable(f"{host.name} is a light host: it has no kernel to load modules into")
-    module = build(lab.release, kernel)
+    # Modules of the original load into a repacked kernel, too.
+    archive = archives.controller_archive()
+    module = build(*(debian_kernel(archive) if lab.system.kit else (lab.release, kernel))) / GPU
     content: dict[str, tuple[str | bytes, int]] = {
-        f"{MODULE_DIRECTORY}/{kernel.release}/gds_lab_gpu.ko": (module.read_bytes(), 0o644),
+        f"{MODULE_DIRECTORY}/{kernel.release}/{GPU}": (module.read_bytes(), 0o644),
         "etc/systemd/system/lab-gpu.service": (guest.data("guest/lab-gpu.service").read_text(), 0o644),
     }
     # The unit's conditions decide whether the running kernel gets one.

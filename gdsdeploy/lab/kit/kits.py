@@ -65,5 +65,5 @@ def load(folder: Path) -> Kit:
 def _digest(archive: Archive) -> str:
     """Of all that a kit is made from: this folder's programs, the lists of packages and modules, the archive."""
     sources = [path.read_text() for path in sorted(guest.data("kit").glob("*.py"))]
-    lists = [*guest.KERNEL_MODULES, *guest.packages("light"), archive.uri, archive.security_uri or ""]
+    lists = [*guest.KERNEL_MODULES, *guest.PACKAGES, archive.uri, archive.security_uri or ""]
     return hashlib.sha256("\n".join([*sources, *lists]).encode()).hexdigest()[:12]

@@ -91,6 +91,11 @@ class Ubuntu:
         """The kernel, as ``uname -r`` prints it."""
         return f"{self.abi}-generic"
 
+    @property
+    def image(self) -> str:
+        """The metapackage of the kernel."""
+        return f"linux-generic-hwe-{self.number}"
+
 
 RELEASES = {
     "ubuntu-22.04": Ubuntu(
@@ -123,7 +128,7 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
 
 def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:
     pool = repository.root / "pool/main"
-    names = (*_PACKAGES, *guest.packages("light"))
+    names = (*_PACKAGES, *guest.PACKAGES)
     debs = deb.place(content.closure(names, ubuntu.base), pool)
     debs += deb.build([*_kernel(ubuntu, content, work), _dkms(ubuntu, content)], pool, work / "build")
     empty: dict[str, Sequence[Path]] = dict.fromkeys(COMPONENTS, ())
@@ -137,7 +142,7 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
     shared = f"linux-{ubuntu.stack}-headers-{ubuntu.abi}"
     repacked = kernel.repack(content, ubuntu.release, f"/usr/src/{shared}", work / "kernel")
     meta = Deb(
-        f"linux-generic-hwe-{ubuntu.number}",
+        ubuntu.image,
         ubuntu.kernel,
         fields={
             "Source": f"linux-meta-{ubuntu.stack}",

@@ -1,4 +1,4 @@
-# Builds the stand-in for one kernel in a throw-away copy of a light base system.
+# Builds the lab's modules for one kernel in a throw-away copy of a light base system.
 # Runs on the controller as root, in private mount and process namespaces.
 # Arguments: base system, work folder, folder of sources, kernel release, package version of its headers or "", and
 # apt sources beside those of the base system.
@@ -19,7 +19,7 @@ for node in null zero full random urandom tty; do
 done
 ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs tmpfs "$root/mnt"
-cp "$sources/gds_lab_gpu.c" "$sources/Kbuild" "$root/mnt/"
+cp "$sources"/*.c "$sources/Kbuild" "$root/mnt/"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 for line; do
     echo "$line" >>"$root/etc/apt/sources.list.d/more.list"
@@ -29,5 +29,6 @@ chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -euc '
     apt-get update
     apt-get install -y --no-install-recommends make "linux-headers-$1${2:+=$2}"
     make -C "/lib/modules/$1/build" M=/mnt modules
+    strip --strip-debug /mnt/*.ko
 ' build "$release" "$version"
-cp "$root/mnt/gds_lab_gpu.ko" "$work/"
+cp "$root"/mnt/*.ko "$work/"

@@ -57,9 +57,9 @@ def test_proxy_bundle_and_foreign_keyring_travel(mirror: Archive) -> None:
 
 def test_bare_hosts_have_no_compiler() -> None:
     for kind in ("vm", "light"):
-        assert not {"gcc", "make", "build-essential", "dkms"} & set(guest.packages(kind))
-    assert "linux-image-amd64" in guest.packages("vm")
-    assert "linux-image-amd64" not in guest.packages("light")
+        assert not {"gcc", "make", "build-essential", "dkms"} & set(guest.packages(kind, "linux-image-amd64"))
+    assert "linux-image-amd64" in guest.packages("vm", "linux-image-amd64")
+    assert "linux-image-amd64" not in guest.packages("light", "linux-image-amd64")
 
 
 def seed(mirror: Archive, kind: str) -> dict[str, tuple[str, int]]:
