@@ -82,19 +82,16 @@ class Rpm:
         return "\n".join([*lines, "%files -f %{listing}" if self.listing().strip() else "%files", "%defattr(-,root,root)", ""])
 
     def listing(self) -> str:
-        """Its list of files: folders that only this package has, and everything that isn't a folder."""
+        """Its list of files and folders."""
         lines = [f'%ghost "{path}"' for path in self.ghosts]
         for path in sorted(self.tree.rglob("*")) if self.tree else ():
             name = f"/{path.relative_to(self.tree).as_posix()}" if self.tree else ""
             if path.is_dir() and not path.is_symlink():
-                lines += [f'%dir "{name}"'] if name.count("/") > _SHARED.get(name.split("/")[1], 1) else []
+                # Folders nearer to the root are the system's; some are links there.
+                lines += [f'%dir "{name}"'] if name.count("/") > 2 else []
             else:
                 lines.append(f'{"%config(noreplace) " if name in self.config else ""}"{name}"')
         return "\n".join([*lines, ""])
-
-
-#: First part of a path → the deepest folders below it that belong to the system, not to a package.
-_SHARED = {"usr": 4, "etc": 4, "lib": 3, "var": 3, "boot": 3}
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,10 @@ def _build(rpm: Rpm, folder: Path) -> Path:
 
 def sign(packages: Sequence[Path], home: Path, fingerprint: str) -> None:
     """Sign ``packages`` with the key ``fingerprint`` of gpg's folder ``home``."""
-    defines = ["--define", f"_gpg_name {fingerprint}", "--define", f"_gpg_path {home}"]
-    run.run(["rpmsign", *defines, "--addsign", *packages], doing="sign the lab's packages")
+    argv = ["rpmsign"]
+    for name, value in {"_gpg_name": fingerprint, "_gpg_path": home, "__gpg": run.which("gpg")}.items():
+        argv += ["--define", f"{name} {value}"]
+    run.run([*argv, "--addsign", *packages], doing="sign the lab's packages")
 
 
 def publish(root: Path, sign_file: Sign, streams: Sequence[Stream] = ()) -> None:
