@@ -32,7 +32,7 @@ _COMMON_PACKAGES = (
 )  # fmt: skip
 _VM_PACKAGES = ("e2fsprogs", "grub-pc-bin", "grub2-common", "initramfs-tools", "linux-image-amd64", "pciutils", "zstd")
 #: The modules that hosts keep of the kernel's 4,200: an emulated depmod of all takes a minute and a half.
-_KERNEL_MODULES = (
+KERNEL_MODULES = (
     *("arch/*", "block/*", "crypto/*", "fs/*", "kernel/*", "lib/*", "mm/*", "security/*"),
     *("drivers/acpi/button.*", "drivers/acpi/video.*", "drivers/block/*", "drivers/char/hw_random/virtio*"),
     *("drivers/firmware/qemu_fw_cfg.*", "drivers/gpu/drm/drm*", "drivers/gpu/drm/ttm/*"),
@@ -47,7 +47,7 @@ DPKG = "etc/dpkg/dpkg.cfg.d/lab"
 _DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=*/lib/modules/*/kernel/*",
-    *(f"path-include=*/lib/modules/*/kernel/{module}" for module in _KERNEL_MODULES),
+    *(f"path-include=*/lib/modules/*/kernel/{module}" for module in KERNEL_MODULES),
 )
 
 #: The kernel of a base system without a preinstalled kernel.

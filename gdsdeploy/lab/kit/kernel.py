@@ -1,0 +1,212 @@
+"""A Debian kernel under another release's name: the same code, other names.
+
+It can't be booted under that name, because the kernel image keeps its own.  Light hosts never boot it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import lzma
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from gdsdeploy import run
+from gdsdeploy.lab import guest
+from gdsdeploy.lab.kit.content import Content, Original
+
+#: Debian's kernel in all kits: the newest on which Debian's driver 550 compiles (docs/kernels.md).
+ABI, VERSION, SUITE = "6.12.95+deb12", "6.12.95-1~bpo12+1", "bookworm-backports"
+RELEASE = f"{ABI}-amd64"
+#: Files of the headers that name the release.
+_NAMED = ("Makefile", ".kernelvariables", ".config", "include/config/*", "include/generated/*.h")
+#: The end of a signed module: struct module_signature (its last field is the length), and a marker.
+_MARKER = b"~Module signature appended~\n"
+_TAIL = struct.Struct(">BBBBB3sI")
+#: ELF64's header and section header, little-endian.
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+#: Compression of modules: ending → program.  The kernel's unpacker knows only these checksums of xz.
+_COMPRESS = {
+    ".ko": (),
+    ".ko.zst": ("zstd", "--quiet", "--rm", "-1", "--"),
+    ".ko.xz": ("xz", "--check=crc32", "-0", "--"),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A repacked kernel: folders to be put into packages.
+
+    modules: content of /lib/modules/RELEASE, without ``build``.  headers: the release's own build folder.
+    common: headers that the build folder's Makefile includes from the path that the kit chose.
+    vmlinuz, system_map, config: files of /boot.
+    """
+
+    release: str
+    modules: Path
+    headers: Path
+    common: Path
+    vmlinuz: Path
+    system_map: Path
+    config: Path
+
+
+def repack(content: Content, release: str, common: str, work: Path, *, ending: str = ".ko.zst") -> Kernel:
+    """Debian's kernel as ``release``, in folders below ``work``.
+
+    common: path on hosts of the headers' common part.  ending: of module files: ``.ko``, ``.ko.zst`` or ``.ko.xz``.
+    The modules are those that the lab's hosts keep, signed with a key that is deleted afterwards.
+    """
+    image = content.unpack(Original(f"linux-image-{RELEASE}", SUITE, VERSION)).files
+    kernel = Kernel(
+        release,
+        work / "modules",
+        work / "headers",
+        work / "common",
+        image / f"boot/vmlinuz-{RELEASE}",
+        image / f"boot/System.map-{RELEASE}",
+        image / f"boot/config-{RELEASE}",
+    )
+    _headers(content, kernel, common)
+    _modules(image / f"lib/modules/{RELEASE}", kernel, ending)
+    return kernel
+
+
+def _headers(content: Content, kernel: Kernel, common: str) -> None:
+    own = content.unpack(Original(f"linux-headers-{RELEASE}", SUITE, VERSION)).files
+    shared = content.unpack(Original(f"linux-headers-{ABI}-common", SUITE, VERSION)).files
+    tools = content.unpack(Original(f"linux-kbuild-{ABI}", SUITE, VERSION)).files / f"usr/lib/linux-kbuild-{ABI}"
+    shutil.copytree(own / f"usr/src/linux-headers-{RELEASE}", kernel.headers, symlinks=True)
+    shutil.copytree(shared / f"usr/src/linux-headers-{ABI}-common", kernel.common, symlinks=True)
+    # Other vendors have no vmlinux here, so modules get no BTF.
+    (kernel.headers / "vmlinux").unlink(missing_ok=True)
+    for folder in (kernel.headers, kernel.common):
+        for name in ("scripts", "tools"):
+            (folder / name).unlink(missing_ok=True)
+            shutil.copytree(tools / name, folder / name, symlinks=True)
+    for pattern in _NAMED:
+        for path in kernel.headers.glob(pattern):
+            if path.is_file() and not path.is_symlink():
+                text = path.read_bytes()
+                named = text.replace(f"/usr/src/linux-headers-{ABI}-common".encode(), common.encode())
+                named = named.replace(RELEASE.encode(), kernel.release.encode())
+                if named != text:
+                    path.write_bytes(named)
+
+
+def _modules(source: Path, kernel: Kernel, ending: str) -> None:
+    kernel.modules.mkdir(parents=True)
+    names = list(_chosen(source))
+
+    def rename(name: str) -> Path:
+        target = kernel.modules / name.removesuffix(".xz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(renamed(lzma.decompress((source / name).read_bytes()), kernel.release))
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        paths = list(pool.map(rename, names))
+    _sign(paths, kernel.headers / "scripts/sign-file", kernel.modules.parent)
+    if _COMPRESS[ending]:
+        _each(_COMPRESS[ending], paths, "compress the lab's kernel modules", at_once=100)
+    for name in ("modules.builtin", "modules.builtin.modinfo"):
+        shutil.copyfile(source / name, kernel.modules / name)
+    present = {name.removesuffix(".xz") for name in names}
+    order = (source / "modules.order").read_text().splitlines()
+    (kernel.modules / "modules.order").write_text("".join(f"{name}\n" for name in order if name in present))
+
+
+def _chosen(source: Path) -> Iterator[str]:
+    """The modules below ``source`` that the lab's hosts keep, as ``kernel/fs/…``."""
+    for path in sorted((source / "kernel").rglob("*.ko.xz")):
+        name = path.relative_to(source).as_posix()
+        if any(fnmatch(name, f"kernel/{pattern}") for pattern in guest.KERNEL_MODULES):
+            yield name
+
+
+def renamed(module: bytes, release: str) -> bytes:
+    """``module`` (an ELF64 file) for kernel ``release``: another ``vermagic``, and no signature.
+
+    The section .modinfo is copied to the end of the file with the new text last.  Zero bytes take the old text's
+    place, and readers skip them, so no other text moves.
+    """
+    module = _unsigned(module)
+    header = list(_HEADER.unpack_from(module))
+    table, count, names_index = header[6], header[12], header[13]
+    entries = [table + number * _SECTION.size for number in range(count)]
+    names = _SECTION.unpack_from(module, entries[names_index])[4]
+    for entry in entries:
+        section = list(_SECTION.unpack_from(module, entry))
+        if module.startswith(b".modinfo\0", names + section[0]):
+            break
+    else:
+        raise ValueError("the module has no section .modinfo")
+    content = module[section[4] : section[4] + section[5]]
+    old = re.search(rb"(?:^|\0)(vermagic=\S+ ([^\0]*))\0", content)
+    if old is None:
+        raise ValueError("the module has no vermagic")
+    content = content[: old.start(1)] + bytes(len(old[1])) + content[old.end(1) :]
+    content += b"vermagic=" + release.encode() + b" " + old[2] + b"\0"
+    start = -len(module) % 16 + len(module)
+    section[4], section[5] = start, len(content)
+    head = module[:entry] + _SECTION.pack(*section) + module[entry + _SECTION.size :]
+    return head.ljust(start, b"\0") + content
+
+
+def _unsigned(module: bytes) -> bytes:
+    if not module.endswith(_MARKER):
+        return module
+    end = len(module) - len(_MARKER) - _TAIL.size
+    return module[: end - _TAIL.unpack_from(module, end)[6]]
+
+
+def _sign(modules: Iterable[Path], sign_file: Path, folder: Path) -> None:
+    """Sign ``modules`` in place with the kernel's own program and a new key, which is deleted."""
+    key, certificate = folder / "signing_key.pem", folder / "signing_key.x509"
+    _make_key(key, certificate)
+    try:
+        argv = (str(sign_file), "sha256", str(key), str(certificate))
+        _each(argv, modules, "sign the lab's kernel modules", at_once=1)
+    finally:
+        key.unlink()
+        certificate.unlink()
+
+
+def _make_key(key: Path, certificate: Path) -> None:
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Lab kernel module signing key")])
+    now = dt.datetime.now(dt.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=36500))
+        .sign(private, hashes.SHA256())
+    )
+    no_passphrase = serialization.NoEncryption()
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    key.touch(mode=0o600)
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, no_passphrase))
+    certificate.write_bytes(built.public_bytes(serialization.Encoding.DER))
+
+
+def _each(argv: Iterable[str], paths: Iterable[Path], doing: str, *, at_once: int) -> None:
+    """Run ``argv`` with ``at_once`` of ``paths`` at its end, a process for each processor."""
+    listing = "\0".join(map(str, paths))
+    xargs = ["xargs", "--null", f"--max-procs={os.cpu_count() or 1}", f"--max-args={at_once}"]
+    run.run([*xargs, *argv], doing=doing, input=listing)

@@ -1,0 +1,77 @@
+"""The operating systems that a lab's hosts can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab import guest
+
+DEFAULT_OS = "debian-13"
+
+
+@dataclass(frozen=True)
+class System:
+    """An operating system of lab hosts.
+
+    base: the Debian release that the hosts' programs come from.
+    os_release: the host's os-release; empty for Debian, which keeps its own.
+    kit: the repositories that imitate the vendors' ("ubuntu", "el"); empty for Debian, which uses its own archive.
+    """
+
+    os: str
+    family: str
+    base: guest.Release
+    os_release: str = ""
+    kit: str = ""
+
+    @property
+    def number(self) -> str:
+        """The release's number: ``24.04`` for ubuntu-24.04."""
+        return self.os.partition("-")[2]
+
+    @property
+    def vm_hosts(self) -> bool:
+        """Whether VM hosts can be of this system: a kernel under another release's name doesn't boot."""
+        return not self.kit
+
+
+def _os_release(**fields: str) -> str:
+    return "".join(f'{name}="{value}"\n' for name, value in fields.items())
+
+
+def _ubuntu(number: str, codename: str, base: str) -> System:
+    text = _os_release(
+        PRETTY_NAME=f"Ubuntu {number} LTS",
+        NAME="Ubuntu",
+        VERSION_ID=number,
+        VERSION=f"{number} LTS",
+        VERSION_CODENAME=codename,
+        ID="ubuntu",
+        ID_LIKE="debian",
+        UBUNTU_CODENAME=codename,
+    )
+    return System(f"ubuntu-{number}", "ubuntu", guest.RELEASES[base], text, "ubuntu")
+
+
+SYSTEMS = {
+    system.os: system
+    for system in (
+        System("debian-13", "debian", guest.RELEASES["trixie"]),
+        System("debian-12", "debian", guest.RELEASES["bookworm"]),
+        _ubuntu("24.04", "noble", "bookworm"),
+    )
+}
+
+
+def find(name: str) -> System:
+    """The system ``name``, such as ``ubuntu-24.04``; raises LabUnavailable for another name."""
+    if name not in SYSTEMS:
+        raise LabUnavailable(f"the lab has no hosts of {name}", hint=f"Choose a system: {', '.join(SYSTEMS)}")
+    return SYSTEMS[name]
+
+
+def of_release(name: str) -> System:
+    """The system of the Debian release ``name``, such as ``trixie``; raises LabUnavailable for another name."""
+    release = guest.release(name)
+    return next(system for system in SYSTEMS.values() if not system.kit and system.base == release)
