@@ -91,7 +91,11 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin_folder = folder / "versionlock"
     plugin_folder.mkdir()
     source = folder / "usr/lib/python3/dist-packages"
-    (source / "dnf-plugins/versionlock.py").rename(plugin_folder / "versionlock.py")
+    code = (source / "dnf-plugins/versionlock.py").read_text()
+    # On a host its parts are in Python's own folder.
+    own = f"import sys; sys.path.insert(0, {str(plugin_folder)!r})\nfrom dnfpluginscore "
+    assert "from dnfpluginscore " in code
+    (plugin_folder / "versionlock.py").write_text(code.replace("from dnfpluginscore ", own, 1))
     (source / "dnfpluginscore").rename(plugin_folder / "dnfpluginscore")
     return plugin_folder
 

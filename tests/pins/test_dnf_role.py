@@ -48,6 +48,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
     RpmArchive(build([*STACK, *NEWER, *BASE], www / "all"), streams=STREAMS).publish(signing_key)
     for rpm in [*STACK, *BASE]:
         shutil.copy(www / "all" / rpm.file, www / "all" / (rpm.file + ".installed"))
+    # As [baseos]: nothing restricts it, and it offers other versions of what is locked.
+    RpmArchive(build([*NEWER, *BASE], www / "baseos")).publish(None)
     (www / "key").write_text(signing_key.armoured())
     files = {
         "dnf/dnf.conf": f"[main]\npluginpath={plugins}\nmodule_platform_id=platform:el9\ngpgcheck=1\nbest=0\n",
@@ -60,6 +62,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
         (www / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
         (www / "etc" / name).write_text(text)
     with serve(www) as server:
+        (www / "etc/yum.repos.d").mkdir()
+        (www / "etc/yum.repos.d/baseos.repo").write_text(f"[baseos]\nname=BaseOS\nbaseurl={server.uri}/baseos\n")
         yield www, server
 
 
@@ -156,6 +160,34 @@ def test_a_version_that_is_gone_leaves_the_host_as_it_was(
     assert "stream=open-dkms" in files
 
 
+#: One locked package isn't installed.
+ERASE = "rpm --erase --justdb --nodeps libcufile-12-9\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("echo 'exclude=libcufile*' >>/etc/dnf/dnf.conf", "An exclude= in /etc/dnf/dnf.conf"),
+        ("sed -i 's/enabled=1/enabled=0/' /etc/dnf/plugins/versionlock.conf", "The plugin versionlock isn't at work"),
+    ],
+)
+def test_a_setting_of_the_host_that_hides_or_unlocks_packages_is_named(
+    setting: str, hint: str, site: tuple[Path, Server], tmp_path: Path, plugins: Path
+) -> None:
+    (_, done, _), _ = converge(site, tmp_path, plugins, before=f"{ERASE}{setting}\n")
+    assert done["error"]["kind"] == "verify"
+    assert "libcufile-12-9=0:1.14" in done["error"]["message"]
+    assert hint in done["error"]["hint"]
+
+
+def test_a_repository_that_offers_less_is_no_obstacle(site: tuple[Path, Server], tmp_path: Path, plugins: Path) -> None:
+    before = f"{ERASE}echo 'excludepkgs=libcufile* kernel*' >>/etc/yum.repos.d/baseos.repo\n"
+    # Unsigned packages can't be installed.
+    (checked, done, again), _ = converge(site, tmp_path, plugins, before=before, wanted=[])
+    assert changes(done) == changes(checked)
+    assert changes(again) == []
+
+
 REMOVE = """
 PYTHONPATH=$1:$PYTHONPATH python3 - <<'END'
 from gdsdeploy.host.apply import registry
@@ -171,3 +203,13 @@ def test_what_was_configured_goes_again(site: tuple[Path, Server], tmp_path: Pat
     assert "htop-0:3.2.1-1.*" in files
     assert "gdsdeploy" not in files
     assert "stream=open-dkms" in files, "as it was before"
+
+
+def test_a_module_that_had_no_stream_has_none_again(site: tuple[Path, Server], tmp_path: Path, plugins: Path) -> None:
+    module = "/etc/dnf/modules.d/nvidia-driver.module"
+    after = f'grep -h ^stream {module}{REMOVE}echo "left: $(ls /etc/dnf/modules.d)"\n'
+    after += "dnf --quiet module list --enabled nvidia-driver 2>&1\n"
+    (checked, _, _), files = converge(site, tmp_path, plugins, before=f"rm {module}\n", after=after)
+    assert "stream nvidia-driver:580-open" in changes(checked)
+    assert "stream=580-open\nleft: \n" in files
+    assert "Error: No matching Modules to list" in files

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
-from . import files, registry
+from . import files, labels, registry
 from .errors import io_error
 from .host import ManagedHost
 from .model import Change, Refusal, Resource
@@ -98,13 +98,14 @@ def run(
     pending: List[Change] = []
     if not host.check and len(targets) > 1:
         _refuse([refusal for target in targets for refusal in _refusals(host, target)])
-    for target in targets:
-        result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
-        if diff and host.check:
-            result.diffs = _diffs(host, target, result.changes)
-        pending += result.changes
-        results.append(result)
-        done(result)
+    with labels.kept(host):
+        for target in targets:
+            result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
+            if diff and host.check:
+                result.diffs = _diffs(host, target, result.changes)
+            pending += result.changes
+            results.append(result)
+            done(result)
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import process
 from ..errors import ApplyError, CannotTellError, HostError
@@ -39,6 +39,8 @@ class ManagedHost:
         self.say = say
         self._answers: Dict[Any, Any] = {}
         self._undo: List[Tuple[str, Any]] = []
+        #: paths that were written, for their labels
+        self.written: Set[str] = set()
 
     # Looking
 
@@ -127,6 +129,7 @@ class ManagedHost:
         target = self.target(file.path) if file.kind == files.FOLDER else file.path
         for path in [*self._missing_folders(target), target]:
             self.preserve(path)
+            self.written.add(path)
         with writing(file.path):
             files.bring_about(beside(self.root, target), file)
 
@@ -138,6 +141,7 @@ class ManagedHost:
     def write_unrecorded(self, file: files.File) -> None:
         """The same for gdsdeploy's own files, which aren't recorded."""
         self.forget()
+        self.written.update([*self._missing_folders(file.path), file.path])
         with writing(file.path):
             files.bring_about(beside(self.root, file.path), file)
 
@@ -188,6 +192,7 @@ class ManagedHost:
         return folders
 
     def _put_back(self, path: str, before: Any) -> None:
+        self.written.add(path)
         with writing(path):
             files.put_back(beside(self.root, path), before)
 

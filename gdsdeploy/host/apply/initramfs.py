@@ -1,29 +1,66 @@
-"""Rebuilds the initramfs of a kernel with update-initramfs or dracut."""
+"""Rebuilds the initramfs of a kernel with the program that makes the host's images: update-initramfs or dracut."""
 
 from __future__ import annotations
 
+from typing import List
+
 from ..errors import ApplyError
+from ..rootdir import list_folder
 from .host import ManagedHost
 
 _SECONDS = 1800.0
-#: Where the two put it: Debian and Ubuntu, and the RHEL family.
+#: Where images are: Debian and Ubuntu, and the RHEL family.
 _PLACES = ("/boot/initrd.img-{}", "/boot/initramfs-{}.img")
+#: Where systemd-boot's are: in TOKEN/RELEASE of one of these folders, see kernel-install(8).
+_BOOT_FOLDERS = ("/efi", "/boot", "/boot/efi")
+#: Each runs for a new kernel, so the tool whose hook is there makes the images.  Both packages leave theirs behind.
+_HOOK = "/etc/kernel/postinst.d/{}"
+#: Where a kernel is before it has an initramfs.
+_KERNELS = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")
+
+
+def images(host: ManagedHost, release: str) -> List[str]:
+    """The initramfs files of the kernel ``release``."""
+    paths = [place.format(release) for place in _PLACES if host.exists(place.format(release))]
+    for folder in _BOOT_FOLDERS:
+        for token in list_folder(host.root, folder):
+            place = f"{folder}/{token}/{release}"
+            paths += [f"{place}/{name}" for name in list_folder(host.root, place) if name.startswith("initrd")]
+    return paths
 
 
 def exists(host: ManagedHost, release: str) -> bool:
-    """Whether the kernel ``release`` has an initramfs."""
-    return any(host.exists(place.format(release)) for place in _PLACES)
+    """Whether the kernel ``release`` has an initramfs, or is there without one that is known."""
+    return bool(images(host, release)) or any(host.exists(place.format(release)) for place in _KERNELS)
 
 
 def rebuild(host: ManagedHost, release: str) -> None:
-    """Make it again; raises ApplyError."""
-    if _has(host, "update-initramfs"):
+    """Make it again; raises ApplyError.  A note names a kernel whose initramfs isn't at a place that is known."""
+    paths = images(host, release)
+    if not paths:
+        places = ", ".join(place.format(release) for place in _PLACES)
+        words = f"kernel {release} has no initramfs at {places}: if another file holds one (a unified kernel image)"
+        host.notes.append(f"{words}, make that again, because it carries the module options")
+    elif _is_dracuts(host):
+        for path in paths:
+            # Without a path, dracut's own choice may be another file than the one that boots.
+            host.run(["dracut", "--force", path, release], _SECONDS)
+    elif _has(host, "update-initramfs"):
         host.run(["update-initramfs", "-u", "-k", release], _SECONDS)
-    elif _has(host, "dracut"):
-        host.run(["dracut", "--force", "--kver", release], _SECONDS)
     else:
-        raise ApplyError(f"the initramfs of kernel {release} can't be made: no update-initramfs, no dracut")
+        raise ApplyError(
+            f"the initramfs of kernel {release} can't be made: no update-initramfs, no dracut",
+            f"install the program that made {paths[0]}, and apply this again",
+        )
+
+
+def _is_dracuts(host: ManagedHost) -> bool:
+    """Ubuntu 26.04 has dracut; update-initramfs may be there too, and then changes nothing that boots."""
+    if not _has(host, "dracut"):
+        return False
+    hooks = [name for name in ("dracut", "initramfs-tools") if host.exists(_HOOK.format(name))]
+    return hooks != ["initramfs-tools"] or not _has(host, "update-initramfs")
 
 
 def _has(host: ManagedHost, program: str) -> bool:
-    return any(host.exists(f"{folder}/{program}") for folder in ("/usr/sbin", "/sbin", "/usr/bin"))
+    return any(host.exists(f"{folder}/{program}") for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"))

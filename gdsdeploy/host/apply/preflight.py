@@ -36,12 +36,14 @@ class Preflight(Resource[Desired]):
     desired_type = Desired
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        chosen = manager(desired.manager)
         fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
             "os": f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}",
             "arch": os.uname().machine,
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
-            "half_installed": manager(desired.manager).half_installed(host),
+            "half_installed": chosen.half_installed(host),
+            "spare": chosen.spare,
         }
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -60,7 +62,7 @@ class Preflight(Resource[Desired]):
         ]
         if shortages:
             message = f"there is no room for the installation: {'; '.join(shortages)}"
-            refusals.append(Refusal("space", message, f"make room there (old kernels: {desired.manager} autoremove)"))
+            refusals.append(Refusal("space", message, f"make room there (old kernels: {observed['spare']})"))
         return [*refusals, *observed["half_installed"]]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:

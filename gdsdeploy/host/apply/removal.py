@@ -8,7 +8,7 @@ from typing import Callable, List, Sequence
 
 from ..errors import DesiredError
 from ..rootdir import list_folder
-from . import lock, packages, registry, services, written
+from . import labels, lock, packages, registry, services, written
 from .file_resource import restore
 from .host import ManagedHost
 from .model import Change
@@ -32,12 +32,13 @@ def remove(
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
     steps = [registry.resource(name).revert for name in order if name in only or not only]
-    for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
-        host.begin()
-        subjects = {earlier.subject for earlier in changes}
-        new = [change for change in step(host) if change.subject not in subjects]
-        changes += new
-        done(new)
+    with labels.kept(host):
+        for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
+            host.begin()
+            subjects = {earlier.subject for earlier in changes}
+            new = [change for change in step(host) if change.subject not in subjects]
+            changes += new
+            done(new)
     if not host.check and any(services.FOLDER in change.subject for change in changes):
         services.reload(host)
     return changes

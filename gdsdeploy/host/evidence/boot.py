@@ -31,7 +31,8 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
         recorder.text(path)
     recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
     recorder.names("/boot", "vmlinuz-*")
-    recorder.names("/boot", "initrd.img-*")
+    for pattern in ("initrd.img-*", "initramfs-*.img"):
+        recorder.names("/boot", pattern)
     recorder.link("/vmlinuz")
     if recorder.exists("/run/systemd/system"):
         recorder.command("systemctl-state", ["systemctl", "is-system-running"])

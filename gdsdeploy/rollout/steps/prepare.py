@@ -16,6 +16,7 @@ from gdsdeploy.lock import releases
 from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers, lease, provision
@@ -117,9 +118,11 @@ def require_room(work: Work, status: Status, look: Look) -> None:
                 f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} MB that are required"
             )
     if problems:
+        old_kernels = {"apt": "apt-get autoremove", "rpm": "dnf remove --oldinstallonly"}
+        kind = stack_platform_for(work.target.os).kind
         raise HostUnfit(
             f"{work.name}: there is no room for the new files: {'; '.join(problems)}",
-            hint="Make room there (old kernels: apt-get autoremove), and begin again",
+            hint=f"Make room there (old kernels: {old_kernels[kind]}), and begin again",
         )
 
 

@@ -69,6 +69,7 @@ class Apt(Manager):
     sources = (SOURCES,)
     keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
     configured = (SOURCES, PREFERENCES)
+    spare = "apt-get autoremove"
     kernel_hooks = ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard")
     kernel_event = """\
 case $0 in

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import os
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
-from ...errors import ApplyError
+from ... import process
+from ...errors import ApplyError, CannotTellError
+from ...process import Output
 from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
-from ..model import Change
+from ..model import Change, Refusal
+from . import offers, versions
 from . import state as database
-from . import versions
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
@@ -25,8 +25,9 @@ MODULES = "/etc/dnf/modules.d"
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
+#: A check of the whole database.
+_CHECK_SECONDS = 600.0
 _DNF = ["dnf", "--quiet", "--assumeyes"]
-_FORMAT = "%{name}=%{epoch}:%{version}-%{release} %{arch} %{chksum}\n"
 #: A transaction takes what was compared with the lock: package lists aren't read again meanwhile.
 _INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
 
@@ -39,6 +40,7 @@ class Dnf(Manager):
     sources = (REPOSITORIES,)
     keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
     configured = (REPOSITORIES, LOCKS)
+    spare = "dnf remove --oldinstallonly"
     kernel_hooks = ("/etc/kernel/install.d/99-gdsdeploy-guard.install",)
     kernel_event = """\
 case $1 in
@@ -94,44 +96,51 @@ release=$2
             host.write(self.observe_pins(host, desired)["file"])
 
     def verify_pins(self, host: ManagedHost, desired: Any) -> None:
-        """Every package is offered in the locked version and no other; old lists are read again."""
+        """Every locked package that isn't installed is on offer, and no other version; old lists are read again."""
         if not desired.pins:
             return
-        locked = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
-        names = [pin.package for pin in desired.pins]
-        offered = _offered_files(host, [], names)
-        if locked ^ offered.keys() or self._changed_files(host, desired.pins, offered):
-            offered = _offered_files(host, ["--refresh"], names)
-        others = locked ^ offered.keys()
-        if others:
-            hint = (
-                "Another lock or module stream is in the way, or the repository no longer has them "
-                '("gdsdeploy lock FLEET --check" tells)'
-            )
-            words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(others))}"
-            raise ApplyError(words, hint, "verify")
-        rebuilt = self._changed_files(host, desired.pins, offered)
-        if rebuilt:
-            hint = (
-                'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
-                " repository serves other files under the same version: don't install them"
-            )
-            words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
-            raise ApplyError(words, hint, "verify")
+        for options in ([], ["--refresh"]):
+            offer = offers.ask(host, [pin.package for pin in desired.pins], options)
+            objections = self._objections(host, desired.pins, offer)
+            rebuilt = self._changed_files(host, desired.pins, offer.digests)
+            if not objections and not rebuilt:
+                return
+        if objections:
+            words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(objections))}"
+            reasons = sorted(set(objections.values()))
+            raise ApplyError(words, " ".join(offers.HINTS[reason] for reason in reasons), "verify")
+        hint = (
+            'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
+            " repository serves other files under the same version: don't install them"
+        )
+        words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
+        raise ApplyError(words, hint, "verify")
+
+    def _objections(self, host: ManagedHost, pins: Iterable[Pin], offer: offers.Offer) -> Dict[str, str]:
+        """NAME=VERSION → why dnf wouldn't take exactly that; what is installed needn't be offered."""
+        locked = {_name(pin): pin for pin in pins}
+        absent = {
+            name: offer.hidden.get(name, offers.MISSING)
+            for name, pin in locked.items()
+            if name not in offer.digests and not self._is_present(host, pin)
+        }
+        return {**absent, **{name: offers.UNLOCKED for name in offer.digests if name not in locked}}
+
+    def _is_present(self, host: ManagedHost, pin: Pin) -> bool:
+        present = self.installed(host)
+        return pin.package in present and self.same(pin.version) in present[pin.package].versions
 
     def _changed_files(self, host: ManagedHost, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
         """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
 
         dnf holds the files that it downloads against the digests that it tells here.
         """
-        present, differences = self.installed(host), []
+        differences = []
         for pin in pins:
-            name = f"{pin.package}={with_epoch(pin.version)}"
-            installed = pin.package in present and self.same(pin.version) in present[pin.package].versions
-            sums = offered.get(name, set())
-            if pin.sha256 and sums != {pin.sha256} and not installed:
+            sums = offered.get(_name(pin), set())
+            if pin.sha256 and sums != {pin.sha256} and not self._is_present(host, pin):
                 others = ", ".join(sorted(sums - {pin.sha256})) or "none for this machine"
-                differences.append(f"{name} has sha256 {others}, and in the lock {pin.sha256}")
+                differences.append(f"{_name(pin)} has sha256 {others}, and in the lock {pin.sha256}")
         return differences
 
     def unpin(self, host: ManagedHost) -> List[Change]:
@@ -175,6 +184,26 @@ release=$2
     def stays(self, name: str, running: str) -> bool:
         """Kernels are told apart by version, not by name: they stay."""
         return name.startswith("kernel")
+
+    def half_installed(self, host: ManagedHost) -> List[Refusal]:
+        """A damaged database, or packages of which an interrupted transaction left the old version, too."""
+        output = _look(host, ["rpmdb", "--verifydb"])
+        if output.status != 0:
+            message = f"the database of rpm is damaged: {output.failure()}"
+            return [Refusal("half-installed", message, "save /var/lib/rpm, then run: rpmdb --rebuilddb")]
+        output = _look(host, ["dnf", "--quiet", "check", "--duplicates"])
+        double = [line.split()[0] for line in output.stdout.splitlines() if " is a duplicate with " in line]
+        if double:
+            message = f"a transaction of dnf was interrupted; packages are there in two versions: {', '.join(double)}"
+            return [Refusal("half-installed", message, "see: dnf history info last; then run: dnf remove --duplicates")]
+        if output.status != 0:
+            raise CannotTellError(f"dnf check: {output.failure()}")
+        return []
+
+
+def _look(host: ManagedHost, argv: Sequence[str]) -> Output:
+    output: Output = host.once(tuple(argv), lambda: process.run(argv, _CHECK_SECONDS))
+    return output
 
 
 def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:
@@ -235,23 +264,8 @@ def _settings(text: str) -> Mapping[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _offered_files(host: ManagedHost, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
-    """NAME=VERSION of everything that dnf would choose from → sha256 of each file of it that this machine can run."""
-    shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
-    offered: Dict[str, Set[str]] = {}
-    for name, arch, checksum in (line.split(" ", 2) for line in shown.splitlines() if line):
-        sums = offered.setdefault(name, set())
-        if arch in ("noarch", os.uname().machine):
-            sums.add(_digest(checksum))
-    return offered
-
-
-def _digest(text: str) -> str:
-    """Of ``(KIND, BYTES)``, as dnf prints it; any other text is returned as it is."""
-    try:
-        return bytes(ast.literal_eval(text)[1]).hex()
-    except (ValueError, SyntaxError, TypeError, LookupError):
-        return text
+def _name(pin: Pin) -> str:
+    return f"{pin.package}={with_epoch(pin.version)}"
 
 
 register(Dnf)

@@ -97,6 +97,8 @@ class Manager:
     keys: ClassVar[Tuple[str, ...]] = ()
     #: files whose content depends on what else the host has configured
     configured: ClassVar[Tuple[str, ...]] = ()
+    #: the command that removes old kernels
+    spare: ClassVar[str]
     #: files that it runs after a kernel was installed or removed, and shell lines in them that set event and release
     kernel_hooks: ClassVar[Tuple[str, ...]] = ()
     kernel_event: ClassVar[str] = ""

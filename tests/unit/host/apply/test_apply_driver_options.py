@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.driver_options import Desired, DriverOptions, modprobe_conf, modules_load_conf
-from tests.unit.host.apply.apply_tree import Systemctl, apply, check
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.errors import ApplyError
+from tests.unit.host.apply.apply_tree import Systemctl, apply, check, desired_resource
 
 DESIRED = Desired(
     "6.1.0-40-amd64", {"NVreg_b": "1", "NVreg_a": '"x"'}, "nvidia-current", ["nvidia", "nvidia-fs"], "peermem"
@@ -58,22 +61,60 @@ def kinds(root: Path, desired: Desired = DESIRED) -> list[str]:
     return predicted
 
 
+R = DESIRED.kernel_release
+UPDATE = ["update-initramfs", "-u", "-k", R]
+DEBIANS, DRACUTS, TOKENS = f"boot/initrd.img-{R}", f"boot/initramfs-{R}.img", f"boot/efi/0123456789abcdef/{R}/initrd"
+DRACUTS_RUN = ["dracut", "--force", f"/{DEBIANS}", R]
+HOOK, DRACUT_HOOK = "etc/kernel/postinst.d/initramfs-tools", "etc/kernel/postinst.d/dracut"
+
+
 @pytest.mark.parametrize(
-    ("program", "initramfs", "argv"),
+    ("files", "argv"),
     [
-        ("update-initramfs", "initrd.img-{}", ["update-initramfs", "-u", "-k", "6.1.0-40-amd64"]),
-        ("dracut", "initramfs-{}.img", ["dracut", "--force", "--kver", "6.1.0-40-amd64"]),
+        (["usr/sbin/update-initramfs", HOOK, DEBIANS], UPDATE),
+        (["usr/bin/dracut", DRACUTS], ["dracut", "--force", f"/{DRACUTS}", R]),
+        # systemd-boot.
+        (["usr/bin/dracut", TOKENS], ["dracut", "--force", f"/{TOKENS}", R]),
+        # Ubuntu 26.04: dracut makes Debian's file; a hook of initramfs-tools may be left.
+        (["usr/bin/dracut", DRACUT_HOOK, DEBIANS], DRACUTS_RUN),
+        (
+            ["usr/bin/dracut", DRACUT_HOOK, HOOK, "usr/sbin/update-initramfs", DEBIANS],
+            ["dracut", "--force", f"/{DEBIANS}", R],
+        ),
+        (["usr/bin/dracut", "usr/sbin/update-initramfs", DEBIANS], ["dracut", "--force", f"/{DEBIANS}", R]),
+        # An upgraded host keeps initramfs-tools; dracut-core alone has no hook.
+        (["usr/bin/dracut", HOOK, "usr/sbin/update-initramfs", DEBIANS], UPDATE),
     ],
 )
 def test_the_initramfs_is_made_anew_with_other_options(
-    tmp_path: Path, systemctl: Systemctl, program: str, initramfs: str, argv: list[str]
+    tmp_path: Path, systemctl: Systemctl, files: list[str], argv: list[str]
 ) -> None:
     # Nothing of a kernel that isn't there yet: it makes its own.
     assert kinds(tmp_path) == ["write", "write"]
-    for path in (f"usr/sbin/{program}", f"boot/{initramfs.format(DESIRED.kernel_release)}"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).touch()
+    put(tmp_path, files)
     assert kinds(tmp_path) == []
     assert systemctl.calls == []
-    assert kinds(tmp_path, Desired(DESIRED.kernel_release)) == ["write", "write", "initramfs"]
+    assert kinds(tmp_path, Desired(R)) == ["write", "write", "initramfs"]
     assert systemctl.calls == [argv]
+
+
+def put(root: Path, files: list[str]) -> None:
+    for path in files:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+def test_a_kernel_whose_initramfs_is_elsewhere_is_named(tmp_path: Path, systemctl: Systemctl) -> None:
+    put(tmp_path, ["usr/bin/dracut", f"lib/modules/{R}/vmlinuz"])
+    host = ManagedHost(root=str(tmp_path))
+    engine.run(host, [desired_resource(DriverOptions(), DESIRED)])
+    assert systemctl.calls == []
+    (note,) = host.notes
+    assert note.startswith(f"kernel {R} has no initramfs at /boot/initrd.img-{R}, /boot/initramfs-{R}.img: ")
+
+
+def test_an_initramfs_that_no_program_can_make_is_an_error(tmp_path: Path, systemctl: Systemctl) -> None:
+    put(tmp_path, [DRACUTS])
+    with pytest.raises(ApplyError, match="no update-initramfs, no dracut") as error:
+        apply(tmp_path, DriverOptions(), DESIRED)
+    assert DRACUTS in error.value.hint
