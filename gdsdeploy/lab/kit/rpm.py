@@ -68,8 +68,10 @@ class Rpm:
         epoch, _, rest = self.version.rpartition(":")
         version, _, release = rest.rpartition("-")
         lines = [
-            f"Name: {self.name}", f"Version: {version}", f"Release: {release}", *([f"Epoch: {epoch}"] if epoch else []),
-            f"Summary: {self.name} of the lab", "License: as its files say", f"Vendor: {self.vendor}", "AutoReqProv: no",
+            f"Name: {self.name}", f"Version: {version}", f"Release: {release}",
+            *([f"Epoch: {epoch}"] if epoch else []),
+            f"Summary: {self.name} of the lab", "License: as its files say", f"Vendor: {self.vendor}",
+            "AutoReqProv: no",
             *(["BuildArch: noarch"] if self.arch == "noarch" else []),
         ]  # fmt: skip
         for tag in ("requires", "provides", "conflicts", "obsoletes", "recommends", "supplements"):
@@ -79,7 +81,9 @@ class Rpm:
         for section, text in self.scripts.items():
             lines += [f"%{section}", text.rstrip()]
         # rpmbuild refuses an empty list.
-        return "\n".join([*lines, "%files -f %{listing}" if self.listing().strip() else "%files", "%defattr(-,root,root)", ""])
+        return "\n".join(
+            [*lines, "%files -f %{listing}" if self.listing().strip() else "%files", "%defattr(-,root,root)", ""]
+        )
 
     def listing(self) -> str:
         """Its list of files and folders."""
@@ -149,12 +153,12 @@ def sign(packages: Sequence[Path], home: Path, fingerprint: str) -> None:
 
 def publish(root: Path, sign_file: Sign, streams: Sequence[Stream] = ()) -> None:
     """Make ``root``, a folder of packages, a repository: index, module streams and ``repomd.xml.asc``."""
-    argv = ["createrepo_c", "--quiet", "--no-database", "--general-compress-type=gz", root]
+    argv = ["createrepo_c", "--quiet", "--no-database", "--general-compress-type=gz", str(root)]
     run.run(argv, doing=f"make the repository {root.name}")
     if streams:
         modules = root / "modules.yaml"
         modules.write_text("".join(stream.document() for stream in streams))
-        argv = ["modifyrepo_c", "--mdtype=modules", modules, root / "repodata"]
+        argv = ["modifyrepo_c", "--mdtype=modules", str(modules), f"{root}/repodata"]
         run.run(argv, doing=f"add the module streams of the repository {root.name}")
         modules.unlink()
     sign_file(root / "repodata" / "repomd.xml")
