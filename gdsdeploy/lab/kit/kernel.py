@@ -85,11 +85,15 @@ def repack(content: Content, release: str, common: str, work: Path, *, ending: s
 
 
 def _headers(content: Content, kernel: Kernel, common: str) -> None:
+    kernel.headers.parent.mkdir(parents=True, exist_ok=True)
     own = content.unpack(Original(f"linux-headers-{RELEASE}", SUITE, VERSION)).files
     shared = content.unpack(Original(f"linux-headers-{ABI}-common", SUITE, VERSION)).files
     tools = content.unpack(Original(f"linux-kbuild-{ABI}", SUITE, VERSION)).files / f"usr/lib/linux-kbuild-{ABI}"
-    shutil.copytree(own / f"usr/src/linux-headers-{RELEASE}", kernel.headers, symlinks=True)
-    shutil.copytree(shared / f"usr/src/linux-headers-{ABI}-common", kernel.common, symlinks=True)
+    (own / f"usr/src/linux-headers-{RELEASE}").rename(kernel.headers)
+    (shared / f"usr/src/linux-headers-{ABI}-common").rename(kernel.common)
+    for architecture in (kernel.common / "arch").iterdir():
+        if architecture.is_dir() and architecture.name != "x86":
+            shutil.rmtree(architecture)
     # Other vendors have no vmlinux here, so modules get no BTF.
     (kernel.headers / "vmlinux").unlink(missing_ok=True)
     for folder in (kernel.headers, kernel.common):

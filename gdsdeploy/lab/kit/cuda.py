@@ -1,0 +1,257 @@
+"""The packages of NVIDIA's CUDA repository for Ubuntu, with what Debian has of them.
+
+Names, relations, layout and scripts are those of the driver's branch 550 for Ubuntu; a real repository has many more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gdsdeploy.lab.kit.content import Content, Original
+from gdsdeploy.lab.kit.deb import Deb
+
+#: The driver, and its packages' versions: as NVIDIA numbers them, and in Debian's archive.
+BRANCH, DRIVER = "550", "550.163.01"
+VERSION, SUITE = f"{DRIVER}-0ubuntu1", "trixie"
+#: NVIDIA's versions of nvidia-fs.  Both have the content of Debian's 2.19.7, which has patches for newer kernels.
+NVIDIA_FS, DEBIAN_NVIDIA_FS = ("2.25.7", "2.26.6"), "2.19.7"
+#: The CUDA release, and its libcufile's versions → the toolkit's.  Both have the content of Debian's 1.9.1.3.
+CUDA, LIBCUFILE, DEBIAN_LIBCUFILE = "12.4", {"1.9.0.20": "12.4.0", "1.9.1.3": "12.4.1"}, "1.9.1.3"
+_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+_HOME = f"/usr/local/cuda-{CUDA}"
+_TARGET = f"{_HOME}/targets/x86_64-linux/lib"
+
+_DKMS_CONF = """PACKAGE_NAME="nvidia"
+PACKAGE_VERSION="{version}"
+AUTOINSTALL="yes"
+REMAKE_INITRD=no
+MAKE[0]="unset ARCH; env NV_VERBOSE=1 make ${{parallel_jobs+-j$parallel_jobs}} NV_EXCLUDE_BUILD_MODULES='' \\
+    KERNEL_UNAME=${{kernelver}} IGNORE_CC_MISMATCH=1 modules"
+CLEAN="true"
+{modules}"""
+_MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peermem")
+_DKMS_POSTINST = """#!/bin/sh
+set -e
+[ "$1" = configure ] || exit 0
+{first}/usr/lib/dkms/common.postinst {name} {version} /usr/share/{package} "" "$2"
+"""
+_DKMS_PRERM = """#!/bin/sh
+set -e
+case "$1" in
+    remove|upgrade|deconfigure)
+        {first}if [ "$(dkms status -m {name} -v {version})" ]; then
+            dkms remove -m {name} -v {version} --all
+        fi
+        ;;
+esac
+"""
+_ALTERNATIVE = f"--install /etc/cufile.json cufile.json {_HOME}/gds/cufile.json {CUDA.replace('.', '')}"
+
+
+def debs(content: Content) -> list[Deb]:
+    """Every package of the repository."""
+    return [
+        *_driver(content),
+        *(package for version in NVIDIA_FS for package in _nvidia_fs(content, version)),
+        *(package for version in LIBCUFILE for package in _gds(content, version)),
+    ]
+
+
+def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
+    return content.unpack(Original(package, SUITE, version)).files
+
+
+def _driver(content: Content) -> list[Deb]:
+    """The open modules of the driver, and the userland that hosts without a screen need."""
+    source = {"Source": f"nvidia-graphics-drivers-{BRANCH}"}
+    exact = f"(= {VERSION})"
+    tree = f"/usr/src/nvidia-{DRIVER}"
+    sources = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
+    firmware = _unpacked(content, "firmware-nvidia-gsp") / f"usr/lib/firmware/nvidia/{DRIVER}"
+    folder = "usr/lib/x86_64-linux-gnu/nvidia/current"
+    names = {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml", "libnvidia-cfg1": "libnvidia-cfg"}
+    files = {name: _unpacked(content, package) / f"{folder}/{name}.so.{DRIVER}" for package, name in names.items()}
+    configuration = _dkms_modules()
+    userland = f"libnvidia-compute-{BRANCH}"
+
+    def library(*chosen: str) -> tuple[dict[str, Path], dict[str, str]]:
+        trees = {f"{_LIBRARIES}/{name}.so.{DRIVER}": files[name] for name in chosen}
+        return trees, {f"{_LIBRARIES}/{name}.so.1": f"{name}.so.{DRIVER}" for name in chosen}
+
+    compute, cfg = library("libcuda", "libnvidia-ml"), library("libnvidia-cfg")
+    return [
+        Deb(
+            f"nvidia-kernel-source-{BRANCH}-open",
+            VERSION,
+            fields={**source, **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-source")},
+            trees={tree: sources},
+            texts={f"{tree}/dkms.conf": configuration},
+        ),
+        Deb(
+            f"nvidia-dkms-{BRANCH}-open",
+            VERSION,
+            fields={
+                **source,
+                "Depends": f"dkms, nvidia-kernel-source-{BRANCH}-open {exact}, nvidia-kernel-common-{BRANCH} {exact}",
+                **dict.fromkeys(("Provides", "Conflicts"), "nvidia-dkms-kernel"),
+            },
+            scripts=_dkms_scripts(
+                f"nvidia-dkms-{BRANCH}-open",
+                "nvidia",
+                DRIVER,
+                install="if [ -x /usr/sbin/update-initramfs ]; then update-initramfs -u; fi\n",
+            ),
+        ),
+        Deb(
+            f"nvidia-kernel-common-{BRANCH}",
+            VERSION,
+            fields={
+                **source,
+                "Depends": f"nvidia-firmware-{BRANCH} {exact}, nvidia-modprobe",
+                **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-common"),
+            },
+            texts={"/lib/modprobe.d/nvidia-graphics-drivers.conf": "blacklist nouveau\nalias nouveau off\n"},
+        ),
+        Deb(f"nvidia-firmware-{BRANCH}", VERSION, fields=source, trees={f"/lib/firmware/nvidia/{DRIVER}": firmware}),
+        Deb(
+            "nvidia-modprobe",
+            VERSION,
+            fields={"Depends": "libc6"},
+            trees={
+                "/usr/bin/nvidia-modprobe": _unpacked(content, "nvidia-modprobe", "570") / "usr/bin/nvidia-modprobe"
+            },
+            modes={"/usr/bin/nvidia-modprobe": 0o4755},
+        ),
+        Deb(
+            userland,
+            VERSION,
+            fields={**source, "Depends": "libc6", "Provides": "libcuda.so.1, libcuda1"},
+            trees=compute[0],
+            links=compute[1],
+            scripts=_ldconfig(),
+        ),
+        Deb(
+            f"libnvidia-cfg1-{BRANCH}",
+            VERSION,
+            fields={**source, "Depends": "libc6"},
+            trees=cfg[0],
+            links=cfg[1],
+            scripts=_ldconfig(),
+        ),
+        Deb(
+            f"nvidia-utils-{BRANCH}",
+            VERSION,
+            fields={**source, "Depends": f"{userland} {exact}, libc6", "Provides": "nvidia-utils, nvidia-smi"},
+            trees={"/usr/bin/nvidia-smi": _unpacked(content, "nvidia-smi") / "usr/lib/nvidia/current/nvidia-smi"},
+        ),
+        *_umbrellas(source, exact),
+    ]
+
+
+def _umbrellas(source: Mapping[str, str], exact: str) -> Iterator[Deb]:
+    """Packages without files that pull a whole driver, as an administrator installs one."""
+    pieces = (f"nvidia-dkms-{BRANCH}-open", f"libnvidia-compute-{BRANCH}", f"nvidia-utils-{BRANCH}")
+    depends = ", ".join(f"{name} {exact}" for name in pieces)
+    yield Deb(f"nvidia-driver-{BRANCH}-open", VERSION, fields={**source, "Depends": depends})
+    for name in (f"nvidia-open-{BRANCH}", "nvidia-open"):
+        yield Deb(name, VERSION, fields={**source, "Depends": f"nvidia-driver-{BRANCH}-open {exact}"})
+
+
+def _dkms_modules() -> str:
+    blocks = (
+        f'BUILT_MODULE_NAME[{number}]="{name}"\nDEST_MODULE_LOCATION[{number}]="/kernel/drivers/char/drm"\n'
+        for number, name in enumerate(_MODULES)
+    )
+    return _DKMS_CONF.format(version=DRIVER, modules="".join(blocks))
+
+
+def _dkms_scripts(package: str, name: str, version: str, *, install: str = "", remove: str = "") -> dict[str, str]:
+    return {
+        "postinst": _DKMS_POSTINST.format(package=package, name=name, version=version, first=install),
+        "prerm": _DKMS_PRERM.format(name=name, version=version, first=remove),
+    }
+
+
+def _ldconfig() -> dict[str, str]:
+    script = "#!/bin/sh\nset -e\nldconfig\n"
+    return {"postinst": script, "postrm": script}
+
+
+def _nvidia_fs(content: Content, version: str) -> list[Deb]:
+    original = _unpacked(content, "nvidia-fs-dkms", DEBIAN_NVIDIA_FS) / f"usr/src/nvidia-fs-{DEBIAN_NVIDIA_FS}"
+    tree = f"/usr/src/nvidia-fs-{version}"
+    configuration = (original / "dkms.conf").read_text()
+    configuration = configuration.replace(f'"{DEBIAN_NVIDIA_FS}"', f'"{version}"')
+    configuration = configuration.replace('"nvidia-current"', '"nvidia"')
+    numbers = (original / "nvfs-vers.h").read_text()
+    for word, number in zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True):
+        numbers = re.sub(rf"(NVFS_DRIVER_{word}_VERSION\s+)\d+", rf"\g<1>{number}", numbers)
+    full = f"{version}-1"
+    return [
+        Deb(
+            "nvidia-fs-dkms",
+            full,
+            fields={"Source": "nvidia-fs", "Depends": "dkms, nvidia-dkms-kernel"},
+            trees={tree: original},
+            texts={
+                f"{tree}/dkms.conf": configuration,
+                f"{tree}/nvfs-vers.h": numbers,
+                "/etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n",
+            },
+            scripts=_dkms_scripts(
+                "nvidia-fs-dkms",
+                "nvidia-fs",
+                version,
+                # As NVIDIA's: a module in use makes the removal fail.
+                remove="if grep -q '^nvidia_fs ' /proc/modules; then rmmod nvidia_fs; fi\n        ",
+            ),
+        ),
+        Deb("nvidia-fs", full, fields={"Depends": f"nvidia-fs-dkms (= {full})"}),
+    ]
+
+
+def _gds(content: Content, version: str) -> list[Deb]:
+    """One CUDA release's libcufile and gds-tools, below /usr/local, with cufile.json as an alternative."""
+    dashed, full = CUDA.replace(".", "-"), f"{version}-1"
+    library = _unpacked(content, "libcufile0", DEBIAN_LIBCUFILE) / "usr/lib/x86_64-linux-gnu"
+    tools = _unpacked(content, "gds-tools", DEBIAN_LIBCUFILE)
+    name = f"libcufile.so.{version.rsplit('.', 1)[0]}"
+    installed = tools / "usr/libexec/gds/tools"
+    configuration = tools / "usr/share/doc/gds-tools/examples/cufile.json"
+    remove = (
+        f'#!/bin/sh\nset -e\n[ "$1" != remove ] || update-alternatives --remove cufile.json {_HOME}/gds/cufile.json\n'
+    )
+    return [
+        Deb(
+            f"libcufile-{dashed}",
+            full,
+            fields={"Source": f"libcufile-{dashed}", "Depends": "libc6, libstdc++6"},
+            trees={
+                f"{_TARGET}/{name}": library / "libcufile.so.1.9.1",
+                f"{_HOME}/gds/cufile.json": configuration,
+            },
+            texts={f"/etc/ld.so.conf.d/988_cuda-{CUDA}.conf": f"{_TARGET}\n"},
+            links={f"{_TARGET}/libcufile.so.0": name, f"{_HOME}/lib64": "targets/x86_64-linux/lib"},
+            scripts={
+                "postinst": f"#!/bin/sh\nset -e\nupdate-alternatives {_ALTERNATIVE}\nldconfig\n",
+                "prerm": remove,
+                "postrm": "#!/bin/sh\nset -e\nldconfig\n",
+            },
+        ),
+        Deb(
+            f"gds-tools-{dashed}",
+            full,
+            fields={
+                "Source": f"gds-tools-{dashed}",
+                "Depends": f"libcufile-{dashed} (>= {version}), libnuma1, python3",
+            },
+            trees={f"{_HOME}/gds/tools": installed},
+        ),
+        Deb(
+            f"nvidia-gds-{dashed}",
+            f"{LIBCUFILE[version]}-1",
+            fields={"Depends": f"gds-tools-{dashed}, nvidia-fs (>= 2.19)"},
+        ),
+    ]

@@ -1,0 +1,171 @@
+"""Ubuntu's archive and NVIDIA's CUDA repository for it, imitated with Debian's packages.
+
+Names, relations, layout and maintainer scripts are the vendors', the content is Debian's (docs/lab.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gdsdeploy.lab import guest
+from gdsdeploy.lab.kit import cuda, deb, kernel, sign
+from gdsdeploy.lab.kit.content import Content, Original
+from gdsdeploy.lab.kit.deb import Deb
+
+#: Components of Ubuntu's archive; all packages are in the first.
+COMPONENTS = ("main", "restricted", "universe", "multiverse")
+#: What a host without GPU software has, what DKMS and kernels need, and what an administrator may ask for.
+_PACKAGES = (
+    *("?essential", "?priority(required)", "apt", "mount", "adduser", "patch", "dpkg-dev", "make", "gcc", "g++"),
+    *("initramfs-tools", "linux-base", "libnuma1", "pahole", "zstd", "xz-utils", "mokutil", "openssl", "libelf1"),
+)
+#: A maintainer script that runs the hooks of a kernel's folder in /etc/kernel.
+_HOOKS = """#!/bin/sh
+set -e
+[ "$1" = {when} ] || exit 0
+{first}if [ -d /etc/kernel/{folder} ]; then
+    DEB_MAINT_PARAMS="$*" run-parts --report --exit-on-error --arg={release}{image} /etc/kernel/{folder}
+fi
+"""
+#: Removes what depmod wrote.
+_CLEAN = """#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /lib/modules/{release} ]; then
+    rm -f /lib/modules/{release}/modules.*
+    rmdir --ignore-fail-on-non-empty /lib/modules/{release}
+fi
+"""
+
+
+@dataclass(frozen=True)
+class Ubuntu:
+    """A release: its kernel and its dkms.
+
+    base: the Debian release of everything else.  abi: the kernel's release without the flavour.
+    stack: the hardware-enablement stack of the kernel, as its packages are named.  dkms: version of the package.
+    """
+
+    codename: str
+    base: str
+    abi: str
+    kernel: str
+    stack: str
+    dkms: str
+    debian_dkms: str
+
+    @property
+    def release(self) -> str:
+        """The kernel, as ``uname -r`` prints it."""
+        return f"{self.abi}-generic"
+
+
+RELEASES = {
+    "ubuntu-24.04": Ubuntu(
+        "noble", "bookworm", "6.14.0-37", "6.14.0-37.37~24.04.1", "hwe-6.14", "3.0.11-1ubuntu13", "3.0.10"
+    ),
+}
+
+
+def build(os: str, content: Content, out: Path, work: Path) -> None:
+    """Make the repositories of ``os`` in ``out``: folders ``ubuntu`` and ``cuda``, and keyrings of these names.
+
+    work: folder for unpacked packages; the caller removes it.
+    """
+    ubuntu = RELEASES[os]
+    with sign.signer("Lab of gdsdeploy, in place of Ubuntu") as signer:
+        _archive(ubuntu, content, deb.Repository(out / "ubuntu", "Ubuntu", signer), work)
+        signer.export(out / "ubuntu.gpg")
+    with sign.signer("Lab of gdsdeploy, in place of NVIDIA") as signer:
+        repository = deb.Repository(out / "cuda", "NVIDIA", signer)
+        repository.publish_flat(deb.build(cuda.debs(content), repository.root, work / "build"))
+        signer.export(out / "cuda.gpg")
+
+
+def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:
+    pool = repository.root / "pool/main"
+    names = (*_PACKAGES, *guest.packages("light"))
+    debs = deb.place(content.closure(names, ubuntu.base), pool)
+    debs += deb.build([*_kernel(ubuntu, content, work), _dkms(ubuntu, content)], pool, work / "build")
+    empty: dict[str, Sequence[Path]] = dict.fromkeys(COMPONENTS, ())
+    for pocket in ("", "-updates", "-security"):
+        components = {**empty, "main": debs} if not pocket else empty
+        repository.publish_suite(ubuntu.codename + pocket, ubuntu.codename, components)
+
+
+def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
+    """The signed image, its modules, and its headers in two packages."""
+    release, version = ubuntu.release, ubuntu.kernel
+    shared = f"linux-{ubuntu.stack}-headers-{ubuntu.abi}"
+    repacked = kernel.repack(content, release, f"/usr/src/{shared}", work / "kernel")
+    source, image = f"linux-{ubuntu.stack}", f"/boot/vmlinuz-{release}"
+    depmod = f"depmod {release}\n"
+    return [
+        Deb(
+            f"linux-image-{release}",
+            version,
+            fields={
+                "Source": f"linux-signed-{ubuntu.stack}",
+                "Depends": f"kmod, linux-base, linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
+                "Provides": "linux-image, fuse-module, wireguard-modules (= 1.0.0)",
+                "Conflicts": f"linux-image-unsigned-{release}",
+            },
+            trees={image: repacked.vmlinuz},
+            scripts={
+                "postinst": _hooks("configure", "postinst.d", release, image, depmod),
+                "prerm": _hooks("remove", "prerm.d", release, image),
+                "postrm": _hooks("remove", "postrm.d", release, image),
+            },
+        ),
+        Deb(
+            f"linux-modules-{release}",
+            version,
+            fields={"Source": source},
+            trees={
+                f"/lib/modules/{release}": repacked.modules,
+                f"/boot/System.map-{release}": repacked.system_map,
+                f"/boot/config-{release}": repacked.config,
+            },
+            scripts={
+                "postinst": f'#!/bin/sh\nset -e\n[ "$1" != configure ] || {depmod}',
+                "postrm": _CLEAN.format(release=release),
+            },
+        ),
+        Deb(
+            f"linux-headers-{release}",
+            version,
+            fields={"Source": source, "Depends": f"{shared} (= {version}), libc6, libelf1, gcc-12"},
+            trees={f"/usr/src/linux-headers-{release}": repacked.headers},
+            links={f"/lib/modules/{release}/build": f"/usr/src/linux-headers-{release}"},
+            scripts={"postinst": _hooks("configure", "header_postinst.d", release)},
+        ),
+        Deb(
+            shared,
+            version,
+            fields={"Source": source, "Depends": "libc6"},
+            trees={f"/usr/src/{shared}": repacked.common},
+            architecture="all",
+        ),
+        Deb(
+            f"linux-generic-{ubuntu.stack.split('-')[0]}-24.04",
+            version,
+            fields={
+                "Source": f"linux-meta-{ubuntu.stack}",
+                "Depends": f"linux-image-{release} (= {version}), linux-headers-{release} (= {version})",
+            },
+        ),
+    ]
+
+
+def _hooks(when: str, folder: str, release: str, image: str = "", first: str = "") -> str:
+    argument = f" --arg={image}" if image else ""
+    return _HOOKS.format(when=when, folder=folder, release=release, image=argument, first=first)
+
+
+def _dkms(ubuntu: Ubuntu, content: Content) -> Deb:
+    unpacked = content.unpack(Original("dkms", ubuntu.base, ubuntu.debian_dkms))
+    built = deb.from_debian(unpacked, "dkms", ubuntu.dkms)
+    provides = re.sub(r"\(= [^)]*\)", f"(= {ubuntu.dkms})", built.fields["Provides"])
+    return replace(built, fields={**built.fields, "Provides": provides})
