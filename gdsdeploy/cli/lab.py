@@ -11,9 +11,8 @@ from gdsdeploy import console, run
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import lifecycle, requirements, ssh, standin
+from gdsdeploy.lab import lifecycle, requirements, ssh, standin, systems
 from gdsdeploy.lab.guest import RELEASES
-from gdsdeploy.lab.lifecycle import DEFAULT_RELEASE
 from gdsdeploy.lab.state import Lab, all_labs
 
 #: Verbs of the group that have a module of their own.
@@ -53,25 +52,37 @@ def setup(yes: bool) -> None:
 
 @command.command()
 @_lab
-@click.option("--vm", "vms", type=click.IntRange(0, 16), default=1, show_default=True, help="VM hosts, at least.")
-@click.option("--light", "lights", type=click.IntRange(0, 64), default=1, show_default=True, help="Light hosts.")
+@click.option("--vm", "vms", type=click.IntRange(0, 16), help="VM hosts, at least.  [default: 1; 0 if not Debian]")
+@click.option("--light", "lights", type=click.IntRange(0, 64), help="Light hosts.  [default: 1; 0 if not Debian]")
 @click.option(
     "--node",
     "nodes",
     type=click.IntRange(0, 64),
-    default=0,
-    show_default=True,
-    help="Light hosts listed as hosts of the fleet.",
+    help="Light hosts listed as hosts of the fleet.  [default: 0; 1 if not Debian]",
 )
-@click.option("--release", type=click.Choice(list(RELEASES)), help=f"Debian release.  [default: {DEFAULT_RELEASE}]")
+@click.option(
+    "--os",
+    "os",
+    type=click.Choice(list(systems.SYSTEMS)),
+    help=f"The hosts' operating system.  [default: {systems.DEFAULT_OS}]",
+)
+@click.option("--release", type=click.Choice(list(RELEASES)), help="Debian release, another way to choose --os.")
 @_yes
-def up(name: str, vms: int, lights: int, nodes: int, release: str | None, yes: bool) -> None:
+def up(
+    name: str,
+    vms: int | None,
+    lights: int | None,
+    nodes: int | None,
+    os: str | None,
+    release: str | None,
+    yes: bool,
+) -> None:
     """Create the lab's hosts and start them; running hosts stay as they are.
 
     The first time, base systems are built from this machine's Debian archive and cached. You can interrupt and repeat
     it safely.
     """
-    lab = lifecycle.up(name, vms, lights, release, nodes=nodes, confirm=accept(yes))
+    lab = lifecycle.up(name, vms, lights, release, os=os, nodes=nodes, confirm=accept(yes))
     for host in lab.hosts():
         console.say(f"  {host.name}: gdsdeploy lab ssh --lab {name} {host.name}")
     console.say(f"Next: gdsdeploy lock {lab.fleet_path}")
@@ -84,7 +95,9 @@ def list_labs(as_json: bool) -> None:
     labs: list[dict[str, Any]] = [
         {
             "name": lab.name,
+            "os": lab.system.os,
             "release": lab.release.name,
+            "repositories": server.describe() if (server := lab.server) else None,
             "directory": str(lab.directory),
             "fleet": str(lab.fleet_path),
             "hosts": [host.describe() for host in lab.hosts()],
@@ -97,10 +110,16 @@ def list_labs(as_json: bool) -> None:
     if not labs:
         console.say("There is no lab. Create one: gdsdeploy lab up")
     for lab in labs:
-        console.data(f"{lab['name']} ({lab['release']}) {lab['fleet']}")
+        console.data(f"{lab['name']} ({lab['os']}) {lab['fleet']}")
+        if server := lab["repositories"]:
+            console.data(f"  repositories {server['uri']} {_state(server['running'])}")
         for host in lab["hosts"]:
-            state = "running" if host["running"] else "stopped"
+            state = _state(host["running"])
             console.data(f"  {host['name']:<8} {host['kind']:<6} {host['runtime']:<15} {host['port']:<6} {state}")
+
+
+def _state(running: bool) -> str:
+    return "running" if running else "stopped"
 
 
 @command.command("ssh", context_settings={"ignore_unknown_options": True})

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from jinja2 import Environment, StrictUndefined
 
 from gdsdeploy import atomic, console
-from gdsdeploy.lab import guest
+from gdsdeploy.lab import families, guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.kit import cuda
+from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.state import Lab, group_of
+from gdsdeploy.lab.systems import System
 
 
-def render(name: str, hosts: Sequence[LabHost], release: guest.Release, archive: Archive) -> str:
+def render(name: str, hosts: Sequence[LabHost], system: System, archive: Archive, server: Server | None = None) -> str:
     """The fleet file: it provisions VM hosts and nodes, and builds on the other light hosts."""
     # YAML, not HTML: escaping would corrupt addresses.
     environment = Environment(
@@ -26,7 +29,12 @@ def render(name: str, hosts: Sequence[LabHost], release: guest.Release, archive:
     return template.render(
         name=name,
         archive=archive,
-        release=release,
+        system=system,
+        release=system.base,
+        server=server,
+        host_keyring=families.UBUNTU_KEYRING,
+        repositories=_repositories(system, archive),
+        driver=cuda.BRANCH if system.kit else system.base.driver,
         user=guest.USER,
         mount=guest.NVME_MOUNT,
         builders=[host for host in hosts if group_of(host.name) == "light"],
@@ -35,9 +43,16 @@ def render(name: str, hosts: Sequence[LabHost], release: guest.Release, archive:
     )
 
 
+def _repositories(system: System, archive: Archive) -> list[str]:
+    """The repositories of a profile, in order."""
+    if system.kit:
+        return ["cuda", "ubuntu", "ubuntu-security"]
+    return ["debian", "debian-security"] if archive.security_uri else ["debian"]
+
+
 def write(lab: Lab, archive: Archive) -> None:
     """Write ``fleet.yml``; if the user edited it, warn about hosts that it doesn't name."""
-    text = render(lab.name, lab.hosts(), lab.release, archive)
+    text = render(lab.name, lab.hosts(), lab.system, archive, lab.server)
     if lab.fleet_path.is_file():
         current = lab.fleet_path.read_text()
         if current == text:

@@ -9,14 +9,16 @@ import shlex
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gdsdeploy import console, run
-from gdsdeploy.lab import files, guest
+from gdsdeploy.lab import families, files, guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages, Release
+from gdsdeploy.lab.kit.kits import Kit
+from gdsdeploy.lab.systems import System
 
 #: A VM host's disk, a sparse file.
 DISK_BYTES = 12 << 30
@@ -43,6 +45,21 @@ def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: ImageP
 
     name = entry_name(rel, archive, "light", preinstalled)
     return files.cached_folder(cache, name, make, what=f"the {rel.name} base system") / "root"
+
+
+def family_base(cache: Path, system: System, kit: Kit) -> Path:
+    """Root folder of the base system of light hosts of ``system``, made from its kit when missing."""
+    rel, archive = families.bootstrap_source(system, kit)
+    content = guest.base_files(rel, archive, "light")
+    content = {name: text for name, text in content.items() if name not in families.removed_files(archive)}
+    content |= families.base_files(system)
+
+    def make(work: Path) -> None:
+        _bootstrap(rel, archive, "light", work, None, content, system.os)
+
+    # The kit's name in the archive's address has the digest of all that the kit is made from.
+    name = entry_name(rel, archive, "light", None, content, system.os)
+    return files.cached_folder(cache, name, make, what=f"the {system.os} base system") / "root"
 
 
 def vm_base(
@@ -82,20 +99,31 @@ def vm_base(
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
-def entry_name(rel: Release, archive: Archive, kind: str, preinstalled: ImagePackages | None = None) -> str:
-    """Name of a base system in the cache; it depends on the recipe and on the archive."""
+def entry_name(
+    rel: Release,
+    archive: Archive,
+    kind: str,
+    preinstalled: ImagePackages | None = None,
+    content: Mapping[str, str | Path] | None = None,
+    title: str = "",
+) -> str:
+    """Name of a base system in the cache; it depends on the recipe and on the archive.
+
+    content: the files in it, by default those of a Debian host.  title: begins the name, by default the release's name.
+    """
+    laid_out = guest.base_files(rel, archive, kind) if content is None else content
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
         "packages": [*guest.packages(kind, preinstalled), guest.further_kernel(kind, rel, preinstalled)],
         "begins": asdict(preinstalled) if preinstalled else None,
-        "files": {name: str(content) for name, content in guest.base_files(rel, archive, kind).items()},
+        "files": {name: str(value) for name, value in laid_out.items()},
         "scripts": [
             guest.data(f"guest/{name}").read_text() for name in ("base.sh", "begin.sh", "boot.sh", "grub-probe")
         ],
         "disk": DISK_BYTES,
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    return f"{rel.name}-{kind}-{digest[:12]}"
+    return f"{title or rel.name}-{kind}-{digest[:12]}"
 
 
 def mmdebstrap_argv(
@@ -189,25 +217,33 @@ def purge(cache: Path, used: set[Path]) -> list[Path]:
     return remaining
 
 
-def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, preinstalled: ImagePackages | None) -> Path:
+def _bootstrap(
+    rel: Release,
+    archive: Archive,
+    kind: str,
+    work: Path,
+    preinstalled: ImagePackages | None,
+    content: Mapping[str, str | Path] | None = None,
+    system: str = "",
+) -> Path:
     """Make ``work/root`` from the archive, with a log beside it."""
     root = work / "root"
-    title = f"Making the {rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"
+    title = f"Making the {system or rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"
     title += f", with {len(preinstalled.packages)} locked packages" if preinstalled else ""
     with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
         tree = Path(folder)
-        _lay_out(guest.base_files(rel, archive, kind), tree)
+        _lay_out(guest.base_files(rel, archive, kind) if content is None else content, tree)
         argv = mmdebstrap_argv(rel, archive, kind, root, tree, preinstalled)
         run.run(
             run.as_root([*CONTAINED, *argv]),
-            doing=f"make the {rel.name} base system",
+            doing=f"make the {system or rel.name} base system",
             log=work / "log",
             hint="It comes from this machine's apt archive; check it with: apt-get update",
         )
     return root
 
 
-def _lay_out(content: dict[str, str | Path], tree: Path) -> None:
+def _lay_out(content: Mapping[str, str | Path], tree: Path) -> None:
     tree.chmod(0o755)
     for name, value in content.items():
         target = tree / name

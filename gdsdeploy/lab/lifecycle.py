@@ -11,13 +11,14 @@ from pathlib import Path
 from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import emulator, files, fleet, guest, images, qemu, requirements, ssh
+from gdsdeploy.lab import emulator, families, files, fleet, guest, images, qemu, requirements, ssh, systems
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.kit import kits
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
+from gdsdeploy.lab.systems import System
 
-DEFAULT_RELEASE = "trixie"
 #: Seconds until a VM host has to answer; software emulation on a busy machine needs most of it.
 VM_PATIENCE = 900.0
 
@@ -29,11 +30,12 @@ def agree(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation
 
 def up(
     lab_name: str,
-    vms: int = 1,
-    lights: int = 1,
+    vms: int | None = None,
+    lights: int | None = None,
     release: str | None = None,
     *,
-    nodes: int = 0,
+    os: str | None = None,
+    nodes: int | None = None,
     preinstalled: ImagePackages | None = None,
     confirm: Callable[[str], bool] = agree,
 ) -> Lab:
@@ -41,23 +43,23 @@ def up(
 
     Missing hosts are made and stopped hosts started; running hosts stay as they are.
     nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
-    release: None: an existing lab's own, else the default.  confirm: called before packages are installed here.
+    vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for systems that have no VM hosts.
+    os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
+    confirm: called before packages are installed here.
     Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
     """
     lab = Lab(lab_name)
-    rel = guest.release(release or (lab.release.name if lab.exists() else DEFAULT_RELEASE))
-    if lab.exists() and lab.release != rel:
-        raise LabUnavailable(
-            f"lab {lab_name} has {lab.release.name} hosts, not {release}",
-            hint=f"Choose another name for the new lab, or run `gdsdeploy lab down --lab {lab_name}` first",
-        )
-    requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, confirm=confirm)
+    system = _system(lab, os, release)
+    vms, lights, nodes = _counts(system, vms, lights, nodes)
+    requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm)
     archive = archives.controller_archive()
     with lab.exclusive():
         if not lab.exists():
-            lab.write({"release": rel.name, "hosts": []})
+            lab.write({"os": system.os, "release": system.base.name, "hosts": []})
         lab.directory.chmod(0o700)
         ssh.make_key(lab.key, f"lab {lab_name}")
+        if system.kit:
+            _serve(lab, system, archive)
         # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
         with ThreadPoolExecutor(max_workers=3) as pool:
             light = pool.submit(_raise_lights, lab, {"light": (lights, None), "node": (nodes, preinstalled)}, archive)
@@ -67,10 +69,57 @@ def up(
     return lab
 
 
+def _system(lab: Lab, os: str | None, release: str | None) -> System:
+    """The system of the lab's hosts; raises LabUnavailable if the lab has hosts of another one."""
+    if os is None and release is None:
+        return lab.system if lab.exists() else systems.find(systems.DEFAULT_OS)
+    chosen = systems.find(os) if os is not None else systems.of_release(release or "")
+    if release is not None and chosen != systems.of_release(release):
+        raise LabUnavailable(f"--os {os} and --release {release} are different systems", hint="Use --os alone")
+    if lab.exists() and lab.system != chosen:
+        raise LabUnavailable(
+            f"lab {lab.name} has {lab.system.os} hosts, not {chosen.os}",
+            hint=f"Choose another name for the new lab, or run `gdsdeploy lab down --lab {lab.name}` first",
+        )
+    return chosen
+
+
+def _counts(system: System, vms: int | None, lights: int | None, nodes: int | None) -> tuple[int, int, int]:
+    """Numbers of hosts, with defaults that suit the system."""
+    defaults = (1, 1, 0) if system.vm_hosts else (0, 0, 1)
+    chosen = tuple(
+        default if count is None else count for count, default in zip((vms, lights, nodes), defaults, strict=True)
+    )
+    if chosen[0] and not system.vm_hosts:
+        raise LabUnavailable(
+            f"{system.os} has no VM hosts: its kernel is Debian's under another name and can't be booted",
+            hint=f"gdsdeploy lab up --os {system.os} --vm 0 --node 1",
+        )
+    return chosen[0], chosen[1], chosen[2]
+
+
+def _serve(lab: Lab, system: System, archive: Archive) -> None:
+    """Make the system's repositories and start the lab's server for them."""
+    if lab.server is None:
+        lab.add_server(kits.make(cache_directory(), system, archive).folder)
+    server = lab.server
+    if server is not None:
+        server.start(port_in_use(server.port))
+
+
+def _base(lab: Lab, archive: Archive, preinstalled: ImagePackages | None) -> Path:
+    server = lab.server
+    if server is None:
+        return images.light_base(cache_directory(), lab.release, archive, preinstalled)
+    if preinstalled is not None:
+        raise LabUnavailable(f"hosts of {lab.system.os} can't start with installed packages")
+    return images.family_base(cache_directory(), lab.system, server.kit)
+
+
 def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:
     for group, (count, preinstalled) in groups.items():
         if lab.lacks(group, count):
-            lab.add_hosts(group, count, images.light_base(cache_directory(), lab.release, archive, preinstalled))
+            lab.add_hosts(group, count, _base(lab, archive, preinstalled))
     start(lab, "light", archive)
 
 
@@ -123,7 +172,11 @@ def make(lab: Lab, host: LabHost, archive: Archive) -> None:
     """Make the missing files of ``host``."""
     public = lab.key.with_name("id_ed25519.pub").read_text()
     key = lab.host_key(host.name)
-    host.create(guest.tar(guest.seed_files(host.name, host.port, public, key, archive, host.kind)))
+    seed: dict[str, tuple[str | bytes, int]] = {}
+    seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
+    if (server := lab.server) is not None:
+        seed |= families.seed_files(lab.system, server)
+    host.create(guest.tar(seed))
 
 
 def down(lab: Lab) -> None:
@@ -135,6 +188,8 @@ def down(lab: Lab) -> None:
             for host in lab.hosts():
                 with console.step(f"Stopping {host.name}"):
                     host.stop()
+            if (server := lab.server) is not None:
+                server.stop()
         files.remove_tree(lab.directory, within=labs_directory())
     if not any(labs_directory().iterdir()):
         labs_directory().rmdir()
@@ -144,5 +199,6 @@ def purge() -> list[Path]:
     """Remove cached base systems, stand-ins and emulators; return those that a lab uses, which stay."""
     labs = all_labs()
     used = {Path(host.record.base) for lab in labs for host in lab.hosts()}
+    used |= {server.folder for lab in labs if (server := lab.server)}
     used |= {Path(root) for lab in labs if (root := lab.read().get("emulator"))}
     return images.purge(cache_directory(), used)

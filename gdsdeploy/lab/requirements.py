@@ -37,16 +37,32 @@ _VM = (
     Requirement("qemu-img", "qemu-utils", "makes their disks"),
     Requirement("mke2fs", "e2fsprogs", "makes their file systems"),
 )
+_KIT = (
+    Requirement("dpkg-deb", "dpkg", "makes the packages of the lab's repositories"),
+    Requirement("apt-get", "apt", "downloads Debian's packages for them"),
+    Requirement("gpg", "gpg", "signs the repositories"),
+    Requirement("gpgconf", "gpgconf", "ends the signing agent"),
+    Requirement("gpg-agent", "gpg-agent", "holds the signing key"),
+    Requirement("zstd", "zstd", "compresses kernel modules"),
+    Requirement("xargs", "findutils", "signs kernel modules"),
+)
 _LIGHT = (Requirement("systemd-nspawn", "systemd-container", "runs the light hosts"),)
 
 
-def missing(*, vms: bool, lights: bool, also: Sequence[Requirement] = ()) -> list[Requirement]:
-    """The missing requirements of a lab with these kinds of hosts, and of ``also``."""
-    requirements = (*_ALWAYS, *(_VM if vms else ()), *(_LIGHT if lights else ()), *also)
+def missing(*, vms: bool, lights: bool, kit: bool = False, also: Sequence[Requirement] = ()) -> list[Requirement]:
+    """The missing requirements of a lab with these kinds of hosts, of its own repositories (kit), and of ``also``."""
+    requirements = (*_ALWAYS, *(_VM if vms else ()), *(_LIGHT if lights else ()), *(_KIT if kit else ()), *also)
     return [requirement for requirement in requirements if not _is_present(requirement.program)]
 
 
-def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool], also: Sequence[Requirement] = ()) -> None:
+def ensure(
+    *,
+    vms: bool,
+    lights: bool,
+    confirm: Callable[[str], bool],
+    kit: bool = False,
+    also: Sequence[Requirement] = (),
+) -> None:
     """List the missing packages and install them if ``confirm`` (called with the question) agrees.
 
     Raises LabUnavailable without apt-get, without a way to become root, or if ``confirm`` refuses.
@@ -59,7 +75,7 @@ def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool], also: Seq
                 "the lab needs root for some steps (base systems, light hosts), and sudo is not installed",
                 hint="Run as root, or install sudo and allow this user to use it",
             ) from error
-    if requirements := missing(vms=vms, lights=lights, also=also):
+    if requirements := missing(vms=vms, lights=lights, kit=kit, also=also):
         _install(requirements, confirm)
     if os.geteuid() != 0:
         # One prompt now, instead of one from each parallel step.

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import atomic, errors, paths
-from gdsdeploy.lab import files, guest, ssh
+from gdsdeploy.lab import files, guest, ssh, systems
 from gdsdeploy.lab.host import HostRecord, LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.qemu import VmHost
+from gdsdeploy.lab.server import Server
+from gdsdeploy.lab.systems import System
 
 #: First port tried for each kind, below Linux's range for outgoing connections.
-FIRST_PORT = {"light": 22001, "vm": 22011}
+FIRST_PORT = {"light": 22001, "vm": 22011, "repositories": 21901}
 LAST_PORT = 32000
 #: Group of hosts → their kind and the prefix of their names.
 GROUPS = {"vm": ("vm", "gpu"), "light": ("light", "build"), "node": ("light", "node")}
@@ -98,9 +100,30 @@ class Lab:
             self.write(value)
 
     @property
+    def system(self) -> System:
+        """The operating system of the lab's hosts; earlier versions recorded only Debian's release."""
+        value = self.read()
+        return systems.find(value["os"]) if "os" in value else systems.of_release(value["release"])
+
+    @property
     def release(self) -> guest.Release:
-        """The Debian release of the lab's hosts."""
-        return guest.release(self.read()["release"])
+        """The Debian release that the hosts' programs come from."""
+        return self.system.base
+
+    @property
+    def server(self) -> Server | None:
+        """The web server of the lab's repositories; None for hosts of Debian, which use Debian's archive."""
+        return Server.of(self.directory, self.read())
+
+    def add_server(self, kit: Path) -> None:
+        """Record the server of the repositories in ``kit``, with an unused port, unless there is one."""
+
+        def add(value: dict[str, Any]) -> None:
+            port = free_port(FIRST_PORT["repositories"], recorded_ports())
+            value.setdefault("repositories", {"port": port, "kit": kit.as_posix()})
+
+        with self._mutex, files.hold_lock(labs_directory() / ".ports.lock", what="the choice of ports"):
+            self.update(add)
 
     def hosts(self) -> list[LabHost]:
         """All hosts of the lab, light ones first, in the order they were made."""
@@ -184,8 +207,10 @@ def all_labs() -> list[Lab]:
 
 
 def recorded_ports() -> set[int]:
-    """Ports of all hosts in this user's labs, running or not."""
-    return {int(host["port"]) for lab in all_labs() for host in lab.read()["hosts"]}
+    """Ports of all hosts and repositories in this user's labs, running or not."""
+    records = [lab.read() for lab in all_labs()]
+    served = {int(record["repositories"]["port"]) for record in records if "repositories" in record}
+    return served | {int(host["port"]) for record in records for host in record["hosts"]}
 
 
 def free_port(first: int, used_ports: set[int]) -> int:

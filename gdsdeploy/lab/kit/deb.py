@@ -138,17 +138,21 @@ def _control(deb: Deb) -> str:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository's folder: how its Release file calls its maker, and the key that signs it."""
+    """A repository's folder: how its Release file calls its maker, and the key that signs it.
+
+    required: packages that the archive, unlike their own control files, gives the priority ``required``.
+    """
 
     root: Path
     origin: str
     signer: Signer
+    required: frozenset[str] = frozenset()
 
     def publish_suite(self, suite: str, codename: str, components: Mapping[str, Iterable[Path]]) -> None:
         """Publish package files (component → files below ``root``) as ``suite``."""
         folder = self.root / "dists" / suite
         for component, debs in components.items():
-            _lists(folder / component / f"binary-{ARCHITECTURE}", _stanzas(self.root, debs))
+            _lists(folder / component / f"binary-{ARCHITECTURE}", self._stanzas(debs))
         fields = {"Suite": suite, "Codename": codename, "Components": " ".join(components)}
         release = self._release(folder, fields)
         self.signer.clearsign(release, folder / "InRelease")
@@ -156,7 +160,7 @@ class Repository:
 
     def publish_flat(self, debs: Iterable[Path]) -> None:
         """Publish ``debs``, files in ``root``, without suites and components; NVIDIA's has no InRelease."""
-        _lists(self.root, _stanzas(self.root, debs, prefix="./"))
+        _lists(self.root, self._stanzas(debs, prefix="./"))
         self.signer.detached(self._release(self.root, {}), self.root / "Release.gpg")
 
     def _release(self, folder: Path, fields: Mapping[str, str]) -> Path:
@@ -177,24 +181,25 @@ class Repository:
         release.write_text("".join(f"{line}\n" for line in lines))
         return release
 
+    def _stanzas(self, debs: Iterable[Path], prefix: str = "") -> list[str]:
+        def stanza(deb: Path) -> str:
+            control = run.run(["dpkg-deb", "--field", str(deb)], doing=f"read the package {deb.name}").stdout
+            if deb.name.split("_")[0] in self.required:
+                control = re.sub(r"^Priority: .*$", "Priority: required", control, flags=re.MULTILINE)
+            with deb.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            name = prefix + deb.relative_to(self.root).as_posix()
+            return f"{control}Filename: {name}\nSize: {deb.stat().st_size}\nSHA256: {digest}\n"
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            return list(pool.map(stanza, sorted(debs)))
+
 
 def _lists(folder: Path, stanzas: Iterable[str]) -> None:
     text = "\n".join(stanzas).encode()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "Packages").write_bytes(text)
     (folder / "Packages.gz").write_bytes(gzip.compress(text, 1, mtime=0))
-
-
-def _stanzas(root: Path, debs: Iterable[Path], prefix: str = "") -> list[str]:
-    def stanza(deb: Path) -> str:
-        control = run.run(["dpkg-deb", "--field", deb], doing=f"read the package {deb.name}").stdout
-        with deb.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        name = prefix + deb.relative_to(root).as_posix()
-        return f"{control}Filename: {name}\nSize: {deb.stat().st_size}\nSHA256: {digest}\n"
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(stanza, sorted(debs)))
 
 
 def place(debs: Iterable[Path], folder: Path) -> list[Path]:

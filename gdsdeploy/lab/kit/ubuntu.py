@@ -19,9 +19,34 @@ from gdsdeploy.lab.kit.deb import Deb
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 #: What a host without GPU software has, what DKMS and kernels need, and what an administrator may ask for.
 _PACKAGES = (
-    *("?essential", "?priority(required)", "apt", "mount", "adduser", "patch", "dpkg-dev", "make", "gcc", "g++"),
-    *("initramfs-tools", "linux-base", "libnuma1", "pahole", "zstd", "xz-utils", "mokutil", "openssl", "libelf1"),
+    *(
+        "?essential",
+        "?priority(required)",
+        "apt",
+        "mount",
+        "tzdata",
+        "adduser",
+        "patch",
+        "dpkg-dev",
+        "make",
+        "gcc",
+        "g++",
+    ),
+    *(
+        "initramfs-tools",
+        "linux-base",
+        "libnuma1",
+        "pahole",
+        "zstd",
+        "xz-utils",
+        "mokutil",
+        "openssl",
+        "libelf1",
+        "lsb-release",
+    ),
 )
+#: Debian's archive gives these another priority than their control files.
+_REQUIRED = frozenset({"apt", "mount", "tzdata"})
 #: A maintainer script that runs the hooks of a kernel's folder in /etc/kernel.
 _HOOKS = """#!/bin/sh
 set -e
@@ -69,19 +94,23 @@ RELEASES = {
 }
 
 
-def build(os: str, content: Content, out: Path, work: Path) -> None:
+def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
     """Make the repositories of ``os`` in ``out``: folders ``ubuntu`` and ``cuda``, and keyrings of these names.
 
-    work: folder for unpacked packages; the caller removes it.
+    work: folder for unpacked packages; the caller removes it.  Returns repository → fingerprint of its key.
     """
+    keys = {}
     ubuntu = RELEASES[os]
     with sign.signer("Lab of gdsdeploy, in place of Ubuntu") as signer:
-        _archive(ubuntu, content, deb.Repository(out / "ubuntu", "Ubuntu", signer), work)
+        _archive(ubuntu, content, deb.Repository(out / "ubuntu", "Ubuntu", signer, _REQUIRED), work)
         signer.export(out / "ubuntu.gpg")
+        keys["ubuntu"] = signer.fingerprint
     with sign.signer("Lab of gdsdeploy, in place of NVIDIA") as signer:
         repository = deb.Repository(out / "cuda", "NVIDIA", signer)
         repository.publish_flat(deb.build(cuda.debs(content), repository.root, work / "build"))
         signer.export(out / "cuda.gpg")
+        keys["cuda"] = signer.fingerprint
+    return keys
 
 
 def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:

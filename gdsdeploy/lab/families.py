@@ -1,0 +1,58 @@
+"""Hosts of systems other than Debian: base systems from the imitated archive, and files of each host."""
+
+from __future__ import annotations
+
+from gdsdeploy.lab import guest
+from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.guest import Release
+from gdsdeploy.lab.kit import ubuntu
+from gdsdeploy.lab.kit.kits import Kit
+from gdsdeploy.lab.server import Server
+from gdsdeploy.lab.systems import System
+
+#: The keyring that Ubuntu's own sources name.
+UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+
+
+def bootstrap_source(system: System, kit: Kit) -> tuple[Release, Archive]:
+    """What mmdebstrap makes the base system of ``system`` from: the kit's archive on disk."""
+    release = Release(ubuntu.RELEASES[system.os].codename, system.base.number, "")
+    uri = f"copy://{kit.folder / 'ubuntu'}"
+    # _apt, apt's own user, may not read this user's cache.
+    options = {"APT::Sandbox::User": "root"}
+    return release, Archive(uri, None, kit.keyring("ubuntu"), {}, options, None)
+
+
+def base_files(system: System) -> dict[str, str]:
+    """Files that make Debian's programs a host of ``system``: path → text.
+
+    A host's own files have its apt sources, since their port differs by lab.
+    """
+    codename = ubuntu.RELEASES[system.os].codename
+    lines = {"ID": "Ubuntu", "RELEASE": system.number, "CODENAME": codename}
+    lsb = "".join(f"DISTRIB_{name}={value}\n" for name, value in lines.items())
+    return {
+        "usr/lib/os-release": system.os_release,
+        "etc/lsb-release": f'{lsb}DISTRIB_DESCRIPTION="Ubuntu {system.number} LTS"\n',
+        "etc/debian_version": f"{system.base.name}/sid\n",
+        "etc/apt/apt.conf.d/90lab": 'Acquire::Languages "none";\n',
+    }
+
+
+def seed_files(system: System, server: Server) -> dict[str, tuple[str | bytes, int]]:
+    """Files of a host that name the lab's repositories: path → (content, permissions)."""
+    codename = ubuntu.RELEASES[system.os].codename
+    sources = "\n".join(
+        f"Types: deb\nURIs: {server.uri}/ubuntu\nSuites: {suites}\nComponents: {' '.join(ubuntu.COMPONENTS)}\n"
+        f"Signed-By: {UBUNTU_KEYRING}\n"
+        for suites in (f"{codename} {codename}-updates", f"{codename}-security")
+    )
+    return {
+        "etc/apt/sources.list.d/ubuntu.sources": (sources, 0o644),
+        UBUNTU_KEYRING.lstrip("/"): (server.kit.keyring("ubuntu").read_bytes(), 0o644),
+    }
+
+
+def removed_files(archive: Archive) -> set[str]:
+    """Of a Debian host's files, those that a host of another system doesn't have."""
+    return {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
