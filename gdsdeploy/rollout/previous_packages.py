@@ -1,6 +1,7 @@
-"""Packages that a host had before a rollout: cached before the change, and offered again as a signed repository.
+"""Packages that a host had before a rollout: cached before the change, and offered again.
 
-The cache folder has them by sha256.  The repository is signed with a new key that is deleted at once.
+The cache folder has them by sha256.  apt gets a signed repository, whose new key is deleted at once; dnf gets files.
+The host knows the sha256 of the archive that has them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from gdsdeploy import cancel, paths
 from gdsdeploy.errors import GdsError, RepositoryUntrusted, RepositoryUnusable, RollbackFailed
+from gdsdeploy.host.apply.packages import dnf, managers
 from gdsdeploy.mirror import aptrepo, openpgp
 from gdsdeploy.model.lock import Package, Target
 from gdsdeploy.platform import stack_platform_for
@@ -33,10 +35,10 @@ _FETCHING = threading.Lock()
 
 @dataclass(frozen=True)
 class Offer:
-    """Files on the controller: a repository in a tar file, and its signing key's public part."""
+    """Files on the controller: packages in a tar file, and the public key of their repository; None: files only."""
 
     archive: Path
-    keyring: Path
+    keyring: Path | None
 
 
 def cache() -> Path:
@@ -51,13 +53,12 @@ def differing_packages(was: Sequence[Package], becomes: Sequence[Package]) -> li
 
 
 def fetch_packages(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
-    """Package → cached file, fetched from the lock's repository; an rpm is only looked up, because dnf fetches it.
+    """Package → cached file, fetched from the lock's repository.
 
     Raises RollbackFailed that lists unavailable packages, MissingProgram, and what the fetcher raises.
     """
     uris = {index.repository: index.uri for index in target.indices}
-    is_rpm = stack_platform_for(target.os).kind == "rpm"
-    if packages and not is_rpm:
+    if packages and not _is_rpm(target):
         # Find out now that a rollback couldn't run them.
         _programs()
     missing: list[str] = []
@@ -68,10 +69,6 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
         stop.check()
         try:
             uri = address(uris[package.repository], package.file)
-            if is_rpm:
-                if not fetcher.has(uri):
-                    missing.append(f"{package.package} {package.version}: not in its repository any more")
-                return
             if fetcher.find_cached(package.sha256, package.size) is None:
                 progress(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
             files[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
@@ -97,7 +94,7 @@ def _programs() -> tuple[str, str]:
 
 @contextmanager
 def offer_packages(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | None]:
-    """A signed repository of ``files`` for the block; None without files.
+    """``files`` for the block, as the host's package manager takes them; None without files.
 
     Raises MissingProgram without dpkg-deb or gpg, RollbackFailed where it can't be written.
     """
@@ -106,13 +103,25 @@ def offer_packages(target: Target, files: Mapping[Package, Path]) -> Iterator[Of
         return
     folder = Path(tempfile.mkdtemp(prefix="gds-restore-"))
     try:
-        yield _write_repository(folder, target, files)
+        yield _write_files(folder, files) if _is_rpm(target) else _write_repository(folder, target, files)
     except OSError as error:
         raise RollbackFailed(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make room for some packages there"
         ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_rpm(target: Target) -> bool:
+    return stack_platform_for(target.os).kind == "rpm"
+
+
+def _write_files(folder: Path, files: Mapping[Package, Path]) -> Offer:
+    archive = folder / "packages.tar"
+    with tarfile.open(archive, "w") as tar:
+        for package, file in files.items():
+            tar.add(file, Path(dnf.file_of(managers.Package(package.package, package.version))).name)
+    return Offer(archive, None)
 
 
 def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAction
 
-#: Where the host program looks for the repository.
+#: Where the host program looks for the packages.
 PLACE = "/var/lib/gdsdeploy-restore.tar"
 
 
@@ -20,5 +20,6 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
         if options["step"] == "remove" or not options["archive"]:
             return desired
         desired["archive_sha256"] = self.bring(options["archive"], PLACE, variables)
-        desired["keyring"] = base64.b64encode(self.read(options["keyring"])).decode("ascii")
+        if options["keyring"]:
+            desired["keyring"] = base64.b64encode(self.read(options["keyring"])).decode("ascii")
         return desired

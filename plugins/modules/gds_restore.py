@@ -18,11 +18,11 @@ options:
     choices: [offer, remove]
     required: true
   archive:
-    description: Tar file on the controller with a signed repository of the earlier packages; empty for none.
+    description: Tar file on the controller with the earlier packages, for apt as a signed repository; empty for none.
     type: path
     default: ''
   keyring:
-    description: The repository's key on the controller.
+    description: The key of that repository on the controller; empty for dnf.
     type: path
     default: ''
   modules:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import RollbackFailed
+from gdsdeploy.host.apply.packages import dnf, managers
+from gdsdeploy.host.apply.packages.managers import RETURNING
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Target
 from gdsdeploy.repo.signature import verify
 from gdsdeploy.rollout import previous_packages
@@ -128,3 +130,19 @@ def test_the_offer_is_a_signed_repository_that_is_gone_afterwards(archive: Path,
 def test_where_nothing_has_to_come_back_nothing_is_offered(archive: Path) -> None:
     with previous_packages.offer_packages(target(archive), {}) as offer:
         assert offer is None
+
+
+def test_a_host_with_dnf_gets_the_files_by_the_names_that_it_looks_for(archive: Path) -> None:
+    one = locked(archive / "pool/nvidia-small_1_amd64.deb").model_copy(update={"version": "3:1-1.el9"})
+    lock_target = target(archive, one).model_copy(update={"os": "rhel-9"})
+    files = previous_packages.fetch_packages(lock_target, [one], lambda _: None)
+    (archive / one.file).unlink()
+    with previous_packages.offer_packages(lock_target, files) as offer:
+        assert offer is not None
+        assert offer.keyring is None
+        with tarfile.open(offer.archive) as tar:
+            (member,) = tar
+            content = tar.extractfile(member)
+            assert content is not None
+            assert hashlib.sha256(content.read()).hexdigest() == one.sha256
+    assert f"{RETURNING}/{member.name}" == dnf.file_of(managers.Package("nvidia-small", "3:1-1.el9"))

@@ -86,6 +86,8 @@ fi
 def _end(name: str) -> str:
     return f"""\
 CLEAN="true"
+# Every kernel gets a build of its own: links to another kernel's modules would be audited for none.
+NO_WEAK_MODULES="yes"
 # Run from the folder of the source, wherever that is; a copy is kept for the day on which a rebuild fails.
 POST_INSTALL="../../../../../../../..{COMMAND} kmod kept save --kernel ${{kernelver}} {name}"
 """

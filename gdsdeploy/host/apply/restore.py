@@ -23,11 +23,11 @@ from .errors import with_kind, writing
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource
-from .packages.managers import HOLDS, INSTALLED, check_names, manager, read_names, write_names
+from .packages.managers import HOLDS, INSTALLED, RETURNING, check_names, manager, read_names, write_names
 from .record import look
 
-#: A signed repository of packages on their way back, and where it comes from.
-PLACE, ARCHIVE = "/var/lib/gdsdeploy-restore", "/var/lib/gdsdeploy-restore.tar"
+#: Packages on their way back (a signed repository for apt, files for dnf), and where they come from.
+PLACE, ARCHIVE = RETURNING, RETURNING + ".tar"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-restore.gpg"
 _MODULES = "/var/lib/gdsdeploy/modules-{}.tar"
 _RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
@@ -48,8 +48,8 @@ class FileBefore:
 class Desired:
     """``step``: ``offer`` before the packages are put back, ``remove`` afterwards.
 
-    ``archive_sha256``: of the tar file at ARCHIVE with a signed repository of the packages that were there before;
-    empty where none has to come back.  ``keyring``: the key that signs it, in base64.
+    ``archive_sha256``: of the tar file at ARCHIVE with the packages that were there before, for apt as a signed
+    repository; empty where none has to come back.  ``keyring``: the key that signs it, in base64.
 
     ``modules``: the archive of modules of kernel ``kernel_release`` that a rollout kept.
 
@@ -180,8 +180,9 @@ def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
             Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{archive.sha256}", "restore")
         )
     changes += [Change("remove", name, "", "", "half-installed") for name in observed["unfinished"]]
-    if observed["files"]:
+    if observed["archive"]:
         changes.append(Change("make", PLACE, "", "", "restore"))
+    if observed["files"]:
         changes += [change for file, entry in observed["files"] for change in files.compare(file, entry)]
         changes.append(Change("refresh", "package lists", "", "", "sources"))
     return changes + [Change("install", name, "", "", "half-installed") for name in observed["broken"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .. import process
 from ..errors import HostError
@@ -18,6 +18,9 @@ from .grubmenu import environment
 ENTRIES = "/boot/loader/entries"
 #: On RHEL, /boot/grub2/grubenv may be a link into the EFI system partition; it is followed.
 ENVIRONMENT = "/boot/grub2/grubenv"
+#: The menu's script: of EL 9 and newer, then as links, of which the EFI system partition has EL 8's.
+CONFIGS = ("/boot/grub2/grub.cfg", "/etc/grub2-efi.cfg", "/etc/grub2.cfg")
+_MACHINE = "/etc/machine-id"
 _TIMEOUT = 60.0
 
 
@@ -30,25 +33,40 @@ class BlsEntry(NamedTuple):
 
     ident: str
     release: str
+    title: str = ""
 
 
 def present(root: str = "/") -> bool:
-    """Whether this machine boots through such entries: it has some, and GRUB's environment is at RHEL's place."""
-    return bool(entries(root)) and os.path.exists(inside(root, ENVIRONMENT))
+    """Whether this machine boots through such entries: it has some, and GRUB as RHEL has it.
+
+    GRUB's editor makes an environment that isn't there yet.
+    """
+    is_grub = os.path.exists(inside(root, ENVIRONMENT)) or "blscfg" in config(root)
+    return is_grub and bool(entries(root))
+
+
+def config(root: str = "/") -> str:
+    """The text of grub.cfg; empty where it can't be read."""
+    texts = (read_text(root, path) for path in CONFIGS)
+    return next((text for text in texts if text), "")
 
 
 def entries(root: str = "/") -> List[BlsEntry]:
     """Every entry that starts a kernel other than the rescue image, newest first as GRUB sorts them."""
+    return parse((name, read_text(root, f"{ENTRIES}/{name}")) for name in list_folder(root, ENTRIES))
+
+
+def parse(texts: Iterable[Tuple[str, str]]) -> List[BlsEntry]:
+    """The same, of names and texts of files."""
     listed = []
-    for name in list_folder(root, ENTRIES):
+    for name, text in texts:
         if not name.endswith(".conf") or "-0-rescue" in name:
             continue
-        text = read_text(root, ENTRIES + "/" + name)
-        fields = dict(re.findall(r"^(version|linux)\s+(\S+)", text, re.MULTILINE))
+        fields = dict(re.findall(r"^(title|version|linux)[ \t]+(\S.*?)[ \t]*$", text, re.MULTILINE))
         image = os.path.basename(fields.get("linux", "")).partition("-")[2]
         release = fields.get("version") or image
         if release:
-            listed.append(BlsEntry(name[: -len(".conf")], release))
+            listed.append(BlsEntry(name[: -len(".conf")], release, fields.get("title", "")))
     return sorted(listed, key=lambda entry: _order(entry.release), reverse=True)
 
 
@@ -56,8 +74,9 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     """As :func:`gdsdeploy.host.boot.grub.default_kernel`."""
     menu = entries(root)
     env = environment(read_text(root, ENVIRONMENT))
-    default = _resolve(menu, env.get("saved_entry", "")) or (menu[0] if menu else None)
-    following = _resolve(menu, env.get("next_entry", "")) or default
+    fixed = _fixed_default(root)
+    default = resolve(menu, env.get("saved_entry", "") if fixed is None else fixed)
+    following = resolve(menu, env["next_entry"]) if env.get("next_entry") else default
     return {
         "default": default.release if default else "",
         "default_entry": default.ident if default else "",
@@ -69,6 +88,10 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """As :func:`gdsdeploy.host.boot.grub.set_default`; raises BlsError and then nothing has changed."""
     entry = entry_of(release, root)
+    fixed = _fixed_default(root)
+    if fixed is not None and default_kernel(root)["default"] != release:
+        hint = "set GRUB_DEFAULT=saved in /etc/default/grub, then run grub2-mkconfig -o /boot/grub2/grub.cfg"
+        raise BlsError(f"grub.cfg always boots the entry {fixed!r}, whatever saved_entry is", hint)
     changed = environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident
     problem = edit(inside(root, ENVIRONMENT), ["set", f"saved_entry={entry.ident}"]) if changed and not check else None
     if problem is not None:
@@ -79,11 +102,14 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 def entry_of(release: str, root: str = "/") -> BlsEntry:
     """The entry that boots kernel ``release``; raises BlsError when there is none."""
-    menu = {entry.release: entry for entry in reversed(entries(root))}
+    machine = read_text(root, _MACHINE).strip()
+    # An image that was cloned may have entries of the machine that it was made on, too.
+    listed = sorted(entries(root), key=lambda entry: not (machine and entry.ident.startswith(machine)))
+    menu = {entry.release: entry for entry in reversed(listed)}
     if release not in menu:
-        listed = ", ".join(entry.release for entry in entries(root)) or "none"
+        others = ", ".join(entry.release for entry in entries(root)) or "none"
         hint = f"install that kernel, or run kernel-install add {release} /lib/modules/{release}/vmlinuz"
-        raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {listed}", hint)
+        raise BlsError(f"{ENTRIES} has no entry for kernel {release}; it has: {others}", hint)
     return menu[release]
 
 
@@ -93,10 +119,19 @@ def clear_default(root: str = "/") -> Dict[str, Any]:
     return {"changed": False, "changes": [], "kernel": now["default"], "entry": now["default_entry"]}
 
 
-def _resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
-    if re.fullmatch(r"\d{1,4}", choice):
-        return menu[int(choice)] if int(choice) < len(menu) else None
-    return next((entry for entry in menu if entry.ident == choice), None)
+def resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
+    """The entry that GRUB takes for a number, a name or a title: the first one where none fits; None without any."""
+    if re.fullmatch(r"\d{1,4}", choice) and int(choice) < len(menu):
+        return menu[int(choice)]
+    fitting = (entry for entry in menu if choice and choice in (entry.ident, entry.title))
+    return next(fitting, menu[0] if menu else None)
+
+
+def _fixed_default(root: str) -> Optional[str]:
+    """The entry that grub.cfg names itself; None where it takes saved_entry (GRUB_DEFAULT=saved)."""
+    choices = re.findall(r'^\s*set default="([^"]*)"', config(root), re.MULTILINE)
+    choices = [choice for choice in choices if choice != "${next_entry}"]
+    return choices[-1] if choices and "${saved_entry}" not in choices else None
 
 
 def _order(release: str) -> List[Any]:

@@ -20,7 +20,6 @@ from .grubmenu import environment
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")
 SIZE = 1024
 _HEADER = "# GRUB Environment Block\n"
-_BLS_CFG = ("/boot/grub2/grub.cfg", "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 
 
 class _Mount(NamedTuple):
@@ -33,10 +32,9 @@ class _Mount(NamedTuple):
 def obstacles(root: str = "/") -> List[str]:
     """Why a kernel can't be booted just once here, as sentences; empty if it can."""
     if bls.present(root):
-        path, texts = bls.ENVIRONMENT, [read_text(root, name) for name in _BLS_CFG]
+        path, config = bls.ENVIRONMENT, bls.config(root)
     else:
-        path, texts = grub.GRUB_ENV, [read_text(root, grub.GRUB_CFG)]
-    config = next((text for text in texts if text), "")
+        path, config = grub.GRUB_ENV, read_text(root, grub.GRUB_CFG)
     if not config:
         return ["this host doesn't boot through GRUB, or its grub.cfg can't be read"]
     reasons = []

@@ -13,6 +13,8 @@ from ..errors import BuildError, HostError
 from ..io import atomic
 from ..kmod import tree
 from ..kmod.kernel import Kernel
+from ..rootdir import inside
+from ..secure_boot import signing
 from . import dkms, dkms_backup
 from .context import BuildRequest
 from .kbuild import cores
@@ -32,7 +34,22 @@ examples:
 """
 
 
-_BACKUP_ACTIONS = {"save": dkms_backup.save, "release": dkms_backup.release, "restore": dkms_backup.restore}
+def _save(kernel: Kernel, name: str) -> List[str]:
+    """Sign what DKMS has installed, where this host signs and DKMS hasn't, and copy it.
+
+    Before 3.0.6 (Ubuntu 22.04) DKMS has no setting for the key; from 3.4.0 on it signs nothing in a mount namespace.
+    """
+    try:
+        by = signing.from_settings(settings=inside(kernel.root, signing.SETTINGS))
+        files = dkms_backup.installed_files(kernel, name) if by is not None else []
+        if by is not None and files:
+            signing.sign(kernel, [kernel.path(file) for file in files], by)
+    finally:
+        copied = dkms_backup.save(kernel, name)
+    return copied
+
+
+_BACKUP_ACTIONS = {"save": _save, "release": dkms_backup.release, "restore": dkms_backup.restore}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +153,7 @@ def _join(text: str, more: str) -> str:
 
 def add_backup(commands: Any, add: Any) -> None:
     """``kmod kept``, which DKMS calls through the hooks of gdsdeploy's recipes."""
-    text = "copy the modules that DKMS installed, so that a failed rebuild can't lose them"
+    text = "sign the modules that DKMS installed, and copy them, so that a failed rebuild can't lose them"
     parser = add(commands, "kept", _backup, text)
     text = "after an install; before one; after a failed build"
     parser.add_argument("action", choices=tuple(_BACKUP_ACTIONS), help=text)

@@ -43,6 +43,10 @@ _STALE = {
 }
 
 
+#: The module without which a package isn't installed.
+_MODULE = {"driver": "nvidia", "nvidia-fs": "nvidia_fs"}
+
+
 class Package(NamedTuple):
     """A package in DKMS; ``kind`` is ``driver`` or ``nvidia-fs``."""
 
@@ -150,6 +154,10 @@ def _run(kernel: Kernel, package: Package, action: str) -> None:
         dkms_backup.save(kernel, package.name)
         _dkms(kernel, package, ["dkms", "unbuild", *argv])
     _dkms(kernel, package, ["dkms", "install", *argv], time.time())
+    installed = Kernel(kernel.release, kernel.root)
+    if not is_installed(installed, package) or drivers.find(installed, _MODULE[package.kind]) is None:
+        message = f"dkms ended without an error and did not install {package} for kernel {kernel.release}"
+        raise BuildError(message, f"look at: dkms status {package}; what it waits for is its BUILD_DEPENDS")
 
 
 def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 0.0) -> None:

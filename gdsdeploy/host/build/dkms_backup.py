@@ -25,11 +25,16 @@ FOLDER = "/var/lib/gdsdeploy/kept"
 _DKMS = "/var/lib/dkms"
 
 
-def save(kernel: Kernel, name: str) -> List[str]:
-    """Copy what DKMS has installed as ``name``; returns the files, relative to the kernel's folder."""
+def installed_files(kernel: Kernel, name: str) -> List[str]:
+    """What DKMS has installed as ``name``, relative to the kernel's folder."""
     link = inside(kernel.root, f"{_DKMS}/{name}/kernel-{kernel.release}-{os.uname().machine}")
     names = {name_of(path) for path in glob.glob(os.path.join(glob.escape(link), "module", "*.ko*"))}
-    files = [choice.file for choice in map(kernel.choose, sorted(names)) if choice is not None]
+    return [choice.file for choice in map(kernel.choose, sorted(names)) if choice is not None]
+
+
+def save(kernel: Kernel, name: str) -> List[str]:
+    """Copy what DKMS has installed as ``name``; returns the files, relative to the kernel's folder."""
+    files = installed_files(kernel, name)
     if not files:
         return []
     place = _place(kernel, name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..boot import bls
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
 #: Only the lines that decide which entry is the default, and which kernel an entry starts.
 GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
+#: Of an entry: all but the command line.
+BLS = r"^(title|version|linux)\s"
 UNITS = (
     "systemd-modules-load.service",
     "nvidia-persistenced.service",
@@ -27,6 +30,8 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     recorder.text("/etc/modules")
     for path in GRUB_FILES:
         recorder.excerpt(path, GRUB)
+    for name in recorder.names(bls.ENTRIES):
+        recorder.excerpt(f"{bls.ENTRIES}/{name}", BLS)
     for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
         recorder.text(path)
     recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))

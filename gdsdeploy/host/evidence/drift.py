@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..io import database
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -18,7 +19,7 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     if not request.packages:
         return
     names = "(?:{})".format("|".join(re.escape(name) for name in request.packages))
-    if recorder.exists("/var/lib/dpkg/status"):
+    if database.manager(recorder.root) == database.DPKG:
         recorder.command("apt-policy", ["apt-cache", "policy", *request.packages], timeout=60)
         _logs(recorder, "/var/log", DPKG_LOG, rf"^\S+ \S+ (?:install|upgrade|remove|purge) {names}[: ]")
         # One block a run: who began it when and how, and what it did.

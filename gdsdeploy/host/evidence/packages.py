@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..io import database
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -27,7 +28,7 @@ def installed(recorder: Recorder, request: EvidenceRequest) -> None:
     """The package manager's own list, of packages of interest."""
     exact = "|".join(re.escape(name) for name in request.packages)
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
-    if recorder.exists("/var/lib/dpkg/status"):
+    if database.manager(recorder.root) == database.DPKG:
         recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)
-    elif recorder.exists("/var/lib/rpm") or recorder.exists("/usr/lib/sysimage/rpm"):
+    elif database.manager(recorder.root) == database.RPM:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)

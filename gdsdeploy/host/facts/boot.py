@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple, Union
 
+from ..boot import bls
 from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
@@ -113,11 +114,27 @@ def _default_kernel(document: Document) -> Maybe[Optional[str]]:
         variables = document.text(environment)
         if isinstance(variables, Unknown):
             return variables
-        return _grub_default(lines, variables or "")
+        menu = _bls_entries(document) if path == GRUB_FILES[-1] else None
+        if isinstance(menu, Unknown):
+            return menu
+        return _grub_default(lines, variables or "", menu)
     return None
 
 
-def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[str]]:
+def _bls_entries(document: Document) -> Maybe[Optional[List[bls.BlsEntry]]]:
+    """The menu where it consists of Boot Loader Specification entries; None where there are none."""
+    texts = []
+    for name in document.existing(bls.ENTRIES):
+        lines = document.lines(f"{bls.ENTRIES}/{name}") if name.endswith(".conf") else None
+        if isinstance(lines, Unknown):
+            return lines
+        texts.append((name, "\n".join(lines or ())))
+    return bls.parse(texts) or None
+
+
+def _grub_default(
+    lines: Tuple[str, ...], environment: str, bls_menu: Optional[List[bls.BlsEntry]]
+) -> Maybe[Optional[str]]:
     """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
     variables = variables_of(environment)
     matches = (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines)
@@ -129,6 +146,9 @@ def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[st
         chosen = variables.get("saved_entry") or "0"
     if "$" in chosen:
         return Unknown(f"grub.cfg has the default {chosen!r}, which is decided while booting")
+    if bls_menu:
+        first = bls.resolve(bls_menu, chosen)
+        return first.release if first is not None else None
     menu = entries("\n".join(lines))
     if not menu:
         return Unknown("grub.cfg has no menu entries of its own")

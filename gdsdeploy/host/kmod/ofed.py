@@ -22,7 +22,8 @@ from .symvers import Export, digest_name, read_symvers
 SYMBOLS = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")
 #: The first is that of DKMS packages; drivers from about 590 on look there before the other.
 _SOURCES = ("/usr/src/ofa_kernel-dkms", "/usr/src/ofa_kernel")
-_DKMS = "/var/lib/dkms/mlnx-ofed-kernel"
+#: OFED's name in DKMS: of Debian packages, and of the RHEL family's since DOCA 3.2.
+_DKMS = ("/var/lib/dkms/mlnx-ofed-kernel", "/var/lib/dkms/mlnx-ofa_kernel")
 _SYMVERS = "Module.symvers"
 #: ``configure`` of the OFED sources writes it; KVERSION is the kernel that it was run for.
 _DECLARED = re.compile(r"^KVERSION\s*:?=\s*(\S+)", re.MULTILINE)
@@ -114,14 +115,16 @@ def _candidates(kernel: Kernel) -> Iterator[Tuple[str, str, bool]]:
                 yield inside(root, f"{base}/{name}/{release}"), release, False
         yield inside(root, f"{base}/{release}"), release, False
     # DKMS keeps the symbols of every kernel it built for.
-    dkms = glob.escape(inside(root, _DKMS))
-    for path in sorted(glob.glob(os.path.join(dkms, "*", glob.escape(release), "*", "module"))):
-        yield path, release, False
+    folders = [glob.escape(inside(root, folder)) for folder in _DKMS]
+    for dkms in folders:
+        for path in sorted(glob.glob(os.path.join(dkms, "*", glob.escape(release), "*", "module"))):
+            yield path, release, False
     for base in _SOURCES:
         default = inside(root, base + "/default")
         yield default, _release_of(inside(root, base), default), False
-    for path in sorted(glob.glob(os.path.join(dkms, "*", "build"))):
-        yield path, "", False
+    for dkms in folders:
+        for path in sorted(glob.glob(os.path.join(dkms, "*", "build"))):
+            yield path, "", False
 
 
 def _release_of(base: str, path: str) -> str:

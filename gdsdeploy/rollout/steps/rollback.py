@@ -66,7 +66,7 @@ def undo(work: Work) -> dict[str, Any]:
                 **_restore_variables(work, back),
                 "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
                 "gds_restore_archive": str(offer.archive) if offer else "",
-                "gds_restore_keyring": str(offer.keyring) if offer else "",
+                "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
             changed = provision.play(back, "undo", shelf, supply, fit, extra)
         differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)

@@ -16,7 +16,17 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, versions
 from . import state as database
-from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
+from .managers import (
+    REFRESH_SECONDS,
+    RETURNING,
+    TRANSACTION_SECONDS,
+    Index,
+    Manager,
+    Package,
+    Pin,
+    register,
+    run,
+)
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
@@ -90,8 +100,8 @@ release=$2
         elif change.kind == "stream":
             name = change.subject.partition(":")[0]
             host.preserve(f"{MODULES}/{name}.module")
-            run(host, [*_DNF, "module", "reset", name], REFRESH_SECONDS)
-            run(host, [*_DNF, "module", "enable", change.subject], REFRESH_SECONDS)
+            run(host, [*_DNF, *_away(host), "module", "reset", name], REFRESH_SECONDS)
+            run(host, [*_DNF, *_away(host), "module", "enable", change.subject], REFRESH_SECONDS)
         else:
             host.write(self.observe_pins(host, desired)["file"])
 
@@ -99,7 +109,7 @@ release=$2
         """Every locked package that isn't installed is on offer, and no other version; old lists are read again."""
         if not desired.pins:
             return
-        for options in ([], ["--refresh"]):
+        for options in (_away(host), [*_away(host), "--refresh"]):
             offer = offers.ask(host, [pin.package for pin in desired.pins], options)
             objections = self._objections(host, desired.pins, offer)
             rebuilt = self._changed_files(host, desired.pins, offer.digests)
@@ -127,8 +137,10 @@ release=$2
         return {**absent, **{name: offers.UNLOCKED for name in offer.digests if name not in locked}}
 
     def _is_present(self, host: ManagedHost, pin: Pin) -> bool:
+        """Whether it is installed, or a rollback has brought its file."""
         present = self.installed(host)
-        return pin.package in present and self.same(pin.version) in present[pin.package].versions
+        is_installed = pin.package in present and self.same(pin.version) in present[pin.package].versions
+        return is_installed or host.exists(file_of(pin))
 
     def _changed_files(self, host: ManagedHost, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
         """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
@@ -171,11 +183,16 @@ release=$2
         return version[2:] if version.startswith("0:") else version
 
     def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
-        """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before."""
+        """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before.
+
+        A rollback has brought files, because a mirror drops old versions; it doesn't need the repositories.
+        """
         if remove:
             self.purge(host, remove)
         names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
-        run(host, [*_DNF, *_INSTALL, "--", *names], TRANSACTION_SECONDS)
+        returning = [file_of(package) if host.exists(file_of(package)) else "" for package in install]
+        words = [file or name for file, name in zip(returning, names)]
+        run(host, [*_DNF, *_away(host), *_INSTALL, "--", *words], TRANSACTION_SECONDS)
 
     def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         """``dnf remove``, without what came along."""
@@ -262,6 +279,16 @@ def with_epoch(version: str) -> str:
 def _settings(text: str) -> Mapping[str, str]:
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     return {key.strip(): value.strip() for key, value in pairs}
+
+
+def file_of(package: Package) -> str:
+    """Where a rollback brings its file."""
+    return f"{RETURNING}/{package.package}-{with_epoch(package.version)}.rpm"
+
+
+def _away(host: ManagedHost) -> List[str]:
+    """Options while a host is rolled back: repositories may be out of reach."""
+    return ["--setopt=*.skip_if_unavailable=1"] if host.exists(RETURNING) else []
 
 
 def _name(pin: Pin) -> str:

@@ -32,6 +32,9 @@ def answer(names: List[str]) -> Dict[str, Any]:
         base.pre_configure_plugins()
         base.read_all_repos()
         base.configure_plugins()
+        for repository in base.repos.iter_enabled():
+            # dnf has read all that it needs; without any lists a repository offers nothing.
+            repository.skip_if_unavailable = True
         sack = base.fill_sack_from_repos_in_cache()
 
         def packages(flags: int) -> Dict[str, Any]:

@@ -23,6 +23,8 @@ from . import state as database
 
 #: Packages that gdsdeploy installed, and those that it holds: sorted names, one a line.
 INSTALLED, HOLDS = "/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/held"
+#: A folder with packages on their way back: what a rollback offers.
+RETURNING = "/var/lib/gdsdeploy-restore"
 #: Seconds for which a package manager's lock is waited for, and between two looks at it.
 LOCK_SECONDS, _LOOK_SECONDS = 300.0, 2.0
 #: A transaction builds modules: on a slow host for an hour.
@@ -233,7 +235,7 @@ class Manager:
     # Packages on their way back
 
     def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
-        """Files that configure the repository in ``place``; none where repositories keep old versions."""
+        """Files that configure the repository in ``place``; none where packages are taken from there as files."""
         return []
 
     def refresh_offer(self, host: ManagedHost) -> None:

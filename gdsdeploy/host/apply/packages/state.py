@@ -10,13 +10,13 @@ from typing import Any, Dict, List, Optional
 
 from ... import process
 from ...errors import RolloutError
+from ...io import database
 from ...rootdir import inside, list_folder, read_text
 
-DPKG, RPM = "dpkg", "rpm"
-_STATUS = "/var/lib/dpkg/status"
+#: Of :mod:`~gdsdeploy.host.io.database`.
+DPKG, RPM, manager = database.DPKG, database.RPM, database.manager
 #: dpkg writes what it is about to do there, and merges it into its status when it ends.
 _UPDATES = "/var/lib/dpkg/updates"
-_RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
 #: Files that package managers lock with fcntl(2) for as long as they work.
 _LOCKS = (
     "/var/lib/dpkg/lock-frontend",
@@ -58,13 +58,6 @@ class Package:
     def broken(self) -> bool:
         """Half-installed; the next installation runs triggers that wait (W, t), so these break nothing."""
         return self.state[1:2] in "FHU" or self.state[2:3] == "R"
-
-
-def manager(root: str = "/") -> str:
-    """``dpkg``, ``rpm``, or nothing where neither has a database."""
-    if os.path.exists(inside(root, _STATUS)):
-        return DPKG
-    return RPM if any(os.path.isdir(inside(root, path)) for path in _RPM) else ""
 
 
 def read_packages(root: str = "/", kind: str = "") -> List[Package]:

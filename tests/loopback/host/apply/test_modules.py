@@ -165,6 +165,27 @@ def test_a_build_that_fails_says_why(builder: Dkms) -> None:
     assert caught.value.kind == "modules"
 
 
+@pytest.mark.parametrize("missing", ["build", "module"])
+def test_dkms_that_ends_well_and_installs_nothing_is_an_error(
+    missing: str, builder: Dkms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DKMS 3.4.1 defers a package whose BUILD_DEPENDS it doesn't know, with exit status 0."""
+    install = builder.install
+
+    def defer(package: str) -> None:
+        if package == DRIVER:
+            install(package)
+        elif missing == "module":
+            built_by_dkms(builder.root, package, "nvidia-fs.ko")
+
+    monkeypatch.setattr(builder, "install", defer)
+    words = f"dkms ended without an error and did not install {NVIDIA_FS} for kernel {RELEASE}"
+    with pytest.raises(ApplyError, match=re.escape(words)) as caught:
+        apply(builder.root.path, "modules", BUILD)
+    assert caught.value.kind == "modules"
+    assert "BUILD_DEPENDS" in caught.value.hint
+
+
 def test_dkms_that_built_another_version_has_not_installed_this_one(built: Path, builder: Dkms) -> None:
     link = built / f"var/lib/dkms/nvidia-fs/kernel-{RELEASE}-x86_64"
     link.unlink()

@@ -198,6 +198,51 @@ class TestBootLoaderSpecification:
         assert "kernelopts=root=/dev/vda1" in (bls / "boot/grub2/grubenv").read_text()
         assert grub.set_default(self.OLD, root=str(bls))["changed"] is False
 
+    #: What grub2-mkconfig writes for GRUB_DEFAULT=saved, and for a number.
+    CONFIG = (
+        'if [ "${{next_entry}}" ] ; then\n   set default="${{next_entry}}"\nelse\n   set default="{}"\nfi\nblscfg\n'
+    )
+
+    def test_a_fixed_default_is_read_and_not_changed_in_vain(self, bls: Path) -> None:
+        (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("1"))
+        (bls / "boot/grub2/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry={self.MACHINE}-{self.NEW}\n")
+        assert grub.default_kernel(str(bls))["default"] == self.OLD
+        with pytest.raises(grub.HostError, match="always boots the entry '1'") as error:
+            grub.set_default(self.NEW, root=str(bls))
+        assert "GRUB_DEFAULT=saved" in error.value.hint
+        (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("${saved_entry}"))
+        assert grub.default_kernel(str(bls))["default"] == self.NEW
+
+    def test_an_environment_that_is_missing_is_made(self, bls: Path) -> None:
+        (bls / "boot/grub2/grubenv").unlink()
+        (bls / "boot/grub2/grub.cfg").write_text(self.CONFIG.format("${saved_entry}"))
+        assert grub.default_kernel(str(bls))["default"] == self.NEW
+        grub.set_default(self.OLD, root=str(bls))
+        assert grub.default_kernel(str(bls))["default"] == self.OLD
+
+    def test_an_entry_may_be_saved_by_its_title(self, bls: Path) -> None:
+        (bls / "boot/grub2/grubenv").write_text(f"# GRUB Environment Block\nsaved_entry=Linux ({self.OLD})\n")
+        assert grub.default_kernel(str(bls))["default"] == self.OLD
+
+    def test_a_cloned_image_keeps_entries_of_another_machine(self, bls: Path) -> None:
+        entry = f"title Linux\nversion {self.OLD}\nlinux /vmlinuz-{self.OLD}\n"
+        other = "f" * 32
+        (bls / f"boot/loader/entries/{other}-{self.OLD}.conf").write_text(entry)
+        (bls / "etc").mkdir()
+        for machine in (self.MACHINE, other):
+            (bls / "etc/machine-id").write_text(machine + "\n")
+            assert grub.set_default(self.OLD, check=True, root=str(bls))["entry"] == f"{machine}-{self.OLD}"
+
+    def test_a_kernel_with_large_pages_has_an_entry_of_its_own(self, bls: Path) -> None:
+        large = "5.14.0-570.73.1.el9_6.aarch64+64k"
+        text = f"title Linux\nversion {large}\nlinux /vmlinuz-{large}\n"
+        (bls / f"boot/loader/entries/{self.MACHINE}-{large}.conf").write_text(text)
+        small = large.partition("+")[0]
+        (bls / f"boot/loader/entries/{self.MACHINE}-{small}.conf").write_text(text.replace(large, small))
+        for release in (large, small):
+            grub.set_default(release, root=str(bls))
+            assert grub.default_kernel(str(bls))["default"] == release
+
     def test_a_kernel_without_an_entry_is_an_error_that_lists_the_others(self, bls: Path) -> None:
         with pytest.raises(grub.HostError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
             grub.set_default("9.9", root=str(bls))

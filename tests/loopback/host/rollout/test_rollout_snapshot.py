@@ -243,3 +243,12 @@ def test_what_package_manager_a_host_has(host: Root, tmp_path: Path) -> None:
     assert (state.manager(str(other)), state.read_packages(str(other))) == ("", [])
     (other / "usr/lib/sysimage/rpm").mkdir(parents=True)
     assert state.manager(str(other)) == "rpm"
+
+
+def test_the_package_of_the_other_family_does_not_make_a_host_its(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/sysimage/rpm").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").touch()
+    assert state.manager(str(tmp_path)) == "rpm", "EPEL has dpkg"
+    (tmp_path / "var/lib/dpkg/status").write_text("Package: dpkg\n")
+    assert state.manager(str(tmp_path)) == "dpkg", "Debian has rpm"

@@ -232,6 +232,33 @@ def test_a_default_that_cannot_be_followed_is_unknown(bare: dict[str, Any]) -> N
     assert boot_facts(Document(bare)).default_kernel is None
 
 
+@pytest.mark.parametrize(
+    ("environment", "default", "kernel"),
+    [
+        ("saved_entry=m-5.14.0-427.el9.x86_64", "${saved_entry}", "5.14.0-427.el9.x86_64"),
+        ("saved_entry=gone", "${saved_entry}", "5.14.0-570.el9.x86_64"),
+        ("saved_entry=m-5.14.0-570.el9.x86_64", "1", "5.14.0-427.el9.x86_64"),
+        ("next_entry=m-5.14.0-427.el9.x86_64", "${saved_entry}", "5.14.0-427.el9.x86_64"),
+    ],
+)
+def test_the_kernel_of_the_next_boot_by_entries_of_its_own(
+    bare: dict[str, Any], environment: str, default: str, kernel: str
+) -> None:
+    folder, excerpts = "/boot/loader/entries", bare["excerpts"]
+    excerpts["/boot/grub/grub.cfg"] = {"error": "ENOENT"}
+    head = ['   set default="${next_entry}"', f'   set default="{default}"']
+    excerpts["/boot/grub2/grub.cfg"] = {"pattern": "", "lines": [*head, "menuentry 'UEFI Firmware Settings' {", "}"]}
+    bare["files"]["/boot/grub2/grubenv"] = f"# GRUB Environment Block\n{environment}\n####"
+    releases = ("5.14.0-427.el9.x86_64", "5.14.0-570.el9.x86_64", "0-rescue-m")
+    bare["listings"][folder] = [f"m-{release}.conf" for release in releases]
+    for release in releases:
+        lines = [f"title Linux ({release})", f"version {release}", f"linux /vmlinuz-{release}"]
+        excerpts[f"{folder}/m-{release}.conf"] = {"pattern": "", "lines": lines}
+    assert boot_facts(Document(bare)).default_kernel == kernel
+    excerpts[f"{folder}/m-{releases[0]}.conf"] = {"error": "EACCES"}
+    assert isinstance(boot_facts(Document(bare)).default_kernel, Unknown)
+
+
 def test_packages_of_every_status() -> None:
     text = "a\t1\tamd64\tii \na\t1\ti386\tii \nb\t2:1-1\tall\tiF \nc\t3\tamd64\trc \nodd line\n"
     run = {"argv": [], "status": 0, "stdout": text, "stderr": "", "seconds": 0}

@@ -49,6 +49,7 @@ def search(root: Root) -> ofed.Search:
         f"/usr/src/ofa_kernel/{RELEASE}",
         f"/usr/src/ofa_kernel-dkms/x86_64/{RELEASE}",
         f"/var/lib/dkms/mlnx-ofed-kernel/24.10/{RELEASE}/x86_64/module",
+        f"/var/lib/dkms/mlnx-ofa_kernel/25.10/{RELEASE}/x86_64/module",
     ],
 )
 def test_a_tree_whose_place_says_the_kernel(root: Root, place: str) -> None:
@@ -85,10 +86,11 @@ def test_what_configure_wrote_counts_wherever_the_tree_is(root: Root) -> None:
     assert [entry.reason for entry in result.refused] == [f"was made for kernel {OTHER}, not {RELEASE}"]
 
 
-def test_the_build_folder_of_dkms(root: Root) -> None:
-    tree(root, "/var/lib/dkms/mlnx-ofed-kernel/24.10/build", declared=OTHER)
+@pytest.mark.parametrize("name", ["mlnx-ofed-kernel", "mlnx-ofa_kernel"])
+def test_the_build_folder_of_dkms(root: Root, name: str) -> None:
+    tree(root, f"/var/lib/dkms/{name}/24.10/build", declared=OTHER)
     assert search(root).tree is None
-    tree(root, "/var/lib/dkms/mlnx-ofed-kernel/25.01/build", declared=RELEASE)
+    tree(root, f"/var/lib/dkms/{name}/25.01/build", declared=RELEASE)
     assert search(root).tree is not None
 
 
