@@ -7,14 +7,13 @@ Debian's: kernel, driver, nvidia-fs, libcufile, dkms.  ``docs/lab.md`` lists wha
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from gdsdeploy import console
-from gdsdeploy.lab.kit import elnvidia, kernel, rpm
+from gdsdeploy.lab.kit import elnvidia, kernel, rpm, sign
 from gdsdeploy.lab.kit.content import Content, Original
-from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, Versions
+from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, Versions
 from gdsdeploy.lab.kit.rpm import Rpm
-from gdsdeploy.lab.kit.sign import Signer
 from gdsdeploy.lab.kit.trees import Trees, copy
 
 RED_HAT = "Red Hat, Inc."
@@ -164,22 +163,43 @@ def _made(release: str) -> tuple[str, ...]:
 # All repositories
 
 
-def make(versions: Versions, content: Content, signer: Signer, work: Path, www: Path) -> None:
-    """Make the repositories below ``www``, as ``repositories`` names them; ``work``: a folder for unpacked files."""
+#: Repository → file with the key that signs it and its packages, armoured.
+KEYS = {
+    "baseos": "RPM-GPG-KEY-Rocky",
+    "appstream": "RPM-GPG-KEY-Rocky",
+    "epel": "RPM-GPG-KEY-EPEL",
+    "cuda": "RPM-GPG-KEY-NVIDIA",
+}
+
+
+def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
+    """Make the repositories of ``os`` in ``out``, at their paths, with the keys of ``KEYS``.
+
+    work: folder for unpacked packages; the caller removes it.  Returns repository → fingerprint of its key.
+    """
+    versions = RELEASES[int(os.rpartition("-")[2])]
     trees = Trees(work / "trees", content)
-    with console.step(f"Making the repositories of Rocky Linux {versions.minor}"):
-        cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(versions, trees)]
-        contents = {
-            "baseos": [*base(versions), *kernel_packages(versions, trees)],
-            "appstream": appstream(versions, trees),
-            "epel": dkms(versions, trees),
-            "cuda": cuda,
-        }
-        for name, place in repositories(versions).items():
-            packages = rpm.build(contents[name], www / place)
-            rpm.sign(packages, signer.home, signer.fingerprint)
-            streams = elnvidia.streams(versions, cuda) if name == "cuda" else ()
-            rpm.publish(www / place, lambda path: signer.detached(path, path.with_name(f"{path.name}.asc")), streams)
+    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(versions, trees)]
+    contents = {
+        "baseos": [*base(versions), *kernel_packages(versions, trees)],
+        "appstream": appstream(versions, trees),
+        "epel": dkms(versions, trees),
+        "cuda": cuda,
+    }
+    fingerprints = {}
+    for file in sorted(set(KEYS.values())):
+        with sign.signer(f"Lab of gdsdeploy, in place of {file.rpartition('-')[2]}") as signer:
+            signer.export(out / file, armour=True)
+            for name in (name for name, key in KEYS.items() if key == file):
+                streams = elnvidia.streams(versions, cuda) if name == "cuda" else ()
+                _publish(contents[name], out / repositories(versions)[name], signer, streams)
+                fingerprints[name] = signer.fingerprint
+    return fingerprints
+
+
+def _publish(packages: Sequence[Rpm], folder: Path, signer: sign.Signer, streams: Sequence[rpm.Stream]) -> None:
+    rpm.sign(rpm.build(packages, folder), signer.home, signer.fingerprint)
+    rpm.publish(folder, lambda path: signer.detached(path, path.with_name(f"{path.name}.asc")), streams)
 
 
 def repositories(versions: Versions) -> dict[str, str]:
