@@ -92,7 +92,7 @@ class Rpm:
             name = f"/{path.relative_to(self.tree).as_posix()}" if self.tree else ""
             if path.is_dir() and not path.is_symlink():
                 # Folders nearer to the root are the system's; some are links there.
-                lines += [f'%dir "{name}"'] if name.count("/") > 2 else []
+                lines += [f'%dir "{name}"'] if name.count("/") > (1 if name.startswith("/etc/") else 2) else []
             else:
                 lines.append(f'{"%config(noreplace) " if name in self.config else ""}"{name}"')
         return "\n".join([*lines, ""])
