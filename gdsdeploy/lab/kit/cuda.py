@@ -54,7 +54,7 @@ def debs(content: Content) -> list[Deb]:
     """Every package of the repository."""
     return [
         *_driver(content),
-        *(package for version in NVIDIA_FS for package in _nvidia_fs(content, version)),
+        *(package for version in NVIDIA_FS for package in nvidia_fs(content, version)),
         *(package for version in LIBCUFILE for package in _gds(content, version)),
     ]
 
@@ -179,7 +179,7 @@ def _ldconfig() -> dict[str, str]:
     return {"postinst": script, "postrm": script}
 
 
-def _nvidia_fs(content: Content, version: str) -> list[Deb]:
+def nvidia_fs(content: Content, version: str) -> list[Deb]:
     original = _unpacked(content, "nvidia-fs-dkms", DEBIAN_NVIDIA_FS) / f"usr/src/nvidia-fs-{DEBIAN_NVIDIA_FS}"
     tree = f"/usr/src/nvidia-fs-{version}"
     configuration = (original / "dkms.conf").read_text()

@@ -129,6 +129,8 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
     release, version = ubuntu.release, ubuntu.kernel
     shared = f"linux-{ubuntu.stack}-headers-{ubuntu.abi}"
     repacked = kernel.repack(content, release, f"/usr/src/{shared}", work / "kernel")
+    (repacked.headers / "Makefile").unlink()
+    _link(repacked.headers, repacked.common, f"../{shared}")
     source, image = f"linux-{ubuntu.stack}", f"/boot/vmlinuz-{release}"
     depmod = f"depmod {release}\n"
     return [
@@ -186,6 +188,19 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
             },
         ),
     ]
+
+
+def _link(own: Path, common: Path, target: str) -> None:
+    """Link all of ``common`` that ``own`` doesn't have into ``own``; ``target``: ``common`` as seen from ``own``.
+
+    So one folder has all headers, as in Ubuntu's packages: NVIDIA's conftest looks into no other.
+    """
+    for entry in common.iterdir():
+        place = own / entry.name
+        if not place.exists():
+            place.symlink_to(f"{target}/{entry.name}")
+        elif place.is_dir():
+            _link(place, entry, f"../{target}/{entry.name}")
 
 
 def _hooks(when: str, folder: str, release: str, image: str = "", first: str = "") -> str:

@@ -26,15 +26,28 @@ def test_list(lab: Lab) -> None:
     build1, gpu1 = lab.hosts()
     done = CliRunner().invoke(cli.command, ["list"])
     assert [line.split() for line in done.stdout.splitlines()] == [
-        ["dev", "(trixie)", str(lab.fleet_path)],
+        ["dev", "(debian-13)", str(lab.fleet_path)],
         ["build1", "light", "systemd-nspawn", str(build1.port), "stopped"],
         ["gpu1", "vm", "kvm", str(gpu1.port), "stopped"],
     ]
 
 
+def test_list_of_a_lab_with_its_own_repositories(lab: Lab, home: Path) -> None:
+    lab.write({"os": "ubuntu-24.04", "release": "bookworm", "hosts": []})
+    lab.add_server(home / "kit")
+    server = lab.server
+    assert server is not None
+    done = CliRunner().invoke(cli.command, ["list"])
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["dev", "(ubuntu-24.04)", str(lab.fleet_path)],
+        ["repositories", server.uri, "stopped"],
+    ]
+
+
 def test_list_as_json(lab: Lab) -> None:
     (only,) = json.loads(CliRunner().invoke(cli.command, ["list", "--json"]).stdout)
-    assert (only["name"], only["release"], only["fleet"]) == ("dev", "trixie", str(lab.fleet_path))
+    assert (only["name"], only["os"], only["fleet"]) == ("dev", "debian-13", str(lab.fleet_path))
+    assert (only["release"], only["repositories"]) == ("trixie", None)
     assert [(host["name"], host["kind"], host["running"]) for host in only["hosts"]] == [
         ("build1", "light", False),
         ("gpu1", "vm", False),

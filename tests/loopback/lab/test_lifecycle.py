@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import emulator, images, lifecycle, nspawn, qemu, state
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lab import emulator, families, files, images, lifecycle, nspawn, qemu, state
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.kit import kits
+from gdsdeploy.lab.kit.kits import Kit
 from gdsdeploy.lab.state import Lab
 
 
@@ -112,8 +115,69 @@ def test_port_taken_since_is_named(machines: Machines) -> None:
 def test_release_of_an_existing_lab_is_its_own(machines: Machines) -> None:
     lifecycle.up("old", vms=0, release="bookworm")
     assert lifecycle.up("old", vms=0).release.name == "bookworm"
-    with pytest.raises(LabUnavailable, match="has bookworm hosts, not trixie"):
+    with pytest.raises(LabUnavailable, match="has debian-12 hosts, not debian-13"):
         lifecycle.up("old", vms=0, release="trixie")
+
+
+def test_a_system_by_its_name_or_by_debians_release(machines: Machines) -> None:
+    assert lifecycle.up("one", vms=0, os="debian-12").system == lifecycle.up("two", vms=0, release="bookworm").system
+    assert lifecycle.up("two", vms=0, os="debian-12").system.os == "debian-12"
+    with pytest.raises(LabUnavailable, match="--os debian-13 and --release bookworm are different"):
+        lifecycle.up("three", os="debian-13", release="bookworm")
+    with pytest.raises(LabUnavailable, match="no hosts of plan-9"):
+        lifecycle.up("three", os="plan-9")
+
+
+@pytest.fixture
+def kit(machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """The repositories of Ubuntu, empty; their server runs."""
+    folder = home / "cache/lab/kit-ubuntu-24.04-0"
+    folder.mkdir(parents=True)
+    (folder / "ubuntu.gpg").write_bytes(b"key")
+    files.write_json(folder / "kit.json", {"keys": {"ubuntu": "A" * 40, "cuda": "B" * 40}})
+    made = kits.load(folder)
+
+    def make(*_: object) -> Kit:
+        machines.done.append("kit")
+        return made
+
+    monkeypatch.setattr(kits, "make", make)
+    monkeypatch.setattr(images, "family_base", lambda *_: machines.base("ubuntu"))
+    return made
+
+
+def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: Kit) -> None:
+    lab = lifecycle.up("ubuntu", os="ubuntu-24.04")
+    try:
+        assert did(machines) == ["base ubuntu", "create node1", "kit", "start node1"]
+        server = lab.server
+        assert server is not None
+        assert server.running()
+        fleet = load_fleet(lab.fleet_path)
+        assert [host.profile for host in fleet.hosts.values()] == ["nodes"]
+        assert fleet.profiles["nodes"].os == "ubuntu-24.04"
+        assert fleet.profiles["nodes"].repositories == ("cuda", "ubuntu", "ubuntu-security")
+        assert fleet.repositories["cuda"].fingerprints == ("B" * 40,)
+        seed = families.seed_files(lab.system, server)
+        sources = seed["etc/apt/sources.list.d/ubuntu.sources"][0]
+        assert f"URIs: {server.uri}/ubuntu\nSuites: noble noble-updates" in str(sources)
+        lifecycle.up("ubuntu", nodes=2)
+        assert did(machines) == ["base ubuntu", "create node2", "start node2"]
+        server.stop()
+        lifecycle.up("ubuntu")
+        assert server.running()
+        assert did(machines) == []
+        assert lifecycle.purge() == [kit.folder]
+    finally:
+        lifecycle.down(lab)
+    assert lifecycle.purge() == []
+    assert not kit.folder.exists()
+
+
+def test_ubuntu_has_no_vm_hosts(machines: Machines, kit: Kit) -> None:
+    with pytest.raises(LabUnavailable, match=r"ubuntu-24\.04 has no VM hosts"):
+        lifecycle.up("ubuntu", vms=1, os="ubuntu-24.04")
+    assert did(machines) == []
 
 
 def test_hosts_keep_the_emulator_they_were_started_with(machines: Machines, home: Path) -> None:
