@@ -76,6 +76,7 @@ SYSTEMS = {
         _ubuntu("24.04", "noble", "bookworm"),
         _rocky("9.6", "Blue Onyx", "bookworm"),
         _rocky("10.1", "Red Quartz", "trixie"),
+        _ubuntu("22.04", "jammy", "bookworm"),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,8 @@ def make(cache: Path, system: System, archive: Archive) -> Kit:
         work.mkdir()
         with console.step(f"Making the repositories of {system.os}"):
             keys = _BUILDS[system.kit](system.os, Content(cache, archive, work), folder, work)
+            shutil.rmtree(work)
         files.write_json(folder / "kit.json", {"keys": keys})
-        files.remove_tree(work, within=folder)
 
     name = f"kit-{system.os}-{_digest(archive)}"
     return load(files.cached_folder(cache, name, fill, what=f"the repositories of {system.os}"))

@@ -82,12 +82,20 @@ class Ubuntu:
     debian_dkms: str
 
     @property
+    def number(self) -> str:
+        """The release's number, which is in the version of its backported kernels: ``24.04``."""
+        return self.kernel.partition("~")[2].rpartition(".")[0]
+
+    @property
     def release(self) -> str:
         """The kernel, as ``uname -r`` prints it."""
         return f"{self.abi}-generic"
 
 
 RELEASES = {
+    "ubuntu-22.04": Ubuntu(
+        "jammy", "bookworm", "6.8.0-90", "6.8.0-90.91~22.04.1", "hwe-6.8", "2.8.7-2ubuntu2.2", "3.0.10"
+    ),
     "ubuntu-24.04": Ubuntu(
         "noble", "bookworm", "6.14.0-37", "6.14.0-37.37~24.04.1", "hwe-6.14", "3.0.11-1ubuntu13", "3.0.10"
     ),
@@ -180,7 +188,7 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
             architecture="all",
         ),
         Deb(
-            f"linux-generic-{ubuntu.stack.split('-')[0]}-24.04",
+            f"linux-generic-hwe-{ubuntu.number}",
             version,
             fields={
                 "Source": f"linux-meta-{ubuntu.stack}",

@@ -21,7 +21,8 @@ def test_an_ubuntu_host_names_its_release(os: str) -> None:
     lines = dict(line.split("=", 1) for line in system.os_release.splitlines())
     assert (lines["ID"], lines["VERSION_ID"]) == ('"ubuntu"', f'"{system.number}"')
     assert lines["VERSION_CODENAME"] == f'"{ubuntu.RELEASES[os].codename}"'
-    assert ubuntu.RELEASES[os].base == system.base.name
+    release = ubuntu.RELEASES[os]
+    assert (release.base, release.number) == (system.base.name, system.number)
     assert not system.vm_hosts
 
 
