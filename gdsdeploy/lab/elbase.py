@@ -26,7 +26,7 @@ _PACKAGES = (
 )
 #: Debian's own, and what they would only be unpacked for.
 _WITHOUT = ("python3-apt",)
-_EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+_EXCLUDED = "".join(f"path-exclude=/usr/share/{folder}/*\n" for folder in ("doc", "info", "locale", "man"))
 
 
 def versions(system: System) -> Versions:
@@ -54,6 +54,7 @@ def _base_files(system: System, archive: Archive) -> dict[str, str | Path]:
     others = {name: text for name, text in common.items() if not name.startswith(("etc/apt/", "etc/initramfs-tools/"))}
     return {
         **others,
+        guest.DPKG: _EXCLUDED,
         "usr/lib/os-release": system.os_release,
         "etc/redhat-release": f"Rocky Linux release {versions(system).minor}\n",
     }
@@ -75,7 +76,7 @@ def _bootstrap(system: System, kit: Kit, archive: Archive, work: Path) -> None:
             work / "root",
             "minbase",
             _packages(),
-            *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
+            images.setup_hook(tree),
             # mmdebstrap's cleaning needs apt, which is gone then.
             "--skip=cleanup",
             images.hook("base.sh", [str(tree), "light", guest.USER, guest.NVME_MOUNT]),

@@ -139,8 +139,7 @@ def mmdebstrap_argv(
         "minbase",
         guest.packages(kind, preinstalled),
         *([f"--include={kernel}"] if kernel else ()),
-        # With --dpkgopt, each excluded path would start a Python program for each package.
-        f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"',
+        setup_hook(tree),
         hook("base.sh", arguments),
         *([_preinstall_hook(preinstalled)] if preinstalled else ()),
     )
@@ -174,6 +173,14 @@ def _preinstall_hook(preinstalled: ImagePackages) -> str:
     """The hook that installs ``preinstalled`` into a complete base system."""
     packages = [f"{name}={version}" for name, version in preinstalled.packages]
     return hook("begin.sh", [str(len(preinstalled.sources)), *preinstalled.sources, *packages])
+
+
+def setup_hook(tree: Path) -> str:
+    """The option that puts dpkg's options in ``tree`` into the root first.
+
+    With mmdebstrap's --dpkgopt, each excluded path would start a Python program for each package.
+    """
+    return f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"'
 
 
 def hook(script: str, arguments: Sequence[str]) -> str:

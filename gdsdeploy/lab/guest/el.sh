@@ -36,7 +36,7 @@ printf '%%_dbpath %s\n%%_db_backend sqlite\n' "$database" >"$root/etc/rpm/macros
 [ "$database" = /var/lib/rpm ] || ln -sfn ../../usr/lib/sysimage/rpm "$root/var/lib/rpm"
 mkdir -p "$root$database" "$root/run/rpms"
 cp "$rpms"/*.rpm "$root/run/rpms/"
-chroot "$root" sh -euc 'rpm --initdb; rpm --install --force-debian --nodeps --noscripts --nosignature /run/rpms/*.rpm; ldconfig'
+chroot "$root" sh -euc 'rpm --initdb; rpm --install --nodeps --noscripts --nosignature /run/rpms/*.rpm; ldconfig'
 rm -r "$root/run/rpms"
 
 # Debian's package managers go last, with all that they know.
