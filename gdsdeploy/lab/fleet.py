@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from jinja2 import Environment, StrictUndefined
 
 from gdsdeploy import atomic, console
-from gdsdeploy.lab import families, guest
+from gdsdeploy.lab import elbase, families, guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import cuda
+from gdsdeploy.lab.kit import cuda, el
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.state import Lab, group_of
 from gdsdeploy.lab.systems import System
@@ -33,6 +33,8 @@ def render(name: str, hosts: Sequence[LabHost], system: System, archive: Archive
         release=system.base,
         server=server,
         host_keyring=families.UBUNTU_KEYRING,
+        rpm_repositories=el.repositories(elbase.versions(system)) if system.kit == "el" else {},
+        rpm_keys=el.KEYS,
         repositories=_repositories(system, archive),
         driver=cuda.BRANCH if system.kit else system.base.driver,
         user=guest.USER,
@@ -45,6 +47,8 @@ def render(name: str, hosts: Sequence[LabHost], system: System, archive: Archive
 
 def _repositories(system: System, archive: Archive) -> list[str]:
     """The repositories of a profile, in order."""
+    if system.kit == "el":
+        return list(el.KEYS)
     if system.kit:
         return ["cuda", "ubuntu", "ubuntu-security"]
     return ["debian", "debian-security"] if archive.security_uri else ["debian"]

@@ -140,9 +140,8 @@ def mmdebstrap_argv(
         "minbase",
         guest.packages(kind, rel.image, preinstalled),
         *([f"--include={kernel}"] if kernel else ()),
-        # With --dpkgopt, each excluded path would start a Python program for each package.
-        f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"',
-        _hook("base.sh", arguments),
+        setup_hook(tree),
+        hook("base.sh", arguments),
         *([_preinstall_hook(preinstalled)] if preinstalled else ()),
     )
     return [*argv, _source(archive, archive.uri, rel.suite)] if kernel else argv
@@ -174,10 +173,19 @@ def _source(archive: Archive, uri: str, suite: str) -> str:
 def _preinstall_hook(preinstalled: ImagePackages) -> str:
     """The hook that installs ``preinstalled`` into a complete base system."""
     packages = [f"{name}={version}" for name, version in preinstalled.packages]
-    return _hook("begin.sh", [str(len(preinstalled.sources)), *preinstalled.sources, *packages])
+    return hook("begin.sh", [str(len(preinstalled.sources)), *preinstalled.sources, *packages])
 
 
-def _hook(script: str, arguments: Sequence[str]) -> str:
+def setup_hook(tree: Path) -> str:
+    """The option that puts dpkg's options in ``tree`` into the root first.
+
+    With mmdebstrap's --dpkgopt, each excluded path would start a Python program for each package.
+    """
+    return f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"'
+
+
+def hook(script: str, arguments: Sequence[str]) -> str:
+    """The option with which mmdebstrap runs ``guest/SCRIPT ROOT ARGUMENTS`` at its end."""
     path = guest.data(f"guest/{script}").as_posix()
     return f'--customize-hook={shlex.join(["sh", path])} "$1" {shlex.join(arguments)}'
 
@@ -233,7 +241,7 @@ def _bootstrap(
     title += f", with {len(preinstalled.packages)} locked packages" if preinstalled else ""
     with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
         tree = Path(folder)
-        _lay_out(guest.base_files(rel, archive, kind) if content is None else content, tree)
+        lay_out(guest.base_files(rel, archive, kind) if content is None else content, tree)
         argv = mmdebstrap_argv(rel, archive, kind, root, tree, preinstalled)
         run.run(
             run.as_root([*CONTAINED, *argv]),
@@ -244,7 +252,8 @@ def _bootstrap(
     return root
 
 
-def _lay_out(content: Mapping[str, str | Path], tree: Path) -> None:
+def lay_out(content: Mapping[str, str | Path], tree: Path) -> None:
+    """Write ``content`` (path → text, or the file to copy) below ``tree``."""
     tree.chmod(0o755)
     for name, value in content.items():
         target = tree / name

@@ -12,7 +12,20 @@ from pathlib import Path
 from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import emulator, families, files, fleet, guest, images, qemu, requirements, ssh, standin, systems
+from gdsdeploy.lab import (
+    elbase,
+    emulator,
+    families,
+    files,
+    fleet,
+    guest,
+    images,
+    qemu,
+    requirements,
+    ssh,
+    standin,
+    systems,
+)
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
@@ -52,7 +65,8 @@ def up(
     lab = Lab(lab_name)
     system = _system(lab, os, release)
     vms, lights, nodes = _counts(system, vms, lights, nodes)
-    requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm)
+    also = requirements.RPM if system.kit == "el" else ()
+    requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm, also=also)
     archive = archives.controller_archive()
     with lab.exclusive():
         if not lab.exists():
@@ -114,6 +128,8 @@ def _base(lab: Lab, archive: Archive, preinstalled: ImagePackages | None) -> Pat
         return images.light_base(cache_directory(), lab.release, archive, preinstalled)
     if preinstalled is not None:
         raise LabUnavailable(f"hosts of {lab.system.os} can't start with installed packages")
+    if lab.system.kit == "el":
+        return elbase.light_base(cache_directory(), lab.system, server.kit, archive)
     return images.family_base(cache_directory(), lab.system, server.kit)
 
 
@@ -188,7 +204,8 @@ def make(lab: Lab, host: LabHost, archive: Archive) -> None:
     seed: dict[str, tuple[str | bytes, int]] = {}
     if (server := lab.server) is not None:
         archive = replace(archive, uri=server.uri, security_uri=None, proxy={})
-        seed |= families.seed_files(lab.system, server)
+        of_family = elbase if lab.system.kit == "el" else families
+        seed |= of_family.seed_files(lab.system, server)
     seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
     host.create(guest.tar(seed))
 

@@ -46,6 +46,14 @@ _KIT = (
     Requirement("zstd", "zstd", "compresses kernel modules"),
     Requirement("xargs", "findutils", "signs kernel modules"),
 )
+#: What makes repositories of rpm packages, beside the former.
+RPM = (
+    Requirement("rpmbuild", "rpm", "makes the packages of the lab's repositories"),
+    Requirement("rpmsign", "rpm", "signs them"),
+    Requirement("createrepo_c", "createrepo-c", "makes the repositories"),
+    Requirement("objcopy", "binutils", "leaves debugging symbols out of the driver's source"),
+    Requirement("xz", "xz-utils", "compresses kernel modules"),
+)
 _LIGHT = (Requirement("systemd-nspawn", "systemd-container", "runs the light hosts"),)
 
 

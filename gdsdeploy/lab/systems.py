@@ -54,12 +54,28 @@ def _ubuntu(number: str, codename: str, base: str) -> System:
     return System(f"ubuntu-{number}", "ubuntu", guest.RELEASES[base], text, "ubuntu")
 
 
+def _rocky(minor: str, name: str, base: str) -> System:
+    major = minor.partition(".")[0]
+    text = _os_release(
+        NAME="Rocky Linux",
+        VERSION=f"{minor} ({name})",
+        ID="rocky",
+        ID_LIKE="rhel centos fedora",
+        VERSION_ID=minor,
+        PLATFORM_ID=f"platform:el{major}",
+        PRETTY_NAME=f"Rocky Linux {minor} ({name})",
+    )
+    return System(f"rocky-{major}", "rhel", guest.RELEASES[base], text, "el")
+
+
 SYSTEMS = {
     system.os: system
     for system in (
         System("debian-13", "debian", guest.RELEASES["trixie"]),
         System("debian-12", "debian", guest.RELEASES["bookworm"]),
         _ubuntu("24.04", "noble", "bookworm"),
+        _rocky("9.6", "Blue Onyx", "bookworm"),
+        _rocky("10.1", "Red Quartz", "trixie"),
         _ubuntu("22.04", "jammy", "bookworm"),
     )
 }

@@ -12,14 +12,14 @@ from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import files, guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import ubuntu
+from gdsdeploy.lab.kit import el, ubuntu
 from gdsdeploy.lab.kit.content import Content
 from gdsdeploy.lab.systems import System
 
 #: Makes the repositories of a system: its name, Debian's packages, output folder, folder for unpacked packages.
-#: Returns repository → fingerprint of its key; the public key is in the output folder as ``REPOSITORY.gpg``.
+#: Returns repository → fingerprint of its key; the public key is in the output folder (``REPOSITORY.gpg`` for apt).
 Build = Callable[[str, Content, Path, Path], dict[str, str]]
-_BUILDS: dict[str, Build] = {"ubuntu": ubuntu.build}
+_BUILDS: dict[str, Build] = {"ubuntu": ubuntu.build, "el": el.build}
 
 
 @dataclass(frozen=True)

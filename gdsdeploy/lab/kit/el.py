@@ -1,0 +1,223 @@
+"""The repositories of a host of the RHEL family, with the content of Debian's packages.
+
+Names, epochs, relations, scriptlets and file layout are those of the family's and NVIDIA's packages.  The content is
+Debian's: kernel, driver, nvidia-fs, libcufile, dkms.  ``docs/lab.md`` lists what that can't show.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from gdsdeploy.lab.kit import elnvidia, kernel, rpm, sign
+from gdsdeploy.lab.kit.content import Content, Original
+from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, Versions
+from gdsdeploy.lab.kit.rpm import Rpm
+from gdsdeploy.lab.kit.trees import Trees, copy
+
+RED_HAT = "Red Hat, Inc."
+
+
+def base(versions: Versions) -> list[Rpm]:
+    """The packages of the first rpm database: all of Debian's files under two names."""
+    tag, number = versions.tag, f"{versions.minor}-1.{versions.tag}"
+    names = [f"{name} = {version}.{tag}" for name, version in BASE[versions.major].items()]
+    release = ("system-release", "redhat-release", "system-release(releasever)")
+    return [
+        Rpm("lab-base", number, "noarch", provides=(*names, *BASE_FILES), vendor=RED_HAT),
+        Rpm(
+            "rocky-release", number, "noarch", vendor=RED_HAT,
+            provides=tuple(f"{name} = {versions.minor}" for name in release),
+        ),
+    ]  # fmt: skip
+
+
+# The family's own repositories
+
+
+def dkms(versions: Versions, trees: Trees) -> list[Rpm]:
+    """EPEL's package, with kernel-install's plugin."""
+    needs = ("coreutils", "cpio", "elfutils-libelf-devel", "file", "findutils", "gawk", "gcc", "grep", "gzip", "kmod")
+    tree = trees.moved(
+        "dkms", Original("dkms", "trixie", versions.dkms.partition("-")[0]),
+        {
+            "etc/dkms": "etc/dkms", "usr/sbin/dkms": "usr/sbin/dkms",
+            "usr/lib/dkms/dkms_autoinstaller": "usr/lib/dkms/dkms_autoinstaller",
+        },
+        {"usr/lib/kernel/install.d/40-dkms.install": _DKMS_PLUGIN},
+    )  # fmt: skip
+    (tree / "usr/lib/kernel/install.d/40-dkms.install").chmod(0o755)
+    return [
+        Rpm(
+            "dkms", versions.dkms, "noarch", vendor="Fedora Project", tree=tree, config=("/etc/dkms/framework.conf",),
+            requires=(*needs, "make", "patch", "sed", "tar", "(kernel-devel-matched if kernel-core)"),
+        )
+    ]  # fmt: skip
+
+
+_DKMS_PLUGIN = """\
+#!/bin/sh
+case $1 in
+    add) exec /usr/sbin/dkms kernel_postinst -k "$2" ;;
+    remove) exec /usr/sbin/dkms kernel_prerm -k "$2" ;;
+esac
+"""
+
+
+def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
+    """What hosts get on demand: dnf's plugin that locks versions, and OpenCL's loader, which is empty."""
+    plugins = "usr/lib/python3/dist-packages/dnf-plugins"
+    tree = trees.moved(
+        "versionlock", Original("dnf-plugins-core", versions.base, ""),
+        {
+            f"{plugins}/versionlock.py": f"{plugins}/versionlock.py",
+            "usr/lib/python3/dist-packages/dnfpluginscore": "usr/lib/python3/dist-packages/dnfpluginscore",
+            "etc/dnf/plugins/versionlock.conf": "etc/dnf/plugins/versionlock.conf",
+            "etc/dnf/plugins/versionlock.list": "etc/dnf/plugins/versionlock.list",
+        },
+    )  # fmt: skip
+    config = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
+    number = f"4.3.0-24.{versions.tag}"
+    return [
+        Rpm("python3-dnf-plugin-versionlock", number, "noarch", vendor=RED_HAT, tree=tree, config=config),
+        Rpm("ocl-icd", f"2.2.13-4.{versions.tag}", vendor=RED_HAT),
+        Rpm("opencl-filesystem", f"1.0-15.{versions.tag}", "noarch", vendor=RED_HAT),
+    ]
+
+
+def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
+    """The kernel's packages; the modules that the lab's hosts keep are all in kernel-modules-core."""
+    release, version = versions.release, versions.kernel
+    folder, sources = f"lib/modules/{release}", f"usr/src/kernels/{release}"
+    files = kernel.repack(trees.content, release, f"/{sources}", trees.work / "kernel", ending=".ko.xz")
+    core = trees.new("kernel-core")
+    for name, file in {"vmlinuz": files.vmlinuz, "System.map": files.system_map, "config": files.config}.items():
+        copy(file, core / folder / name)
+    modules = trees.new("kernel-modules-core")
+    copy(files.modules, modules / folder)
+    (modules / folder / "build").symlink_to(f"/{sources}")
+    (modules / folder / "source").symlink_to("build")
+    devel = trees.new("kernel-devel")
+    _merge_headers(files, devel / sources)
+    only = ("installonlypkg(kernel)",)
+    part = {name: f"kernel-{name}-uname-r = {release}" for name in ("core", "modules", "modules-core", "devel")}
+    depmod = f"/usr/sbin/depmod -a {release} || :\n"
+    return [
+        Rpm(
+            "kernel", version, vendor=RED_HAT, provides=(*only, f"kernel-x86_64 = {version}"),
+            requires=tuple(part[name] for name in ("core", "modules", "modules-core")),
+        ),
+        Rpm(
+            "kernel-core", version, vendor=RED_HAT, tree=core, ghosts=tuple(f"/boot/{name}" for name in _made(release)),
+            provides=(*only, part["core"], f"kernel-uname-r = {release}"),
+            requires=(
+                part["modules-core"], "linux-firmware >= 20150904", "/usr/bin/kernel-install", "dracut >= 027",
+                "systemd >= 203-2", "coreutils",
+            ),
+            scripts={
+                "posttrans": f"/bin/kernel-install add {release} /lib/modules/{release}/vmlinuz || exit $?\n",
+                "preun": f"/bin/kernel-install remove {release} || exit $?\n",
+            },
+        ),
+        Rpm(
+            "kernel-modules-core", version, vendor=RED_HAT, tree=modules, provides=(*only, part["modules-core"]),
+            requires=(f"kernel-uname-r = {release}",), scripts={"posttrans": depmod, "postun": _LEFT.format(release)},
+        ),
+        Rpm(
+            "kernel-modules", version, vendor=RED_HAT, provides=(*only, part["modules"]), scripts={"posttrans": depmod},
+            requires=(f"kernel-uname-r = {release}", part["modules-core"]),
+        ),
+        Rpm(
+            "kernel-devel", version, vendor=RED_HAT, tree=devel, provides=(*only, part["devel"]),
+            requires=("gcc", "make", "findutils", "elfutils-libelf-devel", "openssl"),
+        ),
+        Rpm(
+            "kernel-devel-matched", version, vendor=RED_HAT,
+            requires=(f"kernel-devel = {version}", f"kernel-core = {version}"),
+        ),
+    ]  # fmt: skip
+
+
+#: What depmod made goes with the kernel.
+_LEFT = "rm -f /lib/modules/{0}/modules.* || :\nrmdir /lib/modules/{0} 2>/dev/null || :\n"
+
+
+def _merge_headers(files: kernel.Kernel, target: Path) -> None:
+    """One folder of Debian's two: its Makefile is the common one, and the compiler that of the host."""
+    copy(files.common, target)
+    for other in (target / "arch").iterdir():
+        if other.is_dir() and other.name != "x86":
+            shutil.rmtree(other)
+    for entry in files.headers.iterdir():
+        if entry.name not in ("Makefile", "scripts", "tools", ".kernelvariables"):
+            copy(entry, target / entry.name)
+    (target / ".kernelvariables").write_text("DEBIAN_KERNEL_NO_CC_VERSION_CHECK = y\n")
+
+
+def _made(release: str) -> tuple[str, ...]:
+    """What kernel-install makes in /boot."""
+    return f"vmlinuz-{release}", f"initramfs-{release}.img"
+
+
+# All repositories
+
+
+#: Repository → file with the key that signs it and its packages, armoured.
+KEYS = {
+    "baseos": "RPM-GPG-KEY-Rocky",
+    "appstream": "RPM-GPG-KEY-Rocky",
+    "epel": "RPM-GPG-KEY-EPEL",
+    "cuda": "RPM-GPG-KEY-NVIDIA",
+}
+
+
+def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
+    """Make the repositories of ``os`` in ``out``, at their paths, with the keys of ``KEYS``.
+
+    work: folder for unpacked packages; the caller removes it.  Returns repository → fingerprint of its key.
+    """
+    versions = RELEASES[int(os.rpartition("-")[2])]
+    trees = Trees(work / "trees", content)
+    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(versions, trees)]
+    contents = {
+        "baseos": [*base(versions), *kernel_packages(versions, trees)],
+        "appstream": appstream(versions, trees),
+        "epel": dkms(versions, trees),
+        "cuda": cuda,
+    }
+    fingerprints = {}
+    for file in sorted(set(KEYS.values())):
+        with sign.signer(f"Lab of gdsdeploy, in place of {file.rpartition('-')[2]}") as signer:
+            signer.export(out / file, armour=True)
+            for name in (name for name, key in KEYS.items() if key == file):
+                streams = elnvidia.streams(versions, cuda) if name == "cuda" else ()
+                _publish(contents[name], out / repositories(versions)[name], signer, streams)
+                fingerprints[name] = signer.fingerprint
+    return fingerprints
+
+
+def _publish(packages: Sequence[Rpm], folder: Path, signer: sign.Signer, streams: Sequence[rpm.Stream]) -> None:
+    rpm.sign(rpm.build(packages, folder), signer.home, signer.fingerprint)
+    rpm.publish(folder, lambda path: signer.detached(path, path.with_name(f"{path.name}.asc")), streams)
+
+
+def repositories(versions: Versions) -> dict[str, str]:
+    """Name of each repository → its folder below the server's root, as the vendors' addresses end."""
+    major = versions.major
+    return {
+        "baseos": f"rocky/{major}/BaseOS/x86_64/os",
+        "appstream": f"rocky/{major}/AppStream/x86_64/os",
+        "epel": f"epel/{major}/Everything/x86_64",
+        "cuda": f"compute/cuda/repos/rhel{major}/x86_64",
+    }
+
+
+def yum_repositories(versions: Versions, address: str, key: str) -> str:
+    """The text of the distribution's own ``.repo`` file; ``address``: of the server, ``key``: path on the host."""
+    places = repositories(versions)
+    return "\n".join(
+        f"[{name}]\nname=Rocky Linux {versions.minor} - {name}\nbaseurl={address}/{places[name]}\n"
+        f"gpgcheck=1\nenabled=1\ngpgkey=file://{key}\n"
+        for name in ("baseos", "appstream")
+    )

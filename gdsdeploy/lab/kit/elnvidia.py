@@ -1,0 +1,247 @@
+"""NVIDIA's rpm packages of the driver and of GPUDirect Storage, with the content of Debian's.
+
+Names, epochs, relations, scriptlets and file layout are those of NVIDIA's spec files and packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gdsdeploy import run
+from gdsdeploy.lab.kit.content import Original
+from gdsdeploy.lab.kit.elversions import Versions
+from gdsdeploy.lab.kit.rpm import Rpm, Stream
+from gdsdeploy.lab.kit.trees import Trees, replace
+
+#: Debian's folder of libraries.
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+#: Files of the driver's source that Debian builds with debugging symbols: nine tenths of it.
+_OBJECTS = ("nvidia/nv-kernel.o_binary", "nvidia-modeset/nv-modeset-kernel.o_binary")
+
+
+def _debian(package: str, version: str) -> Original:
+    return Original(package, "trixie", version)
+
+
+def driver(versions: Versions, trees: Trees) -> list[Rpm]:
+    """The driver's packages for compute, and both flavours of its source; see facts of NVIDIA's spec files."""
+    v = versions.driver
+    epoch, full = f"3:{v}", f"3:{v}-1.{versions.tag}"
+    kmod = f"nvidia-kmod = {epoch}"
+    libraries = {"libnvidia-ml": "libnvidia-ml1", "libnvidia-cfg": "libnvidia-cfg1"}
+    return [
+        Rpm(
+            "kmod-nvidia-open-dkms", full, "noarch", provides=(kmod,), conflicts=("kmod-nvidia-latest-dkms",),
+            requires=(f"nvidia-kmod-common = {epoch}", "dkms", "gcc-c++"), tree=_open_tree(versions, trees),
+            scripts=dkms_scripts("nvidia-open", v),
+        ),
+        Rpm(
+            "nvidia-kmod-common", full, "noarch", requires=("linux-firmware", "nvidia-modprobe", kmod),
+            tree=_kmod_common(v, trees), config=("/etc/modprobe.d/nvidia-modeset.conf",),
+            scripts={
+                "post": "nvidia-boot-update post || :\n",
+                "preun": 'if [ "$1" -eq 0 ]; then nvidia-boot-update preun || :; fi\n',
+            },
+        ),
+        Rpm(
+            "nvidia-driver-cuda", full,
+            requires=(
+                f"nvidia-driver-cuda-libs = {epoch}", f"nvidia-kmod-common = {epoch}", f"nvidia-persistenced = {epoch}",
+                "opencl-filesystem", "ocl-icd",
+            ),
+            conflicts=("xorg-x11-drv-nvidia-cuda",),
+            tree=trees.moved(
+                "nvidia-driver-cuda", _debian("nvidia-smi", v),
+                {"usr/lib/nvidia/current/nvidia-smi": "usr/bin/nvidia-smi"},
+                {"usr/lib/systemd/system-preset/70-nvidia-driver-cuda.preset": _PRESET},
+            ),
+        ),
+        Rpm(
+            "nvidia-driver-cuda-libs", full, provides=("nvidia-driver-devel", "libcuda.so.1()(64bit)"),
+            requires=(f"libnvidia-ml = {full}", f"libnvidia-cfg = {full}"), scripts={"post": "ldconfig || :\n"},
+            tree=_libraries(trees, "nvidia-driver-cuda-libs", _debian("libcuda1", v)),
+        ),
+        *(
+            Rpm(
+                name, full, provides=(f"{name}.so.1()(64bit)",), scripts={"post": "ldconfig || :\n"},
+                tree=_libraries(trees, name, _debian(source, v)),
+            )
+            for name, source in libraries.items()
+        ),
+        Rpm(
+            "nvidia-persistenced", full,
+            requires=(f"libnvidia-cfg >= {epoch}", "libtirpc", "(systemd and shadow-utils)"),
+            tree=trees.moved(
+                "nvidia-persistenced", _debian("nvidia-persistenced", v),
+                {
+                    "usr/bin/nvidia-persistenced": "usr/bin/nvidia-persistenced",
+                    "usr/lib/systemd/system/*.service": "usr/lib/systemd/system",
+                },
+            ),
+            scripts=service_scripts("nvidia-persistenced.service", user="nvpd"),
+        ),
+        Rpm(
+            "nvidia-modprobe", full,
+            tree=trees.moved(
+                "nvidia-modprobe", _debian("nvidia-modprobe", ""),
+                {"usr/bin/nvidia-modprobe": "usr/bin/nvidia-modprobe"},
+            ),
+        ),
+        Rpm(
+            "nvidia-open", full, "noarch",
+            requires=(f"nvidia-driver-cuda = {full}", f"kmod-nvidia-open-dkms = {full}"),
+        ),
+        Rpm("cuda-drivers", full, "noarch", requires=(f"nvidia-driver-cuda = {full}", kmod)),
+    ]  # fmt: skip
+
+
+_PRESET = "".join(f"enable nvidia-{name}.service\n" for name in ("persistenced", "fabricmanager", "imex"))
+
+
+def _libraries(trees: Trees, name: str, source: Original) -> Path:
+    return trees.moved(name, source, {f"{_LIBRARIES}/nvidia/current/*": "usr/lib64"})
+
+
+def _open_tree(versions: Versions, trees: Trees) -> Path:
+    """The open modules' source below the name that NVIDIA's packages of this branch gave it."""
+    v = versions.driver
+    place = f"usr/src/nvidia-open-{v}"
+    origin = f"usr/src/nvidia-current-open-{v}"
+    tree = trees.moved("kmod-nvidia-open-dkms", _debian("nvidia-open-kernel-dkms", v), {origin: place})
+    for name in _OBJECTS:
+        path = tree / place / name
+        path.rename(path.with_suffix(".debug"))
+        doing = "leave the debugging symbols out of the driver's source"
+        run.run(["objcopy", "--strip-debug", path.with_suffix(".debug"), path], doing=doing)
+        path.with_suffix(".debug").unlink()
+    replace(tree / place / "dkms.conf", _driver_conf(v))
+    return tree
+
+
+def _driver_conf(version: str) -> str:
+    names = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem")
+    modules = "".join(
+        f'BUILT_MODULE_NAME[{n}]="{name}"\nDEST_MODULE_LOCATION[{n}]="/extra"\n' for n, name in enumerate(names)
+    )
+    return (
+        f'PACKAGE_NAME="nvidia-open"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL="yes"\n'
+        "MAKE[0]=\"'make' -j`nproc` NV_EXCLUDE_BUILD_MODULES='' KERNEL_UNAME=${kernelver} modules\"\n"
+        f'CLEAN="make clean"\n{modules}'
+    )
+
+
+def _kmod_common(version: str, trees: Trees) -> Path:
+    firmware = f"usr/lib/firmware/nvidia/{version}"
+    program = trees.moved(
+        "nvidia-kmod-common", _debian("firmware-nvidia-gsp", version), {firmware: firmware},
+        {
+            "usr/lib/dracut/dracut.conf.d/99-nvidia.conf":
+                'omit_drivers+=" nvidia nvidia-drm nvidia-modeset nvidia-uvm nvidia-peermem "\n',
+            "usr/lib/modprobe.d/nvidia.conf": _MODPROBE,
+            "etc/modprobe.d/nvidia-modeset.conf": "# options nvidia-drm modeset=1\n",
+            "usr/bin/nvidia-boot-update": _BOOT_UPDATE,
+        },
+    )  # fmt: skip
+    (program / "usr/bin/nvidia-boot-update").chmod(0o755)
+    return program
+
+
+_MODPROBE = """\
+blacklist nouveau
+softdep nvidia post: nvidia-uvm nvidia-drm
+options nvidia NVreg_PreserveVideoMemoryAllocations=1 NVreg_TemporaryFilePath=/var/tmp
+options nvidia NVreg_EnableS0ixPowerManagement=1
+"""
+#: Adds what keeps nouveau out to the kernel's options wherever they are, and takes out what would do so elsewhere.
+_BOOT_UPDATE = """\
+#!/bin/bash
+set -eu
+shopt -s nullglob
+wanted=rd.driver.blacklist=nouveau
+stale='nomodeset|nouveau\\.modeset=0|modprobe\\.blacklist=nouveau|nvidia-drm\\.(modeset|fbdev)=1'
+for file in /etc/kernel/cmdline /boot/loader/entries/*.conf; do
+    [ -e "$file" ] || continue
+    sed -E -i -e "/^(options |root=)/{s/ ($stale|$wanted)( |\\$)/ /g;s/ +\\$//}" "$file"
+    [ "${1:-post}" = preun ] || sed -E -i -e "/^(options |root=)/s/\\$/ $wanted/" "$file"
+done
+"""
+
+
+def dkms_scripts(name: str, version: str) -> dict[str, str]:
+    """The scriptlets of NVIDIA's dkms packages; none of them fails with its build."""
+    module = f"-m {name} -v {version} -q"
+    return {
+        "post": (
+            f"dkms add {module} --rpm_safe_upgrade || :\ndkms build {module} || :\ndkms install {module} --force || :\n"
+        ),
+        "preun": f"dkms remove {module} --all --rpm_safe_upgrade || :\n",
+    }
+
+
+def service_scripts(unit: str, *, user: str = "") -> dict[str, str]:
+    """Scriptlets of systemd: a preset at the first installation, an end at the last removal."""
+    pre = f"getent passwd {user} >/dev/null || useradd --system --shell /sbin/nologin {user} || :\n"
+    return {
+        **({"pre": pre} if user else {}),
+        "post": f'if [ "$1" -eq 1 ]; then systemctl --no-reload preset {unit} || :; fi\n',
+        "preun": f'if [ "$1" -eq 0 ]; then systemctl --no-reload disable --now {unit} || :; fi\n',
+        "postun": f'if [ "$1" -ge 1 ]; then systemctl try-restart {unit} || :; fi\n',
+    }
+
+
+# GPUDirect Storage
+
+
+def gds(versions: Versions, trees: Trees) -> list[Rpm]:
+    """nvidia-fs, libcufile and the tools of one CUDA release."""
+    name, v, fs = versions.cuda.replace(".", "-"), versions.libcufile, versions.nvidia_fs
+    root = f"usr/local/cuda-{versions.cuda}"
+    library, link = f"{root}/targets/x86_64-linux/lib", "/etc/cufile.json"
+    config = f"/{root}/gds/cufile.json"
+    tools = trees.moved("gds-tools", _debian("gds-tools", v), {"usr/libexec/gds/tools/*": f"{root}/gds/tools"})
+    libcufile = trees.moved(
+        "libcufile", _debian("libcufile0", v), {f"{_LIBRARIES}/*": library},
+        {f"etc/ld.so.conf.d/000_cuda-{name}.conf": f"/{library}\n"},
+    )  # fmt: skip
+    trees.add(libcufile, _debian("libcufile-rdma1", v), {f"{_LIBRARIES}/*": library})
+    trees.add(libcufile, _debian("gds-tools", v), {"usr/share/doc/gds-tools/examples/cufile.json": config.lstrip("/")})
+    return [
+        Rpm(
+            f"libcufile-{name}", f"{v}-1", provides=("libcufile.so.0()(64bit)",), tree=libcufile, config=(config,),
+            scripts={
+                "post": f"ldconfig || :\nupdate-alternatives --install {link} cufile.json {config} 120 || :\n",
+                "preun": f'if [ "$1" -eq 0 ]; then update-alternatives --remove cufile.json {config} || :; fi\n',
+                "postun": "ldconfig || :\n",
+            },
+        ),
+        Rpm(f"gds-tools-{name}", f"{v}-1", requires=(f"libcufile-{name} >= {v}", "numactl-libs"), tree=tools),
+        Rpm(
+            f"nvidia-gds-{name}", f"{versions.cuda}.1-1",
+            requires=(f"libcufile-{name} >= {v}", f"gds-tools-{name} >= {v}", f"nvidia-fs >= {fs}"),
+        ),
+        Rpm("nvidia-fs", f"{fs}-1", requires=(f"nvidia-fs-dkms = {fs}-1",)),
+        Rpm(
+            "nvidia-fs-dkms", f"{fs}-1", requires=("dkms", "(kmod-nvidia-open-dkms or kmod-nvidia-latest-dkms)"),
+            tree=_nvidia_fs(versions, trees), scripts=dkms_scripts("nvidia-fs", fs),
+        ),
+    ]  # fmt: skip
+
+
+def _nvidia_fs(versions: Versions, trees: Trees) -> Path:
+    place = f"usr/src/nvidia-fs-{versions.nvidia_fs}"
+    texts = {"etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n"}
+    tree = trees.moved("nvidia-fs-dkms", _debian("nvidia-fs-dkms", versions.nvidia_fs), {place: place}, texts)
+    conf = tree / place / "dkms.conf"
+    # NVIDIA's package names the driver as its own packages do.
+    replace(conf, conf.read_text().replace('="nvidia-current"', '="nvidia-open"'))
+    return tree
+
+
+def streams(versions: Versions, rpms: Iterable[Rpm]) -> Sequence[Stream]:
+    """NVIDIA's module streams; release 10 has none."""
+    if versions.major >= 10:
+        return ()
+    branch = versions.driver.partition(".")[0]
+    members = [rpm for rpm in rpms if rpm.version.startswith("3:")]
+    return [Stream("nvidia-driver", name, members) for name in ("open-dkms", f"{branch}-open")]

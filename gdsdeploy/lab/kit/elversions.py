@@ -1,0 +1,70 @@
+"""What the releases of the RHEL family offer in the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a release of the family offers.
+
+    tag: its part of packages' releases.  base: the Debian release with its programs.  The versions of NVIDIA's packages
+    are those of their content.
+    """
+
+    major: int
+    minor: str
+    tag: str
+    base: str
+    kernel: str
+    dkms: str
+    driver: str = "550.163.01"
+    nvidia_fs: str = "2.19.7"
+    cuda: str = "12.4"
+    libcufile: str = "1.9.1.3"
+
+    @property
+    def release(self) -> str:
+        """The kernel's release."""
+        return f"{self.kernel}.x86_64"
+
+
+RELEASES = {
+    9: Versions(9, "9.6", "el9", "bookworm", "5.14.0-570.12.1.el9_6", "3.2.2-1.el9"),
+    10: Versions(10, "10.1", "el10", "trixie", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10"),
+}
+
+
+#: What Debian's files give a host without an rpm of its own: name → version, without the distribution's tag.
+BASE: Mapping[int, Mapping[str, str]] = {
+    9: {
+        "bash": "5.1.8-9", "coreutils": "8.32-39", "cpio": "2.13-16", "dnf": "4.14.0-25",
+        "dracut": "057-88.git20250311",
+        "elfutils-libelf-devel": "0.192-6", "file": "5.39-16", "findutils": "1:4.8.0-7", "gawk": "5.1.0-6",
+        "gcc": "11.5.0-5", "gcc-c++": "11.5.0-5", "glibc": "2.34-168", "grep": "3.6-5", "grub2-tools": "1:2.06-104",
+        "gzip": "1.12-1", "kmod": "28-10", "libgcc": "11.5.0-5", "libibverbs": "54.0-1", "librdmacm": "54.0-1",
+        "libstdc++": "11.5.0-5", "libtirpc": "1.3.3-9", "linux-firmware": "20250314-151", "make": "1:4.3-8",
+        "numactl-libs": "2.0.19-1", "openssl": "1:3.2.2-6", "patch": "2.7.6-16", "python3": "3.9.21-2",
+        "rpm": "4.16.1.3-37",
+        "sed": "4.8-9", "shadow-utils": "2:4.9-12", "systemd": "252-51", "systemd-udev": "252-51", "tar": "2:1.34-7",
+        "util-linux": "2.37.4-21", "which": "2.21-29", "xz": "5.2.5-8",
+    },
+    10: {
+        "bash": "5.2.26-6", "coreutils": "9.5-6", "cpio": "2.15-3", "dnf": "4.20.0-14", "dracut": "105-4",
+        "elfutils-libelf-devel": "0.193-1", "file": "5.45-7", "findutils": "1:4.10.0-5", "gawk": "5.3.0-6",
+        "gcc": "14.3.1-2", "gcc-c++": "14.3.1-2", "glibc": "2.39-58", "grep": "3.11-10", "grub2-tools": "1:2.12-15",
+        "gzip": "1.13-3", "kmod": "31-11", "libgcc": "14.3.1-2", "libibverbs": "57.0-2", "librdmacm": "57.0-2",
+        "libstdc++": "14.3.1-2", "libtirpc": "1.3.5-1", "linux-firmware": "20250812-17", "make": "1:4.4.1-9",
+        "numactl-libs": "2.0.19-3", "openssl": "1:3.5.1-3", "patch": "2.7.6-26", "python3": "3.12.11-3",
+        "rpm": "4.19.1.1-20",
+        "sed": "4.9-3", "shadow-utils": "2:4.15.0-8", "systemd": "257-13", "systemd-udev": "257-13", "tar": "2:1.35-7",
+        "util-linux": "2.40.2-13", "which": "2.21-44", "xz": "1:5.6.2-4",
+    },
+}  # fmt: skip
+BASE_FILES = (
+    "/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/python3", "/usr/bin/kernel-install",
+    "/bin/kernel-install", "/usr/sbin/depmod", "/usr/sbin/update-alternatives", "/usr/sbin/useradd", "/sbin/ldconfig",
+    "/usr/bin/strip", "/usr/bin/systemctl",
+)  # fmt: skip
