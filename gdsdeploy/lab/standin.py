@@ -71,7 +71,10 @@ def debian_kernel(archive: Archive) -> tuple[guest.Release, Kernel]:
 
 
 def build(release: guest.Release, kernel: Kernel) -> Path:
-    """Folder of the modules GPU and RENAMER for ``kernel``; raises LabUnavailable without the kernel's headers, or if it doesn't compile."""
+    """Folder of the modules GPU and RENAMER for ``kernel``.
+
+    Raises LabUnavailable without the kernel's headers, or if they don't compile.
+    """
     archive = archives.controller_archive()
     base = images.light_base(cache_directory(), release, archive)
     sources = guest.data("standin")

@@ -119,7 +119,10 @@ def snapshot(host: LabHost) -> frozenset[str]:
     return frozenset(line for line in lines if not LEFT.fullmatch(line))
 
 
-@pytest.fixture(scope="module", params=list(EXPECTED))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(os, marks=pytest.mark.proves("provision", "stand-in", os=os)) for os in EXPECTED],
+)
 def family(request: pytest.FixtureRequest) -> Iterator[Family]:
     lab = Lab(unique("family"))
     try:
