@@ -1,7 +1,7 @@
 """Repositories that a fleet file uses by name alone: those of RHEL's equals and of Amazon, EPEL, and NVIDIA's.
 
-The addresses are the vendors' own, as their setup guides and .repo files have them.  The fingerprints stand in the
-vendors' pages about their keys; where no full one was to be had, the fleet file has to name the key.
+The addresses are the vendors' own, as their setup guides and .repo files have them.  The fingerprints are from the
+vendors' pages about their keys, or from several public installers that pin them; without one, the fleet file names it.
 """
 
 from __future__ import annotations

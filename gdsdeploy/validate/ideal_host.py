@@ -88,7 +88,7 @@ def ideal(query: Query) -> HostFacts:
         ),
         nvidia_fs=replace(
             base.nvidia_fs,
-            module=_module("nvidia_fs", loaded=uses_nvidia_fs, version="2.28.4" if uses_nvidia_fs else ""),
+            module=_module("nvidia_fs", loaded=uses_nvidia_fs, version="2.30.1" if uses_nvidia_fs else ""),
             devices=(0,),
             opens="ok",
             registered=tuple(HOOKS),
