@@ -70,8 +70,8 @@ class PackagedSources:
         if len(trees) == 1:
             return next(iter(trees))
         names = ", ".join(f"{package.package} {package.version}" for package in candidates) or f"the part {part}"
-        found = ", ".join(sorted(tree.path for tree in trees))
-        message = f"has several source trees: {found}" if found else "has no /usr/src/…/dkms.conf"
+        listed = ", ".join(sorted(tree.path for tree in trees))
+        message = f"has several source trees: {listed}" if listed else "has no /usr/src/…/dkms.conf"
         raise RepositoryUnusable(f"{names} {message}", hint=_HINT)
 
     def _confs(self, package: Package) -> dict[str, str]:

@@ -62,15 +62,15 @@ _Entry = tuple[str, bool, int, Callable[[], bytes]]
 
 
 def _matches(entries: Iterator[_Entry], pattern: re.Pattern[str]) -> dict[str, bytes]:
-    found = {}
+    matches = {}
     for name, is_regular, size, read in entries:
         if not pattern.fullmatch(name):
             continue
         if not is_regular or size > FILE_LIMIT:
             what = f"has {size} bytes" if is_regular else "is not a regular file"
             raise UnreadablePackageError(f"{name} in it {what}")
-        found[name] = read()
-    return found
+        matches[name] = read()
+    return matches
 
 
 class _Stream(io.RawIOBase):
@@ -235,15 +235,15 @@ def _cpio_entries(plain: IO[bytes]) -> Iterator[_Entry]:
         _skip(plain, -(110 + name_size) % 4)
         if name == "TRAILER!!!":
             return
-        taken = 0
+        consumed = 0
 
         def read(count: int = size) -> bytes:
-            nonlocal taken
-            taken = count
+            nonlocal consumed
+            consumed = count
             return _exactly(plain, count)
 
         yield name.removeprefix("./").lstrip("/"), stat.S_ISREG(mode), size, read
-        _skip(plain, size - taken + -size % 4)
+        _skip(plain, size - consumed + -size % 4)
 
 
 def _skip(file: IO[bytes], size: int) -> None:

@@ -40,11 +40,12 @@ def deb(
     files: Mapping[str, bytes],
     ending: str = ".gz",
     pack: Callable[[bytes], bytes] = lambda data: gzip.compress(data, mtime=0),
+    control: bytes = gzip.compress(b"", mtime=0),
 ) -> bytes:
-    """A .deb whose data are packed by ``pack``."""
+    """A .deb whose data are packed by ``pack``; ``control`` is the packed tar of its control files."""
     members = {
         "debian-binary": b"2.0\n",
-        "control.tar.gz": gzip.compress(tar({"./control": b"Package: x\n"}), mtime=0),
+        "control.tar.gz": control,
         f"data.tar{ending}": pack(tar(files)),
     }
     data = b"!<arch>\n"

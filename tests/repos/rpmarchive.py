@@ -152,12 +152,12 @@ def sign(paths: Iterable[Path], key: Key) -> None:
 
 def _install(path: str) -> str:
     """The command that makes a file; a dkms.conf says what its folder is called."""
-    made = f"install -D /dev/null %{{buildroot}}{path}"
+    command = f"install -D /dev/null %{{buildroot}}{path}"
     if not path.endswith("/dkms.conf"):
-        return made
+        return command
     name, _, version = path.split("/")[-2].rpartition("-")
     lines = dkmspackages.conf(name, version).splitlines()
-    return f"{made}\nprintf '%s\\n' {shlex.join(lines).replace('%', '%%')} > %{{buildroot}}{path}"
+    return f"{command}\nprintf '%s\\n' {shlex.join(lines).replace('%', '%%')} > %{{buildroot}}{path}"
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tests.unit.host.kmod.test_kmod_unreadable import zst
 
 CONF = re.compile(r"usr/src/[^/]+/dkms\.conf")
 FILES = {"./usr/share/doc/x": b"y" * 5001, "./usr/src/a-1/dkms.conf": b"text\n", "./usr/src/a-1/sub/dkms.conf": b"no"}
-WANTED = {"usr/src/a-1/dkms.conf": b"text\n"}
+CONFS = {"usr/src/a-1/dkms.conf": b"text\n"}
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data,
     ".gz": gzip.compress,
@@ -69,18 +69,23 @@ def write(tmp_path: Path, content: bytes) -> Path:
 
 @pytest.mark.parametrize("ending", PACKERS)
 def test_debs_of_every_compression(tmp_path: Path, ending: str) -> None:
-    assert find(write(tmp_path, deb(FILES, ending, PACKERS[ending])), CONF) == WANTED
+    assert find(write(tmp_path, deb(FILES, ending, PACKERS[ending])), CONF) == CONFS
+
+
+@pytest.mark.parametrize("control", [b"", b"1", b"12", b"123"])
+def test_members_of_a_deb_begin_at_even_places(tmp_path: Path, control: bytes) -> None:
+    assert find(write(tmp_path, deb(FILES, control=control)), CONF) == CONFS
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
 @pytest.mark.parametrize("odd", ["x", "xyzzy", "a longer one"])
 def test_rpms_of_every_compression(tmp_path: Path, ending: str, odd: str) -> None:
     content = rpm(FILES, NAMES[ending], PACKERS[ending], odd=odd)
-    assert find(write(tmp_path, content), CONF) == WANTED
+    assert find(write(tmp_path, content), CONF) == CONFS
 
 
 def test_rpms_that_name_no_compressor_have_gzip(tmp_path: Path) -> None:
-    assert find(write(tmp_path, rpm(FILES, "", gzip.compress)), CONF) == WANTED
+    assert find(write(tmp_path, rpm(FILES, "", gzip.compress)), CONF) == CONFS
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def incomplete(root: Root, *modules: str, expected: Expected | None = None) -> d
     assert results
     for result in results:
         assert result["ok"] is not True
-        found = [entry for entry in result["findings"] if entry["id"] == "input-unknown"]
-        assert [entry["outcome"] for entry in found] == ["unknown"]
-        assert found[0]["hint"]
-    return found[0]
+        matches = [entry for entry in result["findings"] if entry["id"] == "input-unknown"]
+        assert [entry["outcome"] for entry in matches] == ["unknown"]
+        assert matches[0]["hint"]
+    return matches[0]
 
 
 def pack_own_modules(root: Root) -> None:
@@ -95,9 +95,9 @@ def test_packed_kernels_are_read_without_the_program(root: Root, monkeypatch: py
 def test_a_packed_kernel_that_cannot_be_unpacked_is_no_builder(root: Root) -> None:
     pack_own_modules(root)
     assert not Kernel(RELEASE, str(root.path)).is_headers_only
-    found = incomplete(root)
-    assert "neither libzstd nor the program zstd is installed" in found["message"]
-    assert found["hint"] == "install the package zstd"
+    entry = incomplete(root)
+    assert "neither libzstd nor the program zstd is installed" in entry["message"]
+    assert entry["hint"] == "install the package zstd"
     assert is_undecided(look(root))
 
 
@@ -139,12 +139,12 @@ def test_not_all_of_thousands_are_tried(root: Root, monkeypatch: pytest.MonkeyPa
     for number in range(40):
         (root.modules / f"kernel/fs/m{number}.ko.zst").write_bytes(b"")
         os.truncate(root.modules / f"kernel/fs/m{number}.ko.zst", 100_000)
-    asked: list[str] = []
+    opened: list[str] = []
     unpack = files.open_plain
-    monkeypatch.setattr("gdsdeploy.host.kmod.module.open_plain", lambda path: asked.append(path) or unpack(path))
+    monkeypatch.setattr("gdsdeploy.host.kmod.module.open_plain", lambda path: opened.append(path) or unpack(path))
     kernel = Kernel(RELEASE, str(root.path))
     assert kernel.own_module() is None
-    assert len(asked) == 10
+    assert len(opened) == 10
 
 
 # Each reader, with input that it can't read
