@@ -42,8 +42,8 @@ def preferences() -> dict[str, str]:
     """Side → the text of its preferences."""
     (target,) = lockfile.read(LOCK).targets.values()
     pins = [Pin(package.package, package.version) for package in target.packages]
-    known = subprocess.run(["apt-cache", "pkgnames"], check=True, capture_output=True, text=True).stdout.split()
-    denied = aptpreferences.names_to_deny(KEPT_OUT, [pin.package for pin in pins], [*known, *names()])
+    package_names = subprocess.run(["apt-cache", "pkgnames"], check=True, capture_output=True, text=True).stdout.split()
+    denied = aptpreferences.names_to_deny(KEPT_OUT, [pin.package for pin in pins], [*package_names, *names()])
     return {
         BARE: "",
         PINNED: aptpreferences.preferences(pins, KEPT_OUT, denied, []),
@@ -83,22 +83,22 @@ def measure(work: Path, rounds: int, package: str) -> dict[str, dict[str, list[f
         (folder / "00-gdsdeploy.pref").write_text(text)
         words = {**cache, "Dir::Etc::preferencesparts": folder, "Dir::Etc::preferences": "/dev/null"}
         options[side] = [f"--option={key}={value}" for key, value in words.items()]
-    taken: dict[str, dict[str, list[float]]] = {}
+    runs_by_command: dict[str, dict[str, list[float]]] = {}
     for name, (program, *words) in commands(package).items():
-        taken[name] = {side: [] for side in options}
+        runs_by_command[name] = {side: [] for side in options}
         # The first run writes apt's binary cache, which all sides share.
         seconds([program, *options[BARE], *words])
         for turn in range(rounds):
             sides = list(options)
             for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
-                taken[name][side].append(seconds([program, *options[side], *words]))
-    return taken
+                runs_by_command[name][side].append(seconds([program, *options[side], *words]))
+    return runs_by_command
 
 
-def report(taken: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
+def report(runs_by_command: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
     """Print medians; returns command → side → the median of its ratios to the same round without pins."""
     ratios: dict[str, dict[str, float]] = {}
-    for name, sides in taken.items():
+    for name, sides in runs_by_command.items():
         console.data(name)
         ratios[name] = {}
         for side, runs in sides.items():
@@ -116,10 +116,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run and the ratios to FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-bench-") as folder:
-        taken = measure(Path(folder), arguments.rounds, arguments.package)
-    ratios = report(taken)
+        runs_by_command = measure(Path(folder), arguments.rounds, arguments.package)
+    ratios = report(runs_by_command)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"runs": taken, "ratios": ratios}, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"runs": runs_by_command, "ratios": ratios}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def choose(host: ManagedHost) -> None:
         _run(host, "--install", LINK, GROUP, OWN, str(PRIORITY))
         group = observe(host)
         if group is None or not group.is_ours:
-            # Somebody had chosen another one, which a priority doesn't change.
+            # An administrator had chosen another one, which a priority doesn't change.
             _run(host, "--auto", GROUP)
     except ApplyError:
         host.attempt(_argv(host, "--remove", GROUP, OWN), _SECONDS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
 from ..boot import needed
-from . import services
+from . import services, unload
 from .host import ManagedHost
 from .model import RELOAD, Change, Refusal, Resource, Words
 
@@ -81,3 +81,8 @@ class Loaded(Resource[Desired]):
         else:
             unit = desired.units.get(change.subject, "")
             host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)
+
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
+        """What was unloaded for packages is loaded again once every module is; a rollout has nothing to load then."""
+        if all(host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules):
+            unload.settle(host)

@@ -11,7 +11,7 @@ import re
 from typing import Any, Dict, Iterable, List
 
 from ..errors import ApplyError
-from . import gpu, peermem
+from . import gpu, peermem, services
 from .files import File
 from .host import ManagedHost
 from .model import INSTALLS, RELOAD, Change
@@ -63,7 +63,17 @@ def before(host: ManagedHost, names: Iterable[str]) -> None:
 
 def recorded(host: ManagedHost) -> List[str]:
     """Modules and units that were unloaded or stopped in this boot, and that have to come back."""
-    return host.text(MARKER).split()
+    names = host.text(MARKER).split()
+    if peermem.UNIT in names and not host.exists(services.path(peermem.UNIT)):
+        # The host has no use for nvidia-peermem any more.
+        return [name for name in names if name not in (peermem.UNIT, "nvidia_peermem")]
+    return names
+
+
+def settle(host: ManagedHost) -> None:
+    """Forget what was unloaded: all of it is loaded again, or isn't wanted."""
+    if host.exists(MARKER):
+        host.remove_tree(MARKER)
 
 
 def _unload(host: ManagedHost, name: str) -> None:

@@ -107,6 +107,7 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
             if problem:
                 _take_back(chosen, of, old, problem)
         atomic.remove(MARKER)
+        unload.settle(ManagedHost())
     syslog.openlog(IDENT)
     syslog.syslog(syslog.LOG_NOTICE, f"exchanged {', '.join(chosen.modules)} in boot {chosen.boot_id}")
     return {"did": "reloaded", **_summary(chosen)}

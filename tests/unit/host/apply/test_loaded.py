@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply import removal, services
+from gdsdeploy.host.apply import removal, services, unload
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.errors import ApplyError
@@ -129,3 +129,22 @@ def test_services_wait_for_the_reboot_into_the_locked_kernel(tmp_path: Path, mon
 def test_only_units_are_services(tmp_path: Path) -> None:
     desired = {"kernel_release": "9.9", "services": ["--now"]}
     assert [refusal.id for refusal in check(tmp_path, "loaded", desired).refusals] == ["unit-name"]
+
+
+def test_what_was_unloaded_is_forgotten_once_it_is_loaded_again(tmp_path: Path) -> None:
+    host, marker = ManagedHost(root=str(tmp_path)), tmp_path / unload.MARKER.lstrip("/")
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    unit = tmp_path / "etc/systemd/system/gds-peermem.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    marker.parent.mkdir(parents=True)
+    marker.write_text("gds-peermem.service\nnvidia_fs\nnvidia_peermem\n")
+    assert unload.recorded(host) == ["gds-peermem.service", "nvidia_fs", "nvidia_peermem"]
+    unit.unlink()
+    assert unload.recorded(host) == ["nvidia_fs"], "a host without the unit doesn't want the module either"
+    desired = {"kernel_release": "9.9", "modules": ["nvidia", "nvidia-fs"]}
+    apply(tmp_path, "loaded", desired)
+    assert marker.exists(), "the reboot or an exchange has to load it"
+    (tmp_path / "sys/module/nvidia_fs").mkdir()
+    apply(tmp_path, "loaded", desired)
+    assert not marker.exists()
