@@ -32,7 +32,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "usr/bin/other").symlink_to("tool")
     tool = Rpm(
         "tool", DRIVER, requires=("library >= 1",), provides=("nvidia-kmod = 3:1.2",), tree=tree,
-        ghosts=("/boot/made",), config=("/etc/tool/tool.conf",), scripts={"post": "false || :\n", "preun": "echo gone\n"},
+        ghosts=("/boot/made",), config=("/etc/tool/tool.conf",),
+        scripts={"post": "false || :\n", "preun": "echo gone\n"},
     )  # fmt: skip
     outside = Rpm("library", "1.0-1", "noarch")
     with sign.signer("Test of the lab") as signer:
