@@ -19,6 +19,7 @@ VERSION, SUITE = f"{DRIVER}-0ubuntu1", "trixie"
 NVIDIA_FS, DEBIAN_NVIDIA_FS = ("2.25.7", "2.26.6"), "2.19.7"
 #: The CUDA release, and its libcufile's versions → the toolkit's.  Both have the content of Debian's 1.9.1.3.
 CUDA, LIBCUFILE, DEBIAN_LIBCUFILE = "12.4", {"1.9.0.20": "12.4.0", "1.9.1.3": "12.4.1"}, "1.9.1.3"
+_SOURCE, _EXACT = {"Source": f"nvidia-graphics-drivers-{BRANCH}"}, f"(= {VERSION})"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _HOME = f"/usr/local/cuda-{CUDA}"
 _TARGET = f"{_HOME}/targets/x86_64-linux/lib"
@@ -31,7 +32,7 @@ MAKE[0]="unset ARCH; env NV_VERBOSE=1 make ${{parallel_jobs+-j$parallel_jobs}} N
     KERNEL_UNAME=${{kernelver}} IGNORE_CC_MISMATCH=1 modules"
 CLEAN="true"
 {modules}"""
-_MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peermem")
+_BUILT = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm", "nvidia-peermem")
 _DKMS_POSTINST = """#!/bin/sh
 set -e
 [ "$1" = configure ] || exit 0
@@ -65,56 +66,50 @@ def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
 
 def _driver(content: Content) -> list[Deb]:
     """The open modules of the driver, and the userland that hosts without a screen need."""
-    source = {"Source": f"nvidia-graphics-drivers-{BRANCH}"}
-    exact = f"(= {VERSION})"
+    return [*_modules(content), *_userland(content), *_umbrellas()]
+
+
+def _modules(content: Content) -> list[Deb]:
     tree = f"/usr/src/nvidia-{DRIVER}"
     sources = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
     firmware = _unpacked(content, "firmware-nvidia-gsp") / f"usr/lib/firmware/nvidia/{DRIVER}"
-    folder = "usr/lib/x86_64-linux-gnu/nvidia/current"
-    names = {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml", "libnvidia-cfg1": "libnvidia-cfg"}
-    files = {name: _unpacked(content, package) / f"{folder}/{name}.so.{DRIVER}" for package, name in names.items()}
-    configuration = _dkms_modules()
-    userland = f"libnvidia-compute-{BRANCH}"
-
-    def library(*chosen: str) -> tuple[dict[str, Path], dict[str, str]]:
-        trees = {f"{_LIBRARIES}/{name}.so.{DRIVER}": files[name] for name in chosen}
-        return trees, {f"{_LIBRARIES}/{name}.so.1": f"{name}.so.{DRIVER}" for name in chosen}
-
-    compute, cfg = library("libcuda", "libnvidia-ml"), library("libnvidia-cfg")
+    name = f"nvidia-dkms-{BRANCH}-open"
+    initramfs = "if [ -x /usr/sbin/update-initramfs ]; then update-initramfs -u; fi\n"
     return [
         Deb(
             f"nvidia-kernel-source-{BRANCH}-open",
             VERSION,
-            fields={**source, **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-source")},
+            fields={**_SOURCE, **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-source")},
             trees={tree: sources},
-            texts={f"{tree}/dkms.conf": configuration},
+            texts={f"{tree}/dkms.conf": _dkms_conf()},
         ),
         Deb(
-            f"nvidia-dkms-{BRANCH}-open",
+            name,
             VERSION,
             fields={
-                **source,
-                "Depends": f"dkms, nvidia-kernel-source-{BRANCH}-open {exact}, nvidia-kernel-common-{BRANCH} {exact}",
+                **_SOURCE,
+                "Depends": f"dkms, nvidia-kernel-source-{BRANCH}-open {_EXACT}, nvidia-kernel-common-{BRANCH} {_EXACT}",
                 **dict.fromkeys(("Provides", "Conflicts"), "nvidia-dkms-kernel"),
             },
-            scripts=_dkms_scripts(
-                f"nvidia-dkms-{BRANCH}-open",
-                "nvidia",
-                DRIVER,
-                install="if [ -x /usr/sbin/update-initramfs ]; then update-initramfs -u; fi\n",
-            ),
+            scripts=_dkms_scripts(name, "nvidia", DRIVER, install=initramfs),
         ),
         Deb(
             f"nvidia-kernel-common-{BRANCH}",
             VERSION,
             fields={
-                **source,
-                "Depends": f"nvidia-firmware-{BRANCH} {exact}, nvidia-modprobe",
+                **_SOURCE,
+                "Depends": f"nvidia-firmware-{BRANCH} {_EXACT}, nvidia-modprobe",
                 **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-common"),
             },
             texts={"/lib/modprobe.d/nvidia-graphics-drivers.conf": "blacklist nouveau\nalias nouveau off\n"},
         ),
-        Deb(f"nvidia-firmware-{BRANCH}", VERSION, fields=source, trees={f"/lib/firmware/nvidia/{DRIVER}": firmware}),
+        Deb(f"nvidia-firmware-{BRANCH}", VERSION, fields=_SOURCE, trees={f"/lib/firmware/nvidia/{DRIVER}": firmware}),
+    ]
+
+
+def _userland(content: Content) -> list[Deb]:
+    compute = f"libnvidia-compute-{BRANCH}"
+    return [
         Deb(
             "nvidia-modprobe",
             VERSION,
@@ -124,45 +119,47 @@ def _driver(content: Content) -> list[Deb]:
             },
             modes={"/usr/bin/nvidia-modprobe": 0o4755},
         ),
-        Deb(
-            userland,
-            VERSION,
-            fields={**source, "Depends": "libc6", "Provides": "libcuda.so.1, libcuda1"},
-            trees=compute[0],
-            links=compute[1],
-            scripts=_ldconfig(),
-        ),
-        Deb(
-            f"libnvidia-cfg1-{BRANCH}",
-            VERSION,
-            fields={**source, "Depends": "libc6"},
-            trees=cfg[0],
-            links=cfg[1],
-            scripts=_ldconfig(),
-        ),
+        _library(content, compute, {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml"}, "libcuda.so.1, libcuda1"),
+        _library(content, f"libnvidia-cfg1-{BRANCH}", {"libnvidia-cfg1": "libnvidia-cfg"}, ""),
         Deb(
             f"nvidia-utils-{BRANCH}",
             VERSION,
-            fields={**source, "Depends": f"{userland} {exact}, libc6", "Provides": "nvidia-utils, nvidia-smi"},
+            fields={**_SOURCE, "Depends": f"{compute} {_EXACT}, libc6", "Provides": "nvidia-utils, nvidia-smi"},
             trees={"/usr/bin/nvidia-smi": _unpacked(content, "nvidia-smi") / "usr/lib/nvidia/current/nvidia-smi"},
         ),
-        *_umbrellas(source, exact),
     ]
 
 
-def _umbrellas(source: Mapping[str, str], exact: str) -> Iterator[Deb]:
+def _library(content: Content, name: str, libraries: Mapping[str, str], provides: str) -> Deb:
+    """A package of libraries: Debian's package → the library's name."""
+    folder = "usr/lib/x86_64-linux-gnu/nvidia/current"
+    script = "#!/bin/sh\nset -e\nldconfig\n"
+    return Deb(
+        name,
+        VERSION,
+        fields={**_SOURCE, "Depends": "libc6", "Provides": provides},
+        trees={
+            f"{_LIBRARIES}/{library}.so.{DRIVER}": _unpacked(content, package) / f"{folder}/{library}.so.{DRIVER}"
+            for package, library in libraries.items()
+        },
+        links={f"{_LIBRARIES}/{library}.so.1": f"{library}.so.{DRIVER}" for library in libraries.values()},
+        scripts={"postinst": script, "postrm": script},
+    )
+
+
+def _umbrellas() -> Iterator[Deb]:
     """Packages without files that pull a whole driver, as an administrator installs one."""
     pieces = (f"nvidia-dkms-{BRANCH}-open", f"libnvidia-compute-{BRANCH}", f"nvidia-utils-{BRANCH}")
-    depends = ", ".join(f"{name} {exact}" for name in pieces)
-    yield Deb(f"nvidia-driver-{BRANCH}-open", VERSION, fields={**source, "Depends": depends})
+    depends = ", ".join(f"{name} {_EXACT}" for name in pieces)
+    yield Deb(f"nvidia-driver-{BRANCH}-open", VERSION, fields={**_SOURCE, "Depends": depends})
     for name in (f"nvidia-open-{BRANCH}", "nvidia-open"):
-        yield Deb(name, VERSION, fields={**source, "Depends": f"nvidia-driver-{BRANCH}-open {exact}"})
+        yield Deb(name, VERSION, fields={**_SOURCE, "Depends": f"nvidia-driver-{BRANCH}-open {_EXACT}"})
 
 
-def _dkms_modules() -> str:
+def _dkms_conf() -> str:
     blocks = (
         f'BUILT_MODULE_NAME[{number}]="{name}"\nDEST_MODULE_LOCATION[{number}]="/kernel/drivers/char/drm"\n'
-        for number, name in enumerate(_MODULES)
+        for number, name in enumerate(_BUILT)
     )
     return _DKMS_CONF.format(version=DRIVER, modules="".join(blocks))
 
@@ -172,11 +169,6 @@ def _dkms_scripts(package: str, name: str, version: str, *, install: str = "", r
         "postinst": _DKMS_POSTINST.format(package=package, name=name, version=version, first=install),
         "prerm": _DKMS_PRERM.format(name=name, version=version, first=remove),
     }
-
-
-def _ldconfig() -> dict[str, str]:
-    script = "#!/bin/sh\nset -e\nldconfig\n"
-    return {"postinst": script, "postrm": script}
 
 
 def nvidia_fs(content: Content, version: str) -> list[Deb]:

@@ -133,18 +133,27 @@ def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work:
 
 
 def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
-    """The signed image, its modules, and its headers in two packages."""
-    release, version = ubuntu.release, ubuntu.kernel
+    """The signed image, its modules, its headers in two packages, and the metapackage."""
     shared = f"linux-{ubuntu.stack}-headers-{ubuntu.abi}"
-    repacked = kernel.repack(content, release, f"/usr/src/{shared}", work / "kernel")
-    (repacked.headers / "Makefile").unlink()
-    _link(repacked.headers, repacked.common, f"../{shared}")
-    source, image = f"linux-{ubuntu.stack}", f"/boot/vmlinuz-{release}"
-    depmod = f"depmod {release}\n"
+    repacked = kernel.repack(content, ubuntu.release, f"/usr/src/{shared}", work / "kernel")
+    meta = Deb(
+        f"linux-generic-hwe-{ubuntu.number}",
+        ubuntu.kernel,
+        fields={
+            "Source": f"linux-meta-{ubuntu.stack}",
+            "Depends": ", ".join(f"linux-{part}-{ubuntu.release} (= {ubuntu.kernel})" for part in ("image", "headers")),
+        },
+    )
+    return [*_image(ubuntu, repacked), *_headers(ubuntu, repacked, shared), meta]
+
+
+def _image(ubuntu: Ubuntu, repacked: kernel.Kernel) -> list[Deb]:
+    release = ubuntu.release
+    image, depmod = f"/boot/vmlinuz-{release}", f"depmod {release}\n"
     return [
         Deb(
             f"linux-image-{release}",
-            version,
+            ubuntu.kernel,
             fields={
                 "Source": f"linux-signed-{ubuntu.stack}",
                 "Depends": f"kmod, linux-base, linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
@@ -160,8 +169,8 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
         ),
         Deb(
             f"linux-modules-{release}",
-            version,
-            fields={"Source": source},
+            ubuntu.kernel,
+            fields={"Source": f"linux-{ubuntu.stack}"},
             trees={
                 f"/lib/modules/{release}": repacked.modules,
                 f"/boot/System.map-{release}": repacked.system_map,
@@ -172,28 +181,28 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
                 "postrm": _CLEAN.format(release=release),
             },
         ),
+    ]
+
+
+def _headers(ubuntu: Ubuntu, repacked: kernel.Kernel, shared: str) -> list[Deb]:
+    release, source = ubuntu.release, {"Source": f"linux-{ubuntu.stack}"}
+    (repacked.headers / "Makefile").unlink()
+    _link(repacked.headers, repacked.common, f"../{shared}")
+    return [
         Deb(
             f"linux-headers-{release}",
-            version,
-            fields={"Source": source, "Depends": f"{shared} (= {version}), libc6, libelf1, gcc-12"},
+            ubuntu.kernel,
+            fields={**source, "Depends": f"{shared} (= {ubuntu.kernel}), libc6, libelf1, gcc-12"},
             trees={f"/usr/src/linux-headers-{release}": repacked.headers},
             links={f"/lib/modules/{release}/build": f"/usr/src/linux-headers-{release}"},
             scripts={"postinst": _hooks("configure", "header_postinst.d", release)},
         ),
         Deb(
             shared,
-            version,
-            fields={"Source": source, "Depends": "libc6"},
+            ubuntu.kernel,
+            fields={**source, "Depends": "libc6"},
             trees={f"/usr/src/{shared}": repacked.common},
             architecture="all",
-        ),
-        Deb(
-            f"linux-generic-hwe-{ubuntu.number}",
-            version,
-            fields={
-                "Source": f"linux-meta-{ubuntu.stack}",
-                "Depends": f"linux-image-{release} (= {version}), linux-headers-{release} (= {version})",
-            },
         ),
     ]
 
