@@ -171,15 +171,21 @@ def _dkms_scripts(package: str, name: str, version: str, *, install: str = "", r
     }
 
 
-def nvidia_fs(content: Content, version: str) -> list[Deb]:
-    original = _unpacked(content, "nvidia-fs-dkms", DEBIAN_NVIDIA_FS) / f"usr/src/nvidia-fs-{DEBIAN_NVIDIA_FS}"
-    tree = f"/usr/src/nvidia-fs-{version}"
+def renamed_nvidia_fs(original: Path, version: str, driver: str) -> dict[str, str]:
+    """File → text of Debian's nvidia-fs in ``original`` as ``version``, which depends on DKMS's ``driver``."""
     configuration = (original / "dkms.conf").read_text()
     configuration = configuration.replace(f'"{DEBIAN_NVIDIA_FS}"', f'"{version}"')
-    configuration = configuration.replace('"nvidia-current"', '"nvidia"')
+    configuration = configuration.replace('"nvidia-current"', f'"{driver}"')
     numbers = (original / "nvfs-vers.h").read_text()
     for word, number in zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True):
         numbers = re.sub(rf"(NVFS_DRIVER_{word}_VERSION\s+)\d+", rf"\g<1>{number}", numbers)
+    return {"dkms.conf": configuration, "nvfs-vers.h": numbers}
+
+
+def nvidia_fs(content: Content, version: str) -> list[Deb]:
+    original = _unpacked(content, "nvidia-fs-dkms", DEBIAN_NVIDIA_FS) / f"usr/src/nvidia-fs-{DEBIAN_NVIDIA_FS}"
+    tree = f"/usr/src/nvidia-fs-{version}"
+    named = {f"{tree}/{name}": text for name, text in renamed_nvidia_fs(original, version, "nvidia").items()}
     full = f"{version}-1"
     return [
         Deb(
@@ -188,8 +194,7 @@ def nvidia_fs(content: Content, version: str) -> list[Deb]:
             fields={"Source": "nvidia-fs", "Depends": "dkms, nvidia-dkms-kernel"},
             trees={tree: original},
             texts={
-                f"{tree}/dkms.conf": configuration,
-                f"{tree}/nvfs-vers.h": numbers,
+                **named,
                 "/etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n",
             },
             scripts=_dkms_scripts(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gdsdeploy import run
+from gdsdeploy.lab.kit import cuda
 from gdsdeploy.lab.kit.content import Original
 from gdsdeploy.lab.kit.elversions import Versions
 from gdsdeploy.lab.kit.rpm import Rpm, Stream
@@ -229,12 +230,11 @@ def gds(versions: Versions, trees: Trees) -> list[Rpm]:
 
 
 def _nvidia_fs(versions: Versions, trees: Trees) -> Path:
-    place = f"usr/src/nvidia-fs-{versions.nvidia_fs}"
+    place, origin = f"usr/src/nvidia-fs-{versions.nvidia_fs}", f"usr/src/nvidia-fs-{cuda.DEBIAN_NVIDIA_FS}"
     texts = {"etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n"}
-    tree = trees.moved("nvidia-fs-dkms", _debian("nvidia-fs-dkms", versions.nvidia_fs), {place: place}, texts)
-    conf = tree / place / "dkms.conf"
-    # NVIDIA's package names the driver as its own packages do.
-    replace(conf, conf.read_text().replace('="nvidia-current"', '="nvidia-open"'))
+    tree = trees.moved("nvidia-fs-dkms", _debian("nvidia-fs-dkms", cuda.DEBIAN_NVIDIA_FS), {origin: place}, texts)
+    for name, text in cuda.renamed_nvidia_fs(tree / place, versions.nvidia_fs, "nvidia-open").items():
+        replace(tree / place / name, text)
     return tree
 
 

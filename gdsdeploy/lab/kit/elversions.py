@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gdsdeploy.lab.kit import cuda
+
 
 @dataclass(frozen=True)
 class Versions:
@@ -21,7 +23,7 @@ class Versions:
     kernel: str
     dkms: str
     driver: str = "550.163.01"
-    nvidia_fs: str = "2.19.7"
+    nvidia_fs: str = cuda.DEBIAN_NVIDIA_FS
     cuda: str = "12.4"
     libcufile: str = "1.9.1.3"
 
@@ -33,7 +35,7 @@ class Versions:
 
 RELEASES = {
     9: Versions(9, "9.6", "el9", "bookworm", "5.14.0-570.12.1.el9_6", "3.2.2-1.el9"),
-    10: Versions(10, "10.1", "el10", "trixie", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10"),
+    10: Versions(10, "10.1", "el10", "trixie", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10", nvidia_fs="2.26.6"),
 }
 
 

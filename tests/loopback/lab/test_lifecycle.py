@@ -10,10 +10,10 @@ import pytest
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import emulator, families, files, images, lifecycle, nspawn, qemu, state
+from gdsdeploy.lab import elbase, emulator, families, files, images, lifecycle, nspawn, qemu, state
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import kits
+from gdsdeploy.lab.kit import el, kits
 from gdsdeploy.lab.kit.kits import Kit
 from gdsdeploy.lab.state import Lab
 
@@ -172,6 +172,35 @@ def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: K
         lifecycle.down(lab)
     assert lifecycle.purge() == []
     assert not kit.folder.exists()
+
+
+def test_rocky_hosts_come_from_the_labs_repositories(
+    machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / "cache/lab/kit-rocky-9-0"
+    folder.mkdir(parents=True)
+    for name in el.KEYS.values():
+        (folder / name).write_text(f"key {name}")
+    files.write_json(folder / "kit.json", {"keys": dict.fromkeys(el.KEYS, "A" * 40)})
+    monkeypatch.setattr(kits, "make", lambda *_: kits.load(folder))
+    monkeypatch.setattr(elbase, "light_base", lambda *_: machines.base("rocky"))
+    lab = lifecycle.up("rocky", os="rocky-9")
+    try:
+        assert did(machines) == ["base rocky", "create node1", "start node1"]
+        server = lab.server
+        assert server is not None
+        fleet = load_fleet(lab.fleet_path)
+        profile = fleet.profiles["nodes"]
+        assert (profile.os, profile.own_kernel) == ("rocky-9", False)
+        assert profile.repositories == tuple(fleet.repositories) == ("baseos", "appstream", "epel", "cuda")
+        cuda = fleet.repositories["cuda"]
+        assert cuda.uri == f"{server.uri}/compute/cuda/repos/rhel9/x86_64"
+        assert Path(str(cuda.keyring)).read_text() == "key RPM-GPG-KEY-NVIDIA"
+        seed = elbase.seed_files(lab.system, server)
+        assert f"baseurl={server.uri}/rocky/9/BaseOS" in str(seed["etc/yum.repos.d/rocky.repo"][0])
+        assert seed["etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"][0] == b"key RPM-GPG-KEY-Rocky"
+    finally:
+        lifecycle.down(lab)
 
 
 def test_ubuntu_has_no_vm_hosts(machines: Machines, kit: Kit) -> None:
