@@ -97,7 +97,9 @@ def _driver(folder: Path, version: str) -> Path:
     (tree / "Makefile").write_text(MAKEFILE)
     (tree / "nvidia" / "nvidia.Kbuild").write_text("# what is built is said in ../Kbuild\n")
     for name in ("Kbuild", "dkms.conf"):
-        (tree / name).write_text((tree / name).read_text().replace("1.2.3", version))
+        text = (tree / name).read_text().replace("1.2.3", version)
+        # DKMS finds the tree by its name and version.
+        (tree / name).write_text(text.replace("nvidia-standin", "nvidia-current-open"))
     if version == "560.1.4":
         unit = tree / "nvidia" / "nv.c"
         unit.write_text(unit.read_text() + RESIZES)
