@@ -98,7 +98,9 @@ def kernel_tree(debian: Path, place: Path) -> Path:
     """The kernel by another name: its modules and its headers agree about the version that they were built for."""
     tree = place / "kernel"
     (tree / "lib/modules").mkdir(parents=True)
-    subprocess.run(["cp", "-a", debian / "usr", tree], check=True)
+    if subprocess.run(["cp", "-al", debian / "usr", tree], capture_output=True, check=False).returncode:
+        shutil.rmtree(tree / "usr", ignore_errors=True)
+        subprocess.run(["cp", "-a", debian / "usr", tree], check=True)
     (modules,) = (tree / "usr/lib/modules").iterdir()
     modules.rename(tree / "lib/modules" / RELEASE)
     return tree
@@ -121,11 +123,13 @@ def rhel_fleet(fleet: Path, drivers: tuple[Path, Key], tmp_path: Path) -> Path:
     fs = next(rpm for rpm in rpmstack.nvidia_fs("2.19.7") if rpm.name == "nvidia-fs-dkms")
     fs_tree = repository.parent / "fs"
     headers = ("/usr/src", "/usr/lib/linux-kbuild*", f"/lib/modules/{RELEASE}/build")
+    # The modules of one folder will do: these drivers depend on none.
     module_files = tuple(
         f"/lib/modules/{RELEASE}/{path.name}"
         for path in (kernel_files / "lib/modules" / RELEASE).iterdir()
-        if path.name not in ("build", "source")
+        if path.name not in ("build", "source", "kernel")
     )
+    module_files += (f"/lib/modules/{RELEASE}/kernel/drivers/nvme",)
     # Their files are gcc's, too.
     base = [
         replace(rpm, files=(), provides=(*rpm.provides, *rpm.files)) if rpm.name in ("bash", "python3") else rpm

@@ -53,6 +53,7 @@ def test_every_release_is_of_one_family(os: str) -> None:
         ("580.95.05", "580-open", "580-dkms"),
         ("==580.95.05", "580-open", "580-dkms"),
         ("= 580.95.05-1.el9", "580-open", "580-dkms"),
+        ("==3:580.95.05-1.el9", "580-open", "580-dkms"),
         ("newest", "open-dkms", "latest-dkms"),
         (">=580", "open-dkms", "latest-dkms"),
         (">=580, <590", "open-dkms", "latest-dkms"),

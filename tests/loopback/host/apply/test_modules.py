@@ -165,7 +165,7 @@ def test_a_build_that_fails_says_why(builder: Dkms) -> None:
     assert caught.value.kind == "modules"
 
 
-@pytest.mark.parametrize("missing", ["build", "module"])
+@pytest.mark.parametrize("missing", ["build", "module", "record"])
 def test_dkms_that_ends_well_and_installs_nothing_is_an_error(
     missing: str, builder: Dkms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +177,9 @@ def test_dkms_that_ends_well_and_installs_nothing_is_an_error(
             install(package)
         elif missing == "module":
             built_by_dkms(builder.root, package, "nvidia-fs.ko")
+        elif missing == "record":
+            # Of another package.
+            builder.root.nvidia_fs()
 
     monkeypatch.setattr(builder, "install", defer)
     words = f"dkms ended without an error and did not install {NVIDIA_FS} for kernel {RELEASE}"

@@ -70,9 +70,9 @@ def test_a_machine_that_builds_is_told_who_signs(builder: Path, owner: Pair) -> 
     }
     assert modes == {signing.SETTINGS: 0o600, signing.SIGN_FILE: 0o755}
     assert (builder / signing.SETTINGS.lstrip("/")).read_text() == SETTINGS
-    settings = (builder / signing.FRAMEWORK.lstrip("/")).read_text()
-    assert f'mok_certificate="{CERTIFICATE}"' in settings
-    assert 'try_sign_modules="true"' in settings
+    framework = (builder / signing.FRAMEWORK.lstrip("/")).read_text()
+    assert f'mok_certificate="{CERTIFICATE}"' in framework
+    assert 'try_sign_modules="true"' in framework
     assert "python3 -I -S /usr/lib" in (builder / signing.SIGN_FILE.lstrip("/")).read_text()
     assert base64.b64decode(first.report["certificate"]) == owner.der.read_bytes()
     assert apply(builder, "signing", BUILDS).changes == []

@@ -82,6 +82,8 @@ HOOK, DRACUT_HOOK = "etc/kernel/postinst.d/initramfs-tools", "etc/kernel/postins
             ["dracut", "--force", f"/{DEBIANS}", R],
         ),
         (["usr/bin/dracut", "usr/sbin/update-initramfs", DEBIANS], ["dracut", "--force", f"/{DEBIANS}", R]),
+        # A hook that initramfs-tools has left behind.
+        (["usr/bin/dracut", HOOK, DEBIANS], DRACUTS_RUN),
         # An upgraded host keeps initramfs-tools; dracut-core alone has no hook.
         (["usr/bin/dracut", HOOK, "usr/sbin/update-initramfs", DEBIANS], UPDATE),
     ],

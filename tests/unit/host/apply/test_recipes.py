@@ -27,6 +27,13 @@ def test_one_recipe_for_each_package(tmp_path: Path) -> None:
     ] == ["/etc/dkms/nvidia-current-open.conf"]
 
 
+def test_no_links_to_modules_of_other_kernels_are_made(tmp_path: Path) -> None:
+    apply(tmp_path, "recipes", {**DRIVER, **FS})
+    texts = [path.read_text() for path in (tmp_path / "etc/dkms").glob("nvidia*.conf")]
+    assert len(texts) == 2
+    assert all('\nNO_WEAK_MODULES="yes"\n' in text for text in texts)
+
+
 def test_without_nvidia_fs_there_is_none_for_it(tmp_path: Path) -> None:
     apply(tmp_path, "recipes", DRIVER)
     assert [path.name for path in (tmp_path / "etc/dkms").iterdir()] == ["nvidia-current-open.conf"]
