@@ -94,7 +94,9 @@ class Server:
         self.link.unlink(missing_ok=True)
         self.link.symlink_to(self.kit.folder)
         words = ["--bind", "127.0.0.1", "--protocol", "HTTP/1.1", "--directory", str(self.link), str(self.port)]
-        pid = run.spawn([sys.executable, "-m", "http.server", *words], doing="serve the repositories", log=self.log)
+        pid = run.spawn(
+            [sys.executable, "-I", "-S", "-m", "http.server", *words], doing="serve the repositories", log=self.log
+        )
         current = process.identify(pid)
         if current:
             files.write_json(self._record, asdict(current))

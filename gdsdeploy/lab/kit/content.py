@@ -71,7 +71,7 @@ class Content:
         def make(work: Path) -> None:
             words = ["apt-get", "--quiet", "--quiet", "--yes", "--download-only", "--no-install-recommends", "install"]
             with console.step(f"Downloading Debian's {suite} packages for the lab's repositories"):
-                cache = ["--option", f"Dir::Cache::archives={_made(work / 'partial').parent}"]
+                cache = ["--option", f"Dir::Cache::archives={_folder(work / 'partial').parent}"]
                 self._apt([*words, *cache, *packages], suite, f"download packages of {suite}")
             for leftover in ("partial", "lock"):
                 files.remove_tree(work / leftover, within=work)
@@ -105,7 +105,7 @@ class Content:
         return run.run(argv, doing=doing, cwd=cwd, env={"APT_CONFIG": str(state / "apt.conf")})
 
     def _update(self, state: Path, suite: str) -> None:
-        part = Path(tempfile.mkdtemp(prefix=f"{suite}-", dir=_made(state.parent)))
+        part = Path(tempfile.mkdtemp(prefix=f"{suite}-", dir=_folder(state.parent)))
         for folder in ("state/lists/partial", "cache/archives/partial"):
             (part / folder).mkdir(parents=True)
         (part / "status").touch()
@@ -147,6 +147,6 @@ def _configuration(archive: Archive, state: Path) -> str:
     return "".join(f'{name} "{value}";\n' for name, value in options.items())
 
 
-def _made(folder: Path) -> Path:
+def _folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -64,9 +64,9 @@ def repository(published: Path, uri: str, suite: str) -> Repository:
 
 def test_gdsdeploy_reads_both_layouts(published: Path, archive: Archive, tmp_path: Path) -> None:
     flat = archive.uri.removesuffix("suite") + "flat"
-    wanted = [repository(published, archive.uri, SUITE), repository(published, flat, "/")]
+    repositories = [repository(published, archive.uri, SUITE), repository(published, flat, "/")]
     with Fetcher(tmp_path) as fetcher:
-        universe, indices = apt.read(fetcher, wanted, "amd64")
+        universe, indices = apt.read(fetcher, repositories, "amd64")
         assert universe.names() == {"tool", "libtool", "nvidia-fs"}
         (tool,) = universe.named("tool")
         assert (tool.version, tool.source, tool.filename) == ("1:2.0-1", "tools", "pool/main/tool_2.0-1_amd64.deb")
@@ -76,7 +76,7 @@ def test_gdsdeploy_reads_both_layouts(published: Path, archive: Archive, tmp_pat
         try:
             release.write_text(text.replace("Origin: Ubuntu", "Origin: Other"))
             with pytest.raises(RepositoryUntrusted):
-                apt.read(fetcher, wanted, "amd64")
+                apt.read(fetcher, repositories, "amd64")
         finally:
             release.write_text(text)
 
@@ -102,8 +102,12 @@ def test_content_comes_through_apt(archive: Archive, tmp_path: Path) -> None:
     other = Content(tmp_path, Archive("http://127.0.0.1:1", None, archive.keyring, {}, {}, None), tmp_path / "other")
     assert other.unpack(Original("tool", SUITE, "1:2.0")).files.is_dir()
     assert [file.name for file in content.closure(["libtool"], SUITE)] == ["libtool_2.0-1_amd64.deb"]
-    copied = deb.from_debian(unpacked, "tool", "3-1", Source="renamed")
-    assert (copied.conffiles, copied.fields["Source"], copied.architecture) == (["/etc/tool.conf"], "renamed", "amd64")
+    package = deb.from_debian(unpacked, "tool", "3-1", Source="renamed")
+    assert (package.conffiles, package.fields["Source"], package.architecture) == (
+        ["/etc/tool.conf"],
+        "renamed",
+        "amd64",
+    )
 
 
 @pytest.mark.parametrize(("package", "version"), [("tool", "1:9"), ("unheard-of", "1")])

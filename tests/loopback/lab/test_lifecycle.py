@@ -135,15 +135,15 @@ def kit(machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     folder.mkdir(parents=True)
     (folder / "ubuntu.gpg").write_bytes(b"key")
     files.write_json(folder / "kit.json", {"keys": {"ubuntu": "A" * 40, "cuda": "B" * 40}})
-    made = kits.load(folder)
+    empty_kit = kits.load(folder)
 
     def make(*_: object) -> Kit:
         machines.done.append("kit")
-        return made
+        return empty_kit
 
     monkeypatch.setattr(kits, "make", make)
     monkeypatch.setattr(images, "family_base", lambda *_: machines.base("ubuntu"))
-    return made
+    return empty_kit
 
 
 def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: Kit) -> None:
