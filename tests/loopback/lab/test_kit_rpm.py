@@ -25,7 +25,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a stream, and its key."""
     root = tmp_path_factory.mktemp("kit")
     tree = root / "tree"
-    for name, text in {"etc/tool/tool.conf": "a=1\n", "usr/bin/tool": "#!/usr/bin/python3\n", "lib/modules/1/m.ko": ""}.items():
+    for name, text in {
+        "etc/tool/tool.conf": "a=1\n",
+        "usr/bin/tool": "#!/usr/bin/python3\n",
+        "lib/modules/1/m.ko": "",
+    }.items():
         (tree / name).parent.mkdir(parents=True)
         (tree / name).write_text(text)
     (tree / "usr/bin/tool").chmod(0o755)
