@@ -87,12 +87,12 @@ EXPECTED = {
         },
         umbrellas={"nvidia-open", "cuda-drivers"},
         modules="extra",
-        # dnf's kernels, its plugin, its keys, and what came along as a dependency.
+        # dnf's kernels and their record, its plugin, its keys, and what came along as a dependency.
         stays=re.compile(
             r"package (kernel|python3-dnf-plugin-versionlock|gpg-pubkey|ocl-icd|opencl-filesystem).*"
             rf"|file \S+ root (/boot|/usr/src/kernels|/usr/lib/modules)/.*{re.escape(_ROCKY.release)}.*"
             r"|file \S+ root (/etc/dnf/plugins/versionlock\.(conf|list)|/usr/lib/python3/dist-packages/dnf.*)"
-            r"|file \S+ root /var/lib/dkms/mok\..*"
+            r"|file \S+ root (/var/lib/dkms/mok\..*|/var/lib/gdsdeploy/installed)"
         ),
     ),
 }  # fmt: skip

@@ -26,11 +26,10 @@ def _debian(package: str, version: str) -> Original:
 
 
 def driver(versions: Versions, trees: Trees) -> list[Rpm]:
-    """The driver's packages for compute, and both flavours of its source; see facts of NVIDIA's spec files."""
+    """The driver's packages for compute, with the open modules' source, and two metapackages."""
     v = versions.driver
     epoch, full = f"3:{v}", f"3:{v}-1.{versions.tag}"
     kmod = f"nvidia-kmod = {epoch}"
-    libraries = {"libnvidia-ml": "libnvidia-ml1", "libnvidia-cfg": "libnvidia-cfg1"}
     return [
         Rpm(
             "kmod-nvidia-open-dkms", full, "noarch", provides=(kmod,), conflicts=("kmod-nvidia-latest-dkms",),
@@ -59,18 +58,6 @@ def driver(versions: Versions, trees: Trees) -> list[Rpm]:
             ),
         ),
         Rpm(
-            "nvidia-driver-cuda-libs", full, provides=("nvidia-driver-devel", "libcuda.so.1()(64bit)"),
-            requires=(f"libnvidia-ml = {full}", f"libnvidia-cfg = {full}"), scripts={"post": "ldconfig || :\n"},
-            tree=_libraries(trees, "nvidia-driver-cuda-libs", _debian("libcuda1", v)),
-        ),
-        *(
-            Rpm(
-                name, full, provides=(f"{name}.so.1()(64bit)",), scripts={"post": "ldconfig || :\n"},
-                tree=_libraries(trees, name, _debian(source, v)),
-            )
-            for name, source in libraries.items()
-        ),
-        Rpm(
             "nvidia-persistenced", full,
             requires=(f"libnvidia-cfg >= {epoch}", "libtirpc", "(systemd and shadow-utils)"),
             tree=trees.moved(
@@ -94,14 +81,29 @@ def driver(versions: Versions, trees: Trees) -> list[Rpm]:
             requires=(f"nvidia-driver-cuda = {full}", f"kmod-nvidia-open-dkms = {full}"),
         ),
         Rpm("cuda-drivers", full, "noarch", requires=(f"nvidia-driver-cuda = {full}", kmod)),
+        *_libraries(v, full, trees),
     ]  # fmt: skip
 
 
 _PRESET = "".join(f"enable nvidia-{name}.service\n" for name in ("persistenced", "fabricmanager", "imex"))
 
 
-def _libraries(trees: Trees, name: str, source: Original) -> Path:
-    return trees.moved(name, source, {f"{_LIBRARIES}/nvidia/current/*": "usr/lib64"})
+def _libraries(version: str, full: str, trees: Trees) -> list[Rpm]:
+    def tree(name: str, source: str) -> Path:
+        return trees.moved(name, _debian(source, version), {f"{_LIBRARIES}/nvidia/current/*": "usr/lib64"})
+
+    ldconfig = {"post": "ldconfig || :\n"}
+    return [
+        Rpm(
+            "nvidia-driver-cuda-libs", full, provides=("nvidia-driver-devel", "libcuda.so.1()(64bit)"),
+            requires=(f"libnvidia-ml = {full}", f"libnvidia-cfg = {full}"), scripts=ldconfig,
+            tree=tree("nvidia-driver-cuda-libs", "libcuda1"),
+        ),
+        *(
+            Rpm(name, full, provides=(f"{name}.so.1()(64bit)",), scripts=ldconfig, tree=tree(name, f"{name}1"))
+            for name in ("libnvidia-ml", "libnvidia-cfg")
+        ),
+    ]  # fmt: skip
 
 
 def _open_tree(versions: Versions, trees: Trees) -> Path:
