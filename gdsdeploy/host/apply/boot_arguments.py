@@ -175,12 +175,13 @@ class BootArguments(FileResource[Desired]):
         changes = self.changes(nothing, observed)
         if observed["way"].kind == loader.UNKNOWN and not observed["idle"]:
             host.notes.append(f"kernel arguments that gdsdeploy set stay: {observed['way'].problem}")
-        if host.check:
-            return changes
-        for change in changes:
+        for change in changes if not host.check else []:
             self.apply(host, nothing, change)
-        restore(host, self.reverts)
-        host.remove_tree(argument_record.PATH)
+        # A folder that was made for the drop-in, and a drop-in on a host that has no update-grub any more.
+        subjects = {change.subject for change in changes}
+        changes += [change for change in restore(host, self.reverts) if change.subject not in subjects]
+        if not host.check:
+            host.remove_tree(argument_record.PATH)
         return changes
 
     def _verify(self, host: ManagedHost, desired: Desired) -> None:
