@@ -72,10 +72,10 @@ class Claims:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note every claim; raises ValueError for one that names no system, or words that the page doesn't know."""
-        for item in items:
-            callspec = getattr(item, "callspec", None)
-            for mark in item.iter_markers("proves"):
-                self.note(mark.args, {**getattr(callspec, "params", {}), **mark.kwargs}, item.nodeid)
+        for test in items:
+            callspec = getattr(test, "callspec", None)
+            for mark in test.iter_markers("proves"):
+                self.note(mark.args, {**getattr(callspec, "params", {}), **mark.kwargs}, test.nodeid)
 
     def note(self, words: tuple[Any, ...], names: Mapping[str, Any], nodeid: str) -> None:
         """Note one claim of the test ``nodeid``; the better one of two stays."""

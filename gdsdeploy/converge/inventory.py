@@ -21,8 +21,9 @@ from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE, FOLDERS
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
-from gdsdeploy.model.fleet import Fleet, Profile, Signing
+from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
+from gdsdeploy.model.signing import Signing
 from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"

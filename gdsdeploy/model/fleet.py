@@ -13,6 +13,7 @@ from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
+from gdsdeploy.model.signing import Signing
 from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, NetworkAddress, PackageName, SshFile, matching
 
 GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
@@ -180,31 +181,6 @@ class TopologySettings(Model):
     def document(self) -> dict[str, Any] | str:
         """The golden topology, or why it can't be used."""
         return self._document
-
-
-class Signing(Model):
-    """Whose signature the modules of a profile get; both files are on the machine that builds them."""
-
-    #: Readable by root only, and never copied from there; or pkcs11:… for OpenSSL.
-    key: (
-        Annotated[str, matching(r"^(/|pkcs11:)[^\x00\n]*$", "write an absolute path, or an address pkcs11:…")] | None
-    ) = None
-    certificate: AbsolutePath = "/etc/gdsdeploy-keys/modules.der"
-    #: Program and arguments that sign in the key's place: module on standard input, PKCS#7 on standard output.
-    signer: Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], Strict(False)] = ()
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if self.key and self.signer:
-            raise ValueError("a key or a signer makes the signatures, not both")
-        if self.signer and not self.signer[0].startswith("/"):
-            raise ValueError("signer: give the program's absolute path")
-        return self
-
-    @property
-    def own_key(self) -> str:
-        """The key's file or address; empty where a signer stands for it."""
-        return "" if self.signer else self.key or "/etc/gdsdeploy-keys/modules.key"
 
 
 _SYSTEM = "write the name of the system, a hyphen and its release, such as debian-13 or rhel-9.4"

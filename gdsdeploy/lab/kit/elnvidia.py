@@ -27,13 +27,25 @@ def _debian(package: str, version: str) -> Original:
 
 def driver(versions: Versions, trees: Trees) -> list[Rpm]:
     """The driver's packages for compute, with the open modules' source, and two metapackages."""
+    full, kmod = f"3:{versions.driver}-1.{versions.tag}", f"nvidia-kmod = 3:{versions.driver}"
+    return [
+        *_modules(versions, full, kmod, trees),
+        *_programs(versions.driver, full, trees),
+        Rpm(
+            "nvidia-open", full, "noarch",
+            requires=(f"nvidia-driver-cuda = {full}", f"kmod-nvidia-open-dkms = {full}"),
+        ),
+        Rpm("cuda-drivers", full, "noarch", requires=(f"nvidia-driver-cuda = {full}", kmod)),
+        *_libraries(versions.driver, full, trees),
+    ]  # fmt: skip
+
+
+def _modules(versions: Versions, full: str, kmod: str, trees: Trees) -> list[Rpm]:
     v = versions.driver
-    epoch, full = f"3:{v}", f"3:{v}-1.{versions.tag}"
-    kmod = f"nvidia-kmod = {epoch}"
     return [
         Rpm(
             "kmod-nvidia-open-dkms", full, "noarch", provides=(kmod,), conflicts=("kmod-nvidia-latest-dkms",),
-            requires=(f"nvidia-kmod-common = {epoch}", "dkms", "gcc-c++"), tree=_open_tree(versions, trees),
+            requires=(f"nvidia-kmod-common = 3:{v}", "dkms", "gcc-c++"), tree=_open_tree(versions, trees),
             scripts=dkms_scripts("nvidia-open", v),
         ),
         Rpm(
@@ -44,6 +56,12 @@ def driver(versions: Versions, trees: Trees) -> list[Rpm]:
                 "preun": 'if [ "$1" -eq 0 ]; then nvidia-boot-update preun || :; fi\n',
             },
         ),
+    ]  # fmt: skip
+
+
+def _programs(v: str, full: str, trees: Trees) -> list[Rpm]:
+    epoch = f"3:{v}"
+    return [
         Rpm(
             "nvidia-driver-cuda", full,
             requires=(
@@ -76,12 +94,6 @@ def driver(versions: Versions, trees: Trees) -> list[Rpm]:
                 {"usr/bin/nvidia-modprobe": "usr/bin/nvidia-modprobe"},
             ),
         ),
-        Rpm(
-            "nvidia-open", full, "noarch",
-            requires=(f"nvidia-driver-cuda = {full}", f"kmod-nvidia-open-dkms = {full}"),
-        ),
-        Rpm("cuda-drivers", full, "noarch", requires=(f"nvidia-driver-cuda = {full}", kmod)),
-        *_libraries(v, full, trees),
     ]  # fmt: skip
 
 

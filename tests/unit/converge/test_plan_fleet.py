@@ -15,7 +15,8 @@ from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fleet, KernelPin, Signing
+from gdsdeploy.model.fleet import Fleet, KernelPin
+from gdsdeploy.model.signing import Signing
 from gdsdeploy.ssh.endpoint import Answer
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"

@@ -19,16 +19,7 @@ from ..model import Change, Refusal
 from . import aptsources
 from . import state as database
 from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
-from .managers import (
-    REFRESH_SECONDS,
-    TRANSACTION_SECONDS,
-    Index,
-    Manager,
-    Package,
-    Pin,
-    register,
-    run,
-)
+from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
 _FOLDER = "/etc/apt/sources.list.d"

@@ -21,7 +21,7 @@ options ib_core recv_queue_size=512
 options nvme_core io_timeout=60 multipath=N
 """
 DEBIAN = {RELEASE: ["update-initramfs", "-u", "-k", RELEASE], OTHER: ["update-initramfs", "-u", "-k", OTHER]}
-RHEL = {RELEASE: ["dracut", "--force", "--kver", RELEASE], OTHER: ["dracut", "--force", "--kver", OTHER]}
+RHEL = {release: ["dracut", "--force", f"/boot/initramfs-{release}.img", release] for release in (RELEASE, OTHER)}
 
 
 @pytest.fixture(params=["update-initramfs", "dracut"])

@@ -41,12 +41,12 @@ def good() -> Document:
 def rhel(document: Document, **options: str) -> None:
     """Entries in the place of grub.cfg's: file → its options."""
     document["excerpts"][GRUB] = {"error": "ENOENT"}
-    document["listings"][f"{ENTRIES}/*.conf"] = list(options)
+    document["listings"][ENTRIES] = list(options)
     for name, words in options.items():
         lines = [f"version {name}", "linux /vmlinuz", f"options {words}"]
         document["excerpts"][f"{ENTRIES}/{name}"] = {"pattern": "", "lines": lines}
     for folder in ("/efi/loader/entries", "/boot/efi/loader/entries"):
-        document["listings"][f"{folder}/*.conf"] = {"error": "ENOENT"}
+        document["listings"][folder] = {"error": "ENOENT"}
 
 
 def test_it_passes_where_this_boot_has_both(good: Document) -> None:
