@@ -47,11 +47,12 @@ class Pins(Resource[Desired]):
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         check_names([pin.package for pin in desired.pins], "pins")
         observed = manager(desired.manager).observe_pins(host, desired)
-        self._file, self._pinned = [observed["file"]], observed["pinned"]
+        self._file = [observed["file"], *(file for file, _ in observed.get("others", ()))]
+        self._pinned = observed["pinned"]
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        return files.refusals([(observed["file"], observed["entry"])])
+        return files.refusals([(observed["file"], observed["entry"]), *observed.get("others", ())])
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         return manager(desired.manager).pin_changes(desired, observed, pending)

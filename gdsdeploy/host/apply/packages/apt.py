@@ -134,7 +134,7 @@ release=$1
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
-            "hook": host.entry(HOOK.path),
+            "others": [(HOOK, host.entry(HOOK.path))],
             "text": text_before,
             "certain": certain,
             "closed": closed,
@@ -144,13 +144,12 @@ release=$1
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The file of preferences; its last part names repositories by what their lists say."""
         changes = files.compare(observed["file"], observed["entry"])
-        hook = files.compare(HOOK, observed["hook"])
         kinds = [change.kind for change in pending if change.resource == "repositories"]
         if observed["closed"] and kinds:
             starts = observed["text"].startswith(observed["certain"])
             if starts and (changes or set(kinds) != {"refresh"}):
                 raise CannotTellError("the repositories' own names are known after their package lists are read")
-        return [*changes, *hook]
+        return [*changes, *(change for pair in observed["others"] for change in files.compare(*pair))]
 
     def pin(self, host: ManagedHost, desired: Any, change: Change) -> None:
         host.write(HOOK if change.subject == HOOK.path else self.observe_pins(host, desired)["file"])

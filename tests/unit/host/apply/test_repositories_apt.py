@@ -295,3 +295,8 @@ def test_a_whole_document_is_predicted_and_done(host: AptHost) -> None:
     expected = short(host.check(*document))
     assert short(host.apply(*document)) == expected
     assert short(host.check(*document)) == []
+
+
+def test_a_folder_in_the_place_of_the_hook_is_refused(host: AptHost) -> None:
+    (host.root / HOOK.path.lstrip("/")).mkdir(parents=True)
+    assert [(r.id, HOOK.path in r.message) for r in host.check(pins())[0].refusals] == [("kind", True)]
