@@ -109,7 +109,7 @@ def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
             requires=tuple(part[name] for name in ("core", "modules", "modules-core")),
         ),
         Rpm(
-            "kernel-core", version, vendor=RED_HAT, tree=core, ghosts=tuple(f"/boot/{name}" for name in _made(release)),
+            "kernel-core", version, vendor=RED_HAT, tree=core, ghosts=_boot_files(release),
             provides=(*only, part["core"], f"kernel-uname-r = {release}"),
             requires=(
                 part["modules-core"], "linux-firmware >= 20150904", "/usr/bin/kernel-install", "dracut >= 027",
@@ -155,9 +155,9 @@ def _merge_headers(files: kernel.Kernel, target: Path) -> None:
     (target / ".kernelvariables").write_text("DEBIAN_KERNEL_NO_CC_VERSION_CHECK = y\n")
 
 
-def _made(release: str) -> tuple[str, ...]:
+def _boot_files(release: str) -> tuple[str, ...]:
     """What kernel-install makes in /boot."""
-    return f"vmlinuz-{release}", f"initramfs-{release}.img"
+    return f"/boot/vmlinuz-{release}", f"/boot/initramfs-{release}.img"
 
 
 # All repositories

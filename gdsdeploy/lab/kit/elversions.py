@@ -66,7 +66,7 @@ BASE: Mapping[int, Mapping[str, str]] = {
     },
 }  # fmt: skip
 BASE_FILES = (
-    "/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/python3", "/usr/bin/kernel-install",
+    "/bin/sh", "/usr/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/kernel-install", "/usr/bin/python3",
     "/bin/kernel-install", "/usr/sbin/depmod", "/usr/sbin/update-alternatives", "/usr/sbin/useradd", "/sbin/ldconfig",
     "/usr/bin/strip", "/usr/bin/systemctl",
 )  # fmt: skip
