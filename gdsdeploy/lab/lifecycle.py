@@ -57,7 +57,7 @@ def up(
 
     Missing hosts are made and stopped hosts started; running hosts stay as they are.
     nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
-    vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for systems that have no VM hosts.
+    vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for other systems.
     os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
     confirm: called before packages are installed here.
     Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
@@ -101,13 +101,13 @@ def _system(lab: Lab, os: str | None, release: str | None) -> System:
 
 def _counts(system: System, vms: int | None, lights: int | None, nodes: int | None) -> tuple[int, int, int]:
     """Numbers of hosts, with defaults that suit the system."""
-    defaults = (1, 1, 0) if system.vm_hosts else (0, 0, 1)
+    defaults = (0, 0, 1) if system.kit else (1, 1, 0)
     chosen = tuple(
         default if count is None else count for count, default in zip((vms, lights, nodes), defaults, strict=True)
     )
     if chosen[0] and not system.vm_hosts:
         raise LabUnavailable(
-            f"{system.os} has no VM hosts: its kernel is Debian's under another name and can't be booted",
+            f"{system.os} has no VM hosts: only Debian and Ubuntu have them",
             hint=f"gdsdeploy lab up --os {system.os} --vm 0 --node 1",
         )
     return chosen[0], chosen[1], chosen[2]

@@ -109,8 +109,7 @@ def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
             requires=tuple(part[name] for name in ("core", "modules", "modules-core")),
         ),
         Rpm(
-            "kernel-core", version, vendor=RED_HAT, tree=core,
-            ghosts=tuple(f"/boot/{name}" for name in _boot_files(release)),
+            "kernel-core", version, vendor=RED_HAT, tree=core, ghosts=_boot_files(release),
             provides=(*only, part["core"], f"kernel-uname-r = {release}"),
             requires=(
                 part["modules-core"], "linux-firmware >= 20150904", "/usr/bin/kernel-install", "dracut >= 027",
@@ -158,7 +157,7 @@ def _merge_headers(files: kernel.Kernel, target: Path) -> None:
 
 def _boot_files(release: str) -> tuple[str, ...]:
     """What kernel-install makes in /boot."""
-    return f"vmlinuz-{release}", f"initramfs-{release}.img"
+    return f"/boot/vmlinuz-{release}", f"/boot/initramfs-{release}.img"
 
 
 # All repositories

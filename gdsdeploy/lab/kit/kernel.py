@@ -1,6 +1,6 @@
 """A Debian kernel under another release's name: the same code, other names.
 
-It can't be booted under that name, because the kernel image keeps its own.  Light hosts never boot it.
+The image keeps its own release.  VM hosts boot it with a module that changes what uname prints: see standin.py.
 """
 
 from __future__ import annotations

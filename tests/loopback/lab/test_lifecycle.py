@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import elbase, emulator, families, files, images, lifecycle, nspawn, qemu, state
+from gdsdeploy.lab import elbase, emulator, families, files, guest, images, lifecycle, nspawn, qemu, standin, state
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import el, kits
@@ -203,10 +203,37 @@ def test_rocky_hosts_come_from_the_labs_repositories(
         lifecycle.down(lab)
 
 
-def test_ubuntu_has_no_vm_hosts(machines: Machines, kit: Kit) -> None:
-    with pytest.raises(LabUnavailable, match=r"ubuntu-24\.04 has no VM hosts"):
-        lifecycle.up("ubuntu", vms=1, os="ubuntu-24.04")
+def test_rocky_has_no_vm_hosts(machines: Machines) -> None:
+    with pytest.raises(LabUnavailable, match="rocky-9 has no VM hosts"):
+        lifecycle.up("rocky", vms=1, os="rocky-9")
     assert did(machines) == []
+
+
+def test_the_kernel_of_an_ubuntu_vm_gets_its_packages_release(
+    machines: Machines, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module that renames it is built for Debian's kernel, and is in the base system with its hook."""
+    built: list[tuple[str, str]] = []
+    content: dict[str, object] = {}
+
+    def build(release: guest.Release, kernel: standin.Kernel) -> Path:
+        built.append((release.name, kernel.release))
+        return Path("/c/modules")
+
+    def vm_base(*arguments: Any) -> images.VmBase:
+        content.update(arguments[5])
+        return images.VmBase(machines.base("ubuntu vm"), Path("/c/vmlinuz"))
+
+    monkeypatch.setattr(standin, "build", build)
+    monkeypatch.setattr(images, "vm_base", vm_base)
+    lab = lifecycle.up("ubuntu", vms=1, nodes=0, os="ubuntu-24.04")
+    try:
+        assert built == [("trixie", "6.12.95+deb12-amd64")]
+        assert content["usr/local/lib/lab/gds_lab_release.ko"] == Path("/c/modules/gds_lab_release.ko")
+        assert "insmod /gds_lab_release.ko release=%s" in str(content["etc/initramfs-tools/hooks/lab-release"])
+        assert [host.kind for host in lab.hosts()] == ["vm"]
+    finally:
+        lifecycle.down(lab)
 
 
 def test_hosts_keep_the_emulator_they_were_started_with(machines: Machines, home: Path) -> None:
