@@ -105,7 +105,7 @@ class BootArguments(FileResource[Desired]):
         broken = [place for place in observed["places"] if _is_broken(way, place)]
         if broken:
             words = f"{broken[0].path}: there is no line with arguments"
-            return [Refusal("boot-loader", words, "repair it, or remove it if its kernel is earlier_words")]
+            return [Refusal("boot-loader", words, "repair it, or delete it if its kernel is gone")]
         conflicts = {
             f"{place.path}: {word}": argument
             for argument in desired.arguments
@@ -156,7 +156,7 @@ class BootArguments(FileResource[Desired]):
         if observed["idle"] or observed["way"].kind == loader.UNKNOWN:
             return
         before = observed["record"]
-        # grub.cfg alone doesn't show whose an argument is, once the drop-in has earlier_words.
+        # grub.cfg alone doesn't show whose an argument is, once the drop-in is gone.
         is_grub = observed["way"].kind == loader.GRUB
         ours = drop_in_words(host.text(DROP_IN)) if is_grub else _mine(desired, observed)
         running = read_text(host.root, "/proc/cmdline").split()
@@ -298,7 +298,7 @@ def _write_entry(host: ManagedHost, path: str, text: str) -> None:
     host.undoable(target)
     state = host.entry(target)
     if state is None:
-        raise ApplyError(f"{path}: has earlier_words meanwhile", "run this again", "io")
+        raise ApplyError(f"{path}: was deleted meanwhile", "run this again", "io")
     host.forget()
     with writing(path):
         files.replace(inside(host.root, target), _encode(text), state.mode, (state.uid, state.gid))
