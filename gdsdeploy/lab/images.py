@@ -71,23 +71,43 @@ def vm_base(
 ) -> VmBase:
     """The base system of VM hosts with ``preinstalled`` packages; made when missing.
 
-    early: called with the kernel seconds before the disk is ready; not called for a cached base.
-    content, title: as in :func:`entry_name`.
+    early, content, title: as in :func:`disk_base` and :func:`entry_name`.
+    """
+
+    def bootstrap(work: Path) -> None:
+        _bootstrap(rel, archive, "vm", work, preinstalled, content, title)
+
+    name = entry_name(rel, archive, "vm", preinstalled, content, title)
+    return disk_base(cache, name, title or rel.name, bootstrap, early)
+
+
+def disk_base(
+    cache: Path, name: str, system: str, bootstrap: Callable[[Path], None], early: Callable[[Path], None]
+) -> VmBase:
+    """The base system ``name`` of VM hosts, as a disk; made when missing.
+
+    bootstrap: makes ``root`` in a folder.  early: called with the kernel, seconds before the disk is ready if ``root``
+    has one; not called for a cached base.
     """
 
     def make(work: Path) -> None:
-        root = _bootstrap(rel, archive, "vm", work, preinstalled, content, title)
-        early(next((root / "boot").glob("vmlinuz-*")))
+        bootstrap(work)
+        root = work / "root"
+        kernels = list((root / "boot").glob("vmlinuz-*"))
+        for kernel in kernels[:1]:
+            early(kernel)
         size = (DISK_BYTES - PARTITION_OFFSET) // 1024
         script = guest.data("guest/boot.sh").as_posix()
         arguments = [root, work, size, PARTITION_OFFSET, guest.ROOT_UUID]
-        with console.step(f"Making the {title or rel.name} disk image"):
+        with console.step(f"Making the {system} disk image"):
             run.run(
                 run.as_root([*CONTAINED, "sh", script, *map(str, arguments)]),
-                doing=f"make the {title or rel.name} disk image",
+                doing=f"make the {system} disk image",
                 log=work / "log",
             )
             _change_owner(work)
+            if not kernels:
+                early(work / "vmlinuz")
             write_boot_sectors(work / "disk.raw", work / "boot.img", work / "core.img")
             convert = ["qemu-img", "convert", "-O", "qcow2", work / "disk.raw", work / "disk.qcow2"]
             run.run([str(part) for part in convert], doing="convert the disk image")
@@ -95,8 +115,7 @@ def vm_base(
                 (work / part).unlink()
             files.remove_tree(root, within=work)
 
-    name = entry_name(rel, archive, "vm", preinstalled, content, title)
-    entry = files.cached_folder(cache, name, make, what=f"the {title or rel.name} base system")
+    entry = files.cached_folder(cache, name, make, what=f"the {system} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 

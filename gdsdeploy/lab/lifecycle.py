@@ -105,11 +105,6 @@ def _counts(system: System, vms: int | None, lights: int | None, nodes: int | No
     chosen = tuple(
         default if count is None else count for count, default in zip((vms, lights, nodes), defaults, strict=True)
     )
-    if chosen[0] and not system.vm_hosts:
-        raise LabUnavailable(
-            f"{system.os} has no VM hosts: only Debian and Ubuntu have them",
-            hint=f"gdsdeploy lab up --os {system.os} --vm 0 --node 1",
-        )
     return chosen[0], chosen[1], chosen[2]
 
 
@@ -170,9 +165,11 @@ def _vm_base(
     server, system = lab.server, lab.system
     if server is None:
         return images.vm_base(cache_directory(), system.base, archive, early, preinstalled)
+    renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER
+    if system.kit == "el":
+        return elbase.vm_base(cache_directory(), system, server.kit, archive, renamer, early)
     rel, source = families.bootstrap_source(system, server.kit)
-    content = families.all_files(system, rel, source, "vm")
-    content |= families.boot_files(standin.build(*standin.debian_kernel(archive)) / standin.RENAMER)
+    content = families.all_files(system, rel, source, "vm") | families.boot_files(renamer)
     return images.vm_base(cache_directory(), rel, source, early, preinstalled, content, system.os)
 
 

@@ -30,11 +30,6 @@ class System:
         """The release's number: ``24.04`` for ubuntu-24.04."""
         return self.os.partition("-")[2]
 
-    @property
-    def vm_hosts(self) -> bool:
-        """Whether VM hosts can be of this system."""
-        return self.kit in ("", "ubuntu")
-
 
 def _os_release(**fields: str) -> str:
     return "".join(f'{name}="{value}"\n' for name, value in fields.items())

@@ -1,6 +1,7 @@
 # Gives a VM base system its initramfs and GRUB, and makes the disk's first partition and boot sectors from it.
 # Runs on the controller as root in private mount and process namespaces; no block device is needed.
 # Arguments: root of the base system, output folder, partition size in KiB, partition offset in bytes, root UUID.
+# A root of the RHEL family has the kernel's packages in /run/kernel.
 set -eu
 root=$1 out=$2 size=$3 offset=$4 uuid=$5
 
@@ -17,19 +18,30 @@ mkdir -p "$root/dev/disk/by-uuid"
 : >"$root/dev/vda1"
 ln -s ../../vda1 "$root/dev/disk/by-uuid/$uuid"
 
-# grub-probe reads block devices; this system's doesn't exist yet, so a script answers instead.
-install -m 0755 "$(dirname "$0")/grub-probe" "$root/dev/grub-probe"
-mount --bind "$root/dev/grub-probe" "$root/usr/sbin/grub-probe"
-# The kernel was installed before the settings that make its initramfs a third as large.
-chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -euc '
-    for kernel in /lib/modules/*; do update-initramfs -c -k "${kernel##*/}"; done
-    grub-mkconfig -o /boot/grub/grub.cfg'
-umount "$root/usr/sbin/grub-probe"
-grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
+if [ -d "$root/run/kernel" ]; then
+    grub=grub2
+    # Kernels of an image have the image's id in their entries; each host generates its own on first boot.
+    echo 0000000000000000000000000000001a >"$root/etc/machine-id"
+    chroot "$root" sh -euc 'rpm --install --nosignature /run/kernel/*.rpm; sh /usr/local/lib/lab/lab-entries'
+    : >"$root/etc/machine-id"
+    rm -r "$root/run/kernel"
+    grep -q "root=UUID=$uuid" "$root/boot/grub2/entries.cfg"
+else
+    grub=grub
+    # grub-probe reads block devices; this system's doesn't exist yet, so a script answers instead.
+    install -m 0755 "$(dirname "$0")/grub-probe" "$root/dev/grub-probe"
+    mount --bind "$root/dev/grub-probe" "$root/usr/sbin/grub-probe"
+    # The kernel was installed before the settings that make its initramfs a third as large.
+    chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -euc '
+        for kernel in /lib/modules/*; do update-initramfs -c -k "${kernel##*/}"; done
+        grub-mkconfig -o /boot/grub/grub.cfg'
+    umount "$root/usr/sbin/grub-probe"
+    grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
+fi
 
-chroot "$root" grub-mkimage --format=i386-pc --output=/boot/grub/i386-pc/core.img \
-    --prefix='(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
-cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/i386-pc/core.img" "$out/"
+chroot "$root" grub-mkimage --format=i386-pc --output="/boot/$grub/i386-pc/core.img" \
+    --prefix="(hd0,msdos1)/boot/$grub" biosdisk part_msdos ext2 normal
+cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/$grub/i386-pc/core.img" "$out/"
 cp "$(printf '%s\n' "$root"/boot/vmlinuz-* | sort -V | tail -n 1)" "$out/vmlinuz"
 
 for mounted in dev/null dev/zero dev/full dev/random dev/urandom dev/tty dev sys proc; do

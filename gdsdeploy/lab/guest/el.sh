@@ -11,12 +11,24 @@ for plugin in 20-grub 50-dracut; do
 done
 install -m 0755 "$files/update-alternatives" "$root/usr/sbin/alternatives"
 install -D -m 0600 "$files/grub.cfg" "$root/boot/grub2/grub.cfg"
+if [ -d "$root/boot/grub/i386-pc" ]; then
+    # A VM host.
+    mv "$root/boot/grub/i386-pc" "$root/boot/grub2/"
+    rmdir "$root/boot/grub"
+    install -m 0600 "$files/grub-vm.cfg" "$root/boot/grub2/grub.cfg"
+    install -D -m 0755 "$files/lab-release.dracut" "$root/usr/lib/dracut/modules.d/99lab-release/module-setup.sh"
+    install -D -m 0644 "$files/lab-entries" "$root/usr/local/lib/lab/lab-entries"
+    for unit in lab-entries.path lab-entries.service lab-entries-last.service; do
+        install -m 0644 "$files/$unit" "$root/etc/systemd/system/$unit"
+    done
+    chroot "$root" systemctl enable --quiet lab-entries.path lab-entries-last.service
+fi
 mkdir -p "$root/boot/loader/entries" "$root/etc/kernel"
 mv "$root/usr/bin/grub-editenv" "$root/usr/bin/grub2-editenv"
 chroot "$root" grub2-editenv /boot/grub2/grubenv create
 # mkinitrd's answer depends on this machine's devices, which a light host sees; a generic one suits every host.
 install -D -m 0644 "$files/dracut.conf" "$root/usr/lib/dracut/dracut.conf.d/01-dist.conf"
-echo "root=LABEL=root ro" >"$root/etc/kernel/cmdline"
+[ -e "$root/etc/kernel/cmdline" ] || echo "root=LABEL=root ro" >"$root/etc/kernel/cmdline"
 
 # The family's folders, where Debian has others.
 mkdir -p "$root/usr/lib64" "$root/usr/src/kernels" "$root/etc/yum.repos.d" "$root/etc/pki/rpm-gpg"
