@@ -15,6 +15,8 @@ from gdsdeploy.lab.systems import System
 #: The keyring that Ubuntu's own sources name.
 UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 
+_GRUB = "etc/default/grub"
+
 
 def bootstrap_source(system: System, kit: Kit) -> tuple[Release, Archive]:
     """What mmdebstrap makes the base system of ``system`` from: the kit's archive on disk."""
@@ -62,8 +64,10 @@ def all_files(system: System, release: Release, archive: Archive, kind: str) -> 
     release, archive: what the base system is made from (:func:`bootstrap_source`).
     """
     removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
-    debian = guest.base_files(release, archive, kind).items()
-    return {**{name: text for name, text in debian if name not in removed}, **base_files(system)}
+    content = {name: text for name, text in guest.base_files(release, archive, kind).items() if name not in removed}
+    if kind == "vm":
+        content[_GRUB] = str(content[_GRUB]).replace("GRUB_DISTRIBUTOR=Debian", "GRUB_DISTRIBUTOR=Ubuntu")
+    return {**content, **base_files(system)}
 
 
 def boot_files(renamer: Path) -> dict[str, str | Path]:

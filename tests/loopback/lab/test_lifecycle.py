@@ -8,9 +8,23 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy import run
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import elbase, emulator, families, files, guest, images, lifecycle, nspawn, qemu, standin, state
+from gdsdeploy.lab import (
+    elbase,
+    emulator,
+    families,
+    files,
+    guest,
+    images,
+    lifecycle,
+    nspawn,
+    qemu,
+    standin,
+    state,
+    systems,
+)
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import el, kits
@@ -203,13 +217,7 @@ def test_rocky_hosts_come_from_the_labs_repositories(
         lifecycle.down(lab)
 
 
-def test_rocky_has_no_vm_hosts(machines: Machines) -> None:
-    with pytest.raises(LabUnavailable, match="rocky-9 has no VM hosts"):
-        lifecycle.up("rocky", vms=1, os="rocky-9")
-    assert did(machines) == []
-
-
-def test_the_kernel_of_an_ubuntu_vm_gets_its_packages_release(
+def test_the_kernel_of_a_vm_gets_its_packages_release(
     machines: Machines, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module that renames it is built for Debian's kernel, and is in the base system with its hook."""
@@ -232,8 +240,48 @@ def test_the_kernel_of_an_ubuntu_vm_gets_its_packages_release(
         assert content["usr/local/lib/lab/gds_lab_release.ko"] == Path("/c/modules/gds_lab_release.ko")
         assert "insmod /gds_lab_release.ko release=%s" in str(content["etc/initramfs-tools/hooks/lab-release"])
         assert [host.kind for host in lab.hosts()] == ["vm"]
+        fleet = load_fleet(lab.fleet_path)
+        assert {name: host.profile for name, host in fleet.hosts.items()} == {"gpu1": "gds"}
+        assert fleet.profiles["gds"].own_kernel
     finally:
         lifecycle.down(lab)
+
+
+def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
+    home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What mmdebstrap's root begins with: the command line, the module, and the kernel's packages without headers."""
+    folder = home / "cache/lab/kit-rocky-9-0"
+    system = systems.find("rocky-9")
+    offered = folder / el.repositories(elbase.versions(system))["baseos"]
+    offered.mkdir(parents=True)
+    names = [package.file for package in el.base(elbase.versions(system))]
+    for name in [*names, "kernel-core-1.rpm", "kernel-1.rpm", "kernel-devel-1.rpm"]:
+        (offered / name).write_text(name)
+    (home / "release.ko").write_bytes(b"module")
+    laid_out: dict[str, bytes] = {}
+    commands: list[list[str]] = []
+
+    def execute(argv: list[str], **_: Any) -> None:
+        commands.append(argv)
+        tree = next(Path(word.split()[3]) for word in argv if "base.sh" in word)
+        laid_out.update({str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()})
+
+    def disk_base(cache: Path, name: str, title: str, bootstrap: Any, early: Any) -> images.VmBase:
+        bootstrap(home)
+        return images.VmBase(Path("/c/disk"), Path("/c/vmlinuz"))
+
+    monkeypatch.setattr(images, "disk_base", disk_base)
+    monkeypatch.setattr(run, "run", execute)
+    elbase.vm_base(home, system, kits.Kit(folder, {}), mirror, home / "release.ko", lambda _: None)
+    assert laid_out["usr/local/lib/lab/gds_lab_release.ko"] == b"module"
+    assert laid_out["etc/kernel/cmdline"].startswith(f"root=UUID={guest.ROOT_UUID} ro console=ttyS0".encode())
+    assert {Path(name).name for name in laid_out if name.startswith("run/kernel/")} == {
+        "kernel-core-1.rpm",
+        "kernel-1.rpm",
+    }
+    assert not any(name.startswith(("etc/apt", "etc/initramfs-tools", "etc/default/grub")) for name in laid_out)
+    assert any("grub-pc-bin" in word and "initramfs-tools" not in word for word in commands[0])
 
 
 def test_hosts_keep_the_emulator_they_were_started_with(machines: Machines, home: Path) -> None:
