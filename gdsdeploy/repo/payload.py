@@ -17,20 +17,19 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, BinaryIO, Final
 
 from gdsdeploy.host.kmod import zstd
+from gdsdeploy.repo import rpmheader
 
 #: Bytes of a whole package after decompression; the largest drivers' have some hundred megabytes.
 UNPACKED_LIMIT: Final = 2 << 30
 #: Bytes of one file that is read.
 FILE_LIMIT: Final = 1 << 20
-_HEADER_LIMIT: Final = 64 << 20
 _NAME_LIMIT: Final = 4096
 _XZ_MEMORY: Final = 256 << 20
 _CHUNK: Final = 1 << 18
 _PAYLOAD_COMPRESSOR: Final = 1125
-_STRING: Final = 6
 
 
 class UnreadablePackageError(Exception):
@@ -48,7 +47,7 @@ def find(path: Path, pattern: re.Pattern[str]) -> dict[str, bytes]:
             file.seek(0)
             if magic == b"!<arch>\n":
                 return _matches(_tar_entries(_deb_data(file)), pattern)
-            if magic[:4] == b"\xed\xab\xee\xdb":
+            if magic[:4] == rpmheader.LEAD_MAGIC:
                 return _matches(_cpio_entries(_rpm_payload(file)), pattern)
     except (OSError, EOFError, ValueError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         raise UnreadablePackageError(f"it is damaged: {error or type(error).__name__}") from error
@@ -197,28 +196,15 @@ def _tar_entries(plain: IO[bytes]) -> Iterator[_Entry]:
 # .rpm
 
 
-def _rpm_payload(file: IO[bytes]) -> IO[bytes]:
+def _rpm_payload(file: BinaryIO) -> IO[bytes]:
     """The uncompressed cpio archive of the package's files."""
-    file.seek(96)
-    _signature, size = _rpm_header(file)
+    file.seek(rpmheader.LEAD)
+    _, _, size = rpmheader.read(file)
     file.seek(-size % 8, io.SEEK_CUR)
-    tags, _ = _rpm_header(file)
+    _, header, _ = rpmheader.read(file)
     names = {"gzip": "gz", "bzip2": "bz2", "xz": "xz", "lzma": "xz", "zstd": "zst"}
-    compressor = tags.get(_PAYLOAD_COMPRESSOR, "gzip")
+    compressor = "".join(header.strings(_PAYLOAD_COMPRESSOR)[:1]) or "gzip"
     return _opened(file, names.get(compressor, compressor))
-
-
-def _rpm_header(file: IO[bytes]) -> tuple[dict[int, str], int]:
-    """The texts of a header (tag → value), and its size in bytes."""
-    magic, _, count, size = struct.unpack(">4s4sII", _exactly(file, 16))
-    if magic != b"\x8e\xad\xe8\x01" or 16 * count + size > _HEADER_LIMIT:
-        raise ValueError("a header of the rpm is missing or too large")
-    index, store = _exactly(file, 16 * count), _exactly(file, size)
-    texts = {}
-    for tag, kind, offset, _number in struct.iter_unpack(">IIII", index):
-        if kind == _STRING:
-            texts[tag] = store[offset : store.find(b"\0", offset)].decode("utf-8", "replace")
-    return texts, 16 + 16 * count + size
 
 
 def _cpio_entries(plain: IO[bytes]) -> Iterator[_Entry]:
