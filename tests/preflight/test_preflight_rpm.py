@@ -119,7 +119,10 @@ def rhel_fleet(fleet: Path, drivers: tuple[Path, Key], tmp_path: Path) -> Path:
     stack = {rpm.name: rpm for rpm in rpmstack.kernel(KERNEL)}
     driver = {rpm.name: rpm for rpm in rpmstack.driver("560.1.3")}
     _driver(tmp_path / "driver", "560.1.3")
-    (tmp_path / "driver/usr/src/nvidia-current-open-560.1.3").rename(tmp_path / "driver/usr/src/nvidia-open-560.1.3")
+    sources = tmp_path / "driver/usr/src"
+    tree = (sources / "nvidia-current-open-560.1.3").rename(sources / "nvidia-open-560.1.3")
+    conf = tree / "dkms.conf"
+    conf.write_text(conf.read_text().replace("nvidia-current-open", "nvidia-open"))
     fs = next(rpm for rpm in rpmstack.nvidia_fs("2.19.7") if rpm.name == "nvidia-fs-dkms")
     fs_tree = repository.parent / "fs"
     headers = ("/usr/src", "/usr/lib/linux-kbuild*", f"/lib/modules/{RELEASE}/build")
