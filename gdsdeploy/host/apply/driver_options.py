@@ -49,7 +49,7 @@ class DriverOptions(FileResource[Desired]):
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
-        observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        observed["initramfs"] = bool(initramfs.images(host, desired.kernel_release))
         return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -67,6 +67,11 @@ class DriverOptions(FileResource[Desired]):
             initramfs.rebuild(host, desired.kernel_release)
         else:
             super().apply(host, desired, change)
+
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
+        """Name a kernel whose initramfs couldn't be made again."""
+        if changes:
+            initramfs.note_unknown(host, desired.kernel_release)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """The files; the initramfs has NVMe's option from one of them."""

@@ -30,19 +30,19 @@ def images(host: ManagedHost, release: str) -> List[str]:
     return paths
 
 
-def exists(host: ManagedHost, release: str) -> bool:
-    """Whether the kernel ``release`` has an initramfs, or is there without one that is known."""
-    return bool(images(host, release)) or any(host.exists(place.format(release)) for place in _KERNELS)
+def note_unknown(host: ManagedHost, release: str) -> None:
+    """Name the kernel ``release`` in a note if it is there, and its initramfs isn't at a place that is known."""
+    if images(host, release) or not any(host.exists(place.format(release)) for place in _KERNELS):
+        return
+    places = ", ".join(place.format(release) for place in _PLACES)
+    words = f"kernel {release} has no initramfs at {places}: if another file holds one (a unified kernel image)"
+    host.notes.append(f"{words}, make that again, because it carries the module options")
 
 
 def rebuild(host: ManagedHost, release: str) -> None:
-    """Make it again; raises ApplyError.  A note names a kernel whose initramfs isn't at a place that is known."""
+    """Make it again; raises ApplyError."""
     paths = images(host, release)
-    if not paths:
-        places = ", ".join(place.format(release) for place in _PLACES)
-        words = f"kernel {release} has no initramfs at {places}: if another file holds one (a unified kernel image)"
-        host.notes.append(f"{words}, make that again, because it carries the module options")
-    elif _is_dracuts(host):
+    if _is_dracuts(host):
         for path in paths:
             # Without a path, dracut's own choice may be another file than the one that boots.
             host.run(["dracut", "--force", path, release], _SECONDS)

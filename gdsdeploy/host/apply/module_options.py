@@ -47,7 +47,7 @@ class ModuleOptions(FileResource[Desired]):
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         _check(desired.options)
         observed = super().observe(host, desired)
-        observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        observed["initramfs"] = bool(initramfs.images(host, desired.kernel_release))
         return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -62,6 +62,11 @@ class ModuleOptions(FileResource[Desired]):
             initramfs.rebuild(host, desired.kernel_release)
         else:
             super().apply(host, desired, change)
+
+    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
+        """Name a kernel whose initramfs couldn't be made again."""
+        if changes:
+            initramfs.note_unknown(host, desired.kernel_release)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Take the file away, and make each initramfs again that may have a copy of it."""
