@@ -57,12 +57,14 @@ SKIPPED = {
     "/usr/share": "what packages contain, which goes with their versions",
 }
 #: A repair may change these: an initramfs is rebuilt, a record gets longer.
-ANEW = ("/boot/initrd.img-", "/var/lib/gdsdeploy/before.json")
+ANEW = ("/boot/initrd.img-", "/var/lib/gdsdeploy/before.json", "/var/lib/gdsdeploy/removed")
 #: gdsdeploy's records, by kinds of changes.
 RECORDS = {
-    **dict.fromkeys(("write", "make", "delete", "stream"), "/var/lib/gdsdeploy/before.json"),
-    **dict.fromkeys(("install", "upgrade", "downgrade"), "/var/lib/gdsdeploy/installed"),
-    **dict.fromkeys(("hold", "unhold"), "/var/lib/gdsdeploy/held"),
+    **dict.fromkeys(("write", "make", "delete", "stream"), ("/var/lib/gdsdeploy/before.json",)),
+    **dict.fromkeys(
+        ("install", "upgrade", "downgrade", "remove"), ("/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/removed")
+    ),
+    **dict.fromkeys(("hold", "unhold"), ("/var/lib/gdsdeploy/held",)),
 }
 
 
@@ -207,7 +209,8 @@ def unexplained(changes: Sequence[Mapping[str, str]], before: Snapshot, after: S
     differences = differing(before, after)
     problems = []
     for change in _join(changes):
-        differences.pop(("path", RECORDS.get(change["kind"], "")), None)
+        for path in RECORDS.get(change["kind"], ()):
+            differences.pop(("path", path), None)
         keys, required = _effects(change, differences)
         if required and not keys:
             problems.append(f"no effect of: {_words(change)}")
