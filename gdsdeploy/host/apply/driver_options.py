@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Sequence
+from typing import Dict, List
 
 from . import initramfs
-from .file_resource import FileResource
+from .carried_files import CarriedFiles
 from .files import File
 from .host import ManagedHost
-from .model import NONE, Change, Words
+from .model import Change
 
 MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
 MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
@@ -34,44 +34,17 @@ class Desired:
     p2pdma: bool = False
 
 
-class DriverOptions(FileResource[Desired]):
+class DriverOptions(CarriedFiles[Desired]):
     """``modprobe.d`` and ``modules-load.d``."""
 
     name = "driver_options"
     desired_type = Desired
     removal_rank = 90
-    kinds: ClassVar[Words] = {"initramfs": "make the initramfs of kernel {} again"}
-    reasons: ClassVar[Words] = {"options": "one with other options"}
     reverts = (MODPROBE, MODULES_LOAD)
+    carried = MODPROBE
 
     def desired_files(self, desired: Desired) -> List[File]:
         return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
-
-    def observe(self, host: ManagedHost, desired: Desired) -> Any:
-        observed = super().observe(host, desired)
-        observed["initramfs"] = bool(initramfs.images(host, desired.kernel_release))
-        return observed
-
-    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """The files, and the initramfs where it carries another ``modprobe.d``.
-
-        A kernel that is installed later makes its own initramfs, with these files in it.
-        """
-        changes = super().changes(desired, observed, pending)
-        if observed["initramfs"] and any(change.subject == MODPROBE for change in changes):
-            changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
-        return changes
-
-    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
-        if change.kind == "initramfs":
-            initramfs.rebuild(host, desired.kernel_release)
-        else:
-            super().apply(host, desired, change)
-
-    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
-        """Name a kernel whose initramfs couldn't be made again."""
-        if changes:
-            initramfs.note_unknown(host, desired.kernel_release)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """The files; the initramfs has NVMe's option from one of them."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Sequence
+from typing import Any, Dict, List
 
 from ..errors import DesiredError
 from . import files, initramfs
-from .file_resource import FileResource, restore
+from .carried_files import CarriedFiles
+from .file_resource import restore
 from .files import ABSENT, File
 from .host import ManagedHost
-from .model import NONE, Change, Words
+from .model import Change
 
 PATH = "/etc/modprobe.d/gdsdeploy-boot.conf"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -31,42 +32,21 @@ class Desired:
     options: Dict[str, Dict[str, str]] = field(default_factory=dict)
 
 
-class ModuleOptions(FileResource[Desired]):
+class ModuleOptions(CarriedFiles[Desired]):
     """``modprobe.d``, and the initramfs of the locked kernel."""
 
     name = "module_options"
     desired_type = Desired
     removal_rank = 92
-    kinds: ClassVar[Words] = {"initramfs": "make the initramfs of kernel {} again"}
-    reasons: ClassVar[Words] = {"options": "one with other options"}
     reverts = (PATH,)
+    carried = PATH
 
     def desired_files(self, desired: Desired) -> List[File]:
         return [File.of(PATH, text(desired.options)) if desired.options else File(PATH, ABSENT)]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         _check(desired.options)
-        observed = super().observe(host, desired)
-        observed["initramfs"] = bool(initramfs.images(host, desired.kernel_release))
-        return observed
-
-    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """The file, and the initramfs that has a copy; a kernel that is installed later makes its own."""
-        changes = super().changes(desired, observed, pending)
-        if changes and observed["initramfs"]:
-            changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
-        return changes
-
-    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
-        if change.kind == "initramfs":
-            initramfs.rebuild(host, desired.kernel_release)
-        else:
-            super().apply(host, desired, change)
-
-    def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
-        """Name a kernel whose initramfs couldn't be made again."""
-        if changes:
-            initramfs.note_unknown(host, desired.kernel_release)
+        return super().observe(host, desired)
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Take the file away, and make each initramfs again that may have a copy of it."""
