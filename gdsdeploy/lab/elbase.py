@@ -40,11 +40,12 @@ def versions(system: System) -> Versions:
 
 def light_base(cache: Path, system: System, kit: Kit, archive: Archive) -> Path:
     """Root folder of the base system of light hosts of ``system``; made when missing."""
+    content = _base_files(system, archive, "light")
 
     def make(work: Path) -> None:
-        _bootstrap(system, kit, archive, work, "light", _base_files(system, archive, "light"))
+        _bootstrap(system, kit, archive, work, "light", content)
 
-    name = _entry_name(system, archive, "light", _base_files(system, archive, "light"))
+    name = _entry_name(system, archive, "light", content)
     return files.cached_folder(cache, name, make, what=f"the {system.os} base system") / "root"
 
 
