@@ -21,7 +21,7 @@ from gdsdeploy.lab.kit import cuda, elversions, ubuntu
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
-from tests.lab.test_story import gdsdeploy
+from tests.lab.program import gdsdeploy
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
