@@ -10,6 +10,7 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import ProgramFailed
 from gdsdeploy.lab import files, guest, images
 from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.recipe import from_archive
 
 QEMU = "qemu-system-x86_64"
 #: Debian's program loader for amd64; it runs a folder's programs with that folder's libraries.
@@ -29,7 +30,7 @@ def root(cache: Path, archive: Archive) -> Path | None:
         return None
 
     def argv(target: Path) -> list[str]:
-        return images.from_archive(guest.RELEASES[RELEASE], archive, target, "extract", PACKAGES)
+        return from_archive(guest.RELEASES[RELEASE], archive, target, "extract", PACKAGES)
 
     def make(work: Path) -> None:
         with console.step(f"Fetching {RELEASE}'s QEMU, which emulates faster than this machine's"):

@@ -1,4 +1,4 @@
-"""Hosts of systems other than Debian: base systems from the imitated archive, and files of each host."""
+"""Hosts of Ubuntu: Debian's programs from the imitated archive, and files of each host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import Release
 from gdsdeploy.lab.kit import ubuntu
 from gdsdeploy.lab.kit.kits import Kit
+from gdsdeploy.lab.recipe import Recipe
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.systems import System
 
@@ -18,25 +19,39 @@ UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 _GRUB = "etc/default/grub"
 
 
-def bootstrap_source(system: System, kit: Kit) -> tuple[Release, Archive]:
-    """What mmdebstrap makes the base system of ``system`` from: the kit's archive on disk."""
+def recipe(system: System, kit: Kit, archive: Archive, kind: str, renamer: Path | None) -> Recipe:  # noqa: ARG001
+    """The recipe of hosts of ``system``, from the archive of its kit on disk.
+
+    renamer: for VM hosts, the module that gives their kernels the packages' releases.
+    """
     family = ubuntu.RELEASES[system.os]
-    release = Release(family.codename, system.base.number, "", image=family.image)
-    uri = f"copy://{kit.folder / 'ubuntu'}"
+    release = Release(family.codename, system.base.number, "")
     # _apt, apt's own user, may not read this user's cache.
     options = {"APT::Sandbox::User": "root"}
-    return release, Archive(uri, None, kit.keyring("ubuntu"), {}, options, None)
+    imitated = Archive(f"copy://{kit.folder / 'ubuntu'}", None, kit.keyring("ubuntu"), {}, options, None)
+    packages, content = guest.packages(kind), _files(system, release, imitated, kind)
+    if renamer is not None:
+        packages += (f"linux-image-{ubuntu.release(family.older)}",)
+        content |= {
+            guest.RENAMER: renamer,
+            "etc/initramfs-tools/hooks/lab-release": guest.data("guest/lab-release.initramfs-tools").read_text(),
+        }
+    return Recipe(system.os, kind, release, imitated, packages, content)
 
 
-def base_files(system: System) -> dict[str, str]:
-    """Files that make Debian's programs a host of ``system``: path → text.
+def _files(system: System, release: Release, archive: Archive, kind: str) -> dict[str, str | Path]:
+    """Files that make Debian's programs a host of ``system``: path → text or file to copy.
 
     A host's own files have its apt sources, since their port differs by lab.
     """
-    codename = ubuntu.RELEASES[system.os].codename
-    lines = {"ID": "Ubuntu", "RELEASE": system.number, "CODENAME": codename}
+    removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
+    content = {name: text for name, text in guest.base_files(release, archive, kind).items() if name not in removed}
+    if kind == "vm":
+        content[_GRUB] = str(content[_GRUB]).replace("GRUB_DISTRIBUTOR=Debian", "GRUB_DISTRIBUTOR=Ubuntu")
+    lines = {"ID": "Ubuntu", "RELEASE": system.number, "CODENAME": release.name}
     lsb = "".join(f"DISTRIB_{name}={value}\n" for name, value in lines.items())
     return {
+        **content,
         "usr/lib/os-release": system.os_release,
         "etc/lsb-release": f'{lsb}DISTRIB_DESCRIPTION="Ubuntu {system.number} LTS"\n',
         "etc/debian_version": f"{system.base.name}/sid\n",
@@ -55,24 +70,4 @@ def seed_files(system: System, server: Server) -> dict[str, tuple[str | bytes, i
     return {
         "etc/apt/sources.list.d/ubuntu.sources": (sources, 0o644),
         UBUNTU_KEYRING.lstrip("/"): (server.kit.keyring("ubuntu").read_bytes(), 0o644),
-    }
-
-
-def all_files(system: System, release: Release, archive: Archive, kind: str) -> dict[str, str | Path]:
-    """Files of a base system of ``system``: a Debian host's with the system's own; path → text or file to copy.
-
-    release, archive: what the base system is made from (:func:`bootstrap_source`).
-    """
-    removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
-    content = {name: text for name, text in guest.base_files(release, archive, kind).items() if name not in removed}
-    if kind == "vm":
-        content[_GRUB] = str(content[_GRUB]).replace("GRUB_DISTRIBUTOR=Debian", "GRUB_DISTRIBUTOR=Ubuntu")
-    return {**content, **base_files(system)}
-
-
-def boot_files(renamer: Path) -> dict[str, str | Path]:
-    """Files by which a VM host's kernels get their packages' releases; renamer: the module for them."""
-    return {
-        "usr/local/lib/lab/gds_lab_release.ko": renamer,
-        "etc/initramfs-tools/hooks/lab-release": guest.data("guest/lab-release.initramfs-tools").read_text(),
     }

@@ -6,7 +6,6 @@ All hosts of a release share a base system; a host's seed (name, keys, addresses
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,10 @@ USER = "admin"
 #: Base images share these ids: a guest sees only its own disks.
 ROOT_UUID = "b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c0001"
 DISK_ID = 0x6D5EED01
+#: A VM host's disk, a sparse file.
+DISK_BYTES = 12 << 30
+#: Where hosts have the module that gives a kernel its package's release.
+RENAMER = "usr/local/lib/lab/gds_lab_release.ko"
 NVME_LABEL, NVME_MOUNT = "nvme", "/mnt/nvme"
 
 _COMMON_PACKAGES = (
@@ -86,7 +89,7 @@ class Release:
     """A Debian release for the lab's hosts; ``driver``: the branch in its archive.
 
     ``kernel`` of ``suite``: the newest on which this driver compiles, where none of the release's does
-    (docs/kernels.md).  image: the package that VM hosts get their kernel from.
+    (docs/kernels.md).
     """
 
     name: str
@@ -94,7 +97,6 @@ class Release:
     driver: str
     kernel: str = ""
     suite: str = ""
-    image: str = "linux-image-amd64"
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -115,22 +117,9 @@ def release(name: str) -> Release:
     return RELEASES[name]
 
 
-def packages(kind: str, image: str, preinstalled: ImagePackages | None = None) -> tuple[str, ...]:
-    """Packages of a base system of ``kind`` ("vm" or "light") beside Debian's required ones.
-
-    image: a release's kernel.  preinstalled: packages installed later; a kernel among them replaces ``image``.
-    """
-    chosen = [*_COMMON_PACKAGES, *(_VM_PACKAGES if kind == "vm" else ())]
-    if kind == "vm" and (preinstalled is None or not preinstalled.kernel):
-        chosen.append(image)
-    return tuple(sorted(chosen))
-
-
-def further_kernel(kind: str, rel: Release, preinstalled: ImagePackages | None = None) -> str:
-    """An apt pattern for the second kernel of VM hosts, empty without one; archives may drop that kernel."""
-    if kind != "vm" or not rel.kernel or (preinstalled is not None and preinstalled.kernel):
-        return ""
-    return f"?name(^linux-image-{re.escape(rel.kernel)}$)"
+def packages(kind: str) -> tuple[str, ...]:
+    """Packages of a base system of ``kind`` ("vm" or "light") beside Debian's required ones and a kernel."""
+    return (*_COMMON_PACKAGES, *(_VM_PACKAGES if kind == "vm" else ()))
 
 
 def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:

@@ -21,6 +21,7 @@ from gdsdeploy.lab import (
     guest,
     images,
     qemu,
+    recipe,
     requirements,
     ssh,
     standin,
@@ -30,11 +31,15 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import kits
+from gdsdeploy.lab.recipe import Recipe
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 from gdsdeploy.lab.systems import System
 
 #: Seconds until a VM host has to answer; software emulation on a busy machine needs most of it.
 VM_PATIENCE = 900.0
+#: A kit's name → the recipe of hosts that it is for, and their own files.
+_RECIPES = {"ubuntu": families.recipe, "el": elbase.recipe}
+_SEEDS = {"ubuntu": families.seed_files, "el": elbase.seed_files}
 
 
 def agree(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation
@@ -117,21 +122,22 @@ def _serve(lab: Lab, system: System, archive: Archive) -> None:
         server.start(port_in_use(server.port))
 
 
-def _base(lab: Lab, archive: Archive, preinstalled: ImagePackages | None) -> Path:
-    server = lab.server
+def _recipe(lab: Lab, kind: str, archive: Archive, preinstalled: ImagePackages | None) -> Recipe:
+    """What the base system of the lab's hosts of ``kind`` is made from."""
+    server, system = lab.server, lab.system
     if server is None:
-        return images.light_base(cache_directory(), lab.release, archive, preinstalled)
+        return recipe.debian(system.base, archive, kind, preinstalled)
     if preinstalled is not None:
-        raise LabUnavailable(f"hosts of {lab.system.os} can't start with installed packages")
-    if lab.system.kit == "el":
-        return elbase.light_base(cache_directory(), lab.system, server.kit, archive)
-    return images.family_base(cache_directory(), lab.system, server.kit)
+        raise LabUnavailable(f"hosts of {system.os} can't start with installed packages")
+    renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER if kind == "vm" else None
+    return _RECIPES[system.kit](system, server.kit, archive, kind, renamer)
 
 
 def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:
     for group, (count, preinstalled) in groups.items():
         if lab.lacks(group, count):
-            lab.add_hosts(group, count, _base(lab, archive, preinstalled))
+            base = images.light_base(cache_directory(), _recipe(lab, "light", archive, preinstalled))
+            lab.add_hosts(group, count, base)
     start(lab, "light", archive)
 
 
@@ -148,7 +154,7 @@ def _raise_vms(
                 copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
                 trials.append(pool.submit(qemu.accelerator, cache, copy))
 
-            base = _vm_base(lab, archive, early, preinstalled)
+            base = images.vm_base(cache, _recipe(lab, "vm", archive, preinstalled), early)
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
@@ -157,20 +163,6 @@ def _raise_vms(
         root = emulator.root(cache, archive) if accelerator == "tcg" else None
         lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
     start(lab, "vm", archive)
-
-
-def _vm_base(
-    lab: Lab, archive: Archive, early: Callable[[Path], None], preinstalled: ImagePackages | None
-) -> images.VmBase:
-    server, system = lab.server, lab.system
-    if server is None:
-        return images.vm_base(cache_directory(), system.base, archive, early, preinstalled)
-    renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER
-    if system.kit == "el":
-        return elbase.vm_base(cache_directory(), system, server.kit, archive, renamer, early)
-    rel, source = families.bootstrap_source(system, server.kit)
-    content = families.all_files(system, rel, source, "vm") | families.boot_files(renamer)
-    return images.vm_base(cache_directory(), rel, source, early, preinstalled, content, system.os)
 
 
 def _stopped_hosts(lab: Lab, kind: str) -> list[LabHost]:
@@ -201,8 +193,7 @@ def make(lab: Lab, host: LabHost, archive: Archive) -> None:
     seed: dict[str, tuple[str | bytes, int]] = {}
     if (server := lab.server) is not None:
         archive = replace(archive, uri=server.uri, security_uri=None, proxy={})
-        of_family = elbase if lab.system.kit == "el" else families
-        seed |= of_family.seed_files(lab.system, server)
+        seed |= _SEEDS[lab.system.kit](lab.system, server)
     seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
     host.create(guest.tar(seed))
 

@@ -13,7 +13,7 @@ import yaml
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import files, guest, images
+from gdsdeploy.lab import files, guest, images, recipe
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import kernel as repacked
@@ -39,7 +39,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         for text in (self.release, self.version or "0"):
-            if not re.fullmatch(r"[0-9][A-Za-z0-9.+~:-]*", text):
+            if not re.fullmatch(r"[0-9][A-Za-z0-9._+~:-]*", text):
                 raise LabUnavailable(f"{text!r} is not a kernel release or version")
 
 
@@ -76,7 +76,7 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
     Raises LabUnavailable without the kernel's headers, or if they don't compile.
     """
     archive = archives.controller_archive()
-    base = images.light_base(cache_directory(), release, archive)
+    base = images.light_base(cache_directory(), recipe.debian(release, archive, "light"))
     sources = guest.data("standin")
     digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in _SOURCES)).hexdigest()
     name = f"standin-{kernel.release}-{(kernel.version or 'any').replace(':', '_')}-{digest[:12]}"

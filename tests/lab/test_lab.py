@@ -207,8 +207,9 @@ def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: LabHost)
 def test_interrupted_base_is_discarded_with_all_that_made_it(lab: Lab, tmp_path: Path) -> None:
     """Kill the making of a base system in the middle, by Ctrl-C to its process group, as a terminal does."""
     program = (
-        "import sys; from pathlib import Path; from gdsdeploy.lab import archive, guest, images\n"
-        "images.light_base(Path(sys.argv[1]), guest.release('trixie'), archive.controller_archive())\n"
+        "import sys; from pathlib import Path; from gdsdeploy.lab import archive, guest, images, recipe\n"
+        "made = recipe.debian(guest.release('trixie'), archive.controller_archive(), 'light')\n"
+        "images.light_base(Path(sys.argv[1]), made)\n"
     )
     cache = tmp_path / "cache"
     making = subprocess.Popen(

@@ -1,8 +1,8 @@
 # Turns mmdebstrap's root into a host of the RHEL family.  Runs on the controller as root, after base.sh.
-# Arguments: root of the base system, the family's major release, folder with the files of guest/el, and a folder
-# with the packages of the first rpm database.
+# Arguments: root of the base system, the family's major release.  The root has the packages of the first rpm database
+# in /run/rpms.
 set -eu
-root=$1 major=$2 files=$3 rpms=$4
+root=$1 major=$2 files=$(dirname "$0")/el
 
 # What Debian's packages start after each kernel; kernel-install does it here.
 rm -rf "$root/etc/kernel/postinst.d" "$root/etc/kernel/postrm.d" "$root"/usr/lib/kernel/install.d/85-initrd.install
@@ -46,8 +46,7 @@ mkdir -p "$root/etc/rpm"
 case $major in 9) database=/var/lib/rpm ;; *) database=/usr/lib/sysimage/rpm ;; esac
 printf '%%_dbpath %s\n%%_db_backend sqlite\n' "$database" >"$root/etc/rpm/macros.family"
 [ "$database" = /var/lib/rpm ] || ln -sfn ../../usr/lib/sysimage/rpm "$root/var/lib/rpm"
-mkdir -p "$root$database" "$root/run/rpms"
-cp "$rpms"/*.rpm "$root/run/rpms/"
+mkdir -p "$root$database"
 chroot "$root" sh -euc 'rpm --initdb; rpm --install --nodeps --noscripts --nosignature /run/rpms/*.rpm; ldconfig'
 rm -r "$root/run/rpms"
 

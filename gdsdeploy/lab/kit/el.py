@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from gdsdeploy.lab.kit import elnvidia, kernel, rpm, sign
+from gdsdeploy.lab.kit import elnvidia, elversions, kernel, rpm, sign
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, Versions
 from gdsdeploy.lab.kit.rpm import Rpm
@@ -87,26 +87,49 @@ def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
 
 
 def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
-    """The kernel's packages; the modules that the lab's hosts keep are all in kernel-modules-core."""
-    release, version = versions.release, versions.kernel
-    folder, sources = f"lib/modules/{release}", f"usr/src/kernels/{release}"
-    files = kernel.repack(trees.content, release, f"/{sources}", trees.work / "kernel", ending=".ko.xz")
-    core = trees.new("kernel-core")
+    """The packages of both kernels; the headers are the newest one's."""
+    work = trees.work / "kernel"
+    release, sources = versions.release, f"usr/src/kernels/{versions.release}"
+    devel = trees.new("kernel-devel")
+    _merge_headers(kernel.headers(trees.content, release, f"/{sources}", work), devel / sources)
+    return [
+        *(package for version in (versions.older, versions.kernel) for package in _booted(version, trees)),
+        Rpm(
+            "kernel-devel", versions.kernel, vendor=RED_HAT, tree=devel,
+            provides=("installonlypkg(kernel)", f"kernel-devel-uname-r = {release}"),
+            requires=("gcc", "make", "findutils", "elfutils-libelf-devel", "openssl"),
+        ),
+        Rpm(
+            "kernel-devel-matched", versions.kernel, vendor=RED_HAT,
+            requires=(f"kernel-devel = {versions.kernel}", f"kernel-core = {versions.kernel}"),
+        ),
+    ]  # fmt: skip
+
+
+def booted_names(version: str) -> list[str]:
+    """File names of the packages that boot the kernel ``version``."""
+    return [f"kernel{part}-{version}.{rpm.ARCHITECTURE}.rpm" for part in ("", "-core", "-modules", "-modules-core")]
+
+
+def _booted(version: str, trees: Trees) -> list[Rpm]:
+    """What boots a kernel; the modules that the lab's hosts keep are all in kernel-modules-core."""
+    release = elversions.release(version)
+    folder = f"lib/modules/{release}"
+    files = kernel.repack(trees.content, release, trees.work / "kernel", ending=".ko.xz")
+    core = trees.new(f"kernel-core-{version}")
     for name, file in {"vmlinuz": files.vmlinuz, "System.map": files.system_map, "config": files.config}.items():
         copy(file, core / folder / name)
-    modules = trees.new("kernel-modules-core")
+    modules = trees.new(f"kernel-modules-core-{version}")
     copy(files.modules, modules / folder)
-    (modules / folder / "build").symlink_to(f"/{sources}")
+    (modules / folder / "build").symlink_to(f"/usr/src/kernels/{release}")
     (modules / folder / "source").symlink_to("build")
-    devel = trees.new("kernel-devel")
-    _merge_headers(files, devel / sources)
     only = ("installonlypkg(kernel)",)
-    part = {name: f"kernel-{name}-uname-r = {release}" for name in ("core", "modules", "modules-core", "devel")}
+    part = {name: f"kernel-{name}-uname-r = {release}" for name in ("core", "modules", "modules-core")}
     depmod = f"/usr/sbin/depmod -a {release} || :\n"
     return [
         Rpm(
             "kernel", version, vendor=RED_HAT, provides=(*only, f"kernel-x86_64 = {version}"),
-            requires=tuple(part[name] for name in ("core", "modules", "modules-core")),
+            requires=tuple(part.values()),
         ),
         Rpm(
             "kernel-core", version, vendor=RED_HAT, tree=core, ghosts=_boot_files(release),
@@ -128,14 +151,6 @@ def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
             "kernel-modules", version, vendor=RED_HAT, provides=(*only, part["modules"]), scripts={"posttrans": depmod},
             requires=(f"kernel-uname-r = {release}", part["modules-core"]),
         ),
-        Rpm(
-            "kernel-devel", version, vendor=RED_HAT, tree=devel, provides=(*only, part["devel"]),
-            requires=("gcc", "make", "findutils", "elfutils-libelf-devel", "openssl"),
-        ),
-        Rpm(
-            "kernel-devel-matched", version, vendor=RED_HAT,
-            requires=(f"kernel-devel = {version}", f"kernel-core = {version}"),
-        ),
     ]  # fmt: skip
 
 
@@ -143,13 +158,13 @@ def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
 _LEFT = "rm -f /lib/modules/{0}/modules.* || :\nrmdir /lib/modules/{0} 2>/dev/null || :\n"
 
 
-def _merge_headers(files: kernel.Kernel, target: Path) -> None:
+def _merge_headers(files: kernel.Headers, target: Path) -> None:
     """One folder of Debian's two: its Makefile is the common one, and the compiler that of the host."""
     copy(files.common, target)
     for other in (target / "arch").iterdir():
         if other.is_dir() and other.name != "x86":
             shutil.rmtree(other)
-    for entry in files.headers.iterdir():
+    for entry in files.own.iterdir():
         if entry.name not in ("Makefile", "scripts", "tools", ".kernelvariables"):
             copy(entry, target / entry.name)
     (target / ".kernelvariables").write_text("DEBIAN_KERNEL_NO_CC_VERSION_CHECK = y\n")

@@ -12,8 +12,8 @@ from gdsdeploy.lab.kit import cuda
 class Versions:
     """What a release of the family offers.
 
-    tag: its part of packages' releases.  base: the Debian release with its programs.  The versions of NVIDIA's packages
-    are those of their content.
+    tag: its part of packages' releases.  base: the Debian release with its programs.  kernel: the newest.  older: the
+    one that VM hosts begin with.  The versions of NVIDIA's packages are those of their content.
     """
 
     major: int
@@ -21,6 +21,7 @@ class Versions:
     tag: str
     base: str
     kernel: str
+    older: str
     dkms: str
     driver: str = "550.163.01"
     nvidia_fs: str = cuda.DEBIAN_NVIDIA_FS
@@ -29,14 +30,22 @@ class Versions:
 
     @property
     def release(self) -> str:
-        """The kernel's release."""
-        return f"{self.kernel}.x86_64"
+        """The newest kernel's release."""
+        return release(self.kernel)
+
+
+def release(version: str) -> str:
+    """The release of the kernel whose packages have ``version``."""
+    return f"{version}.x86_64"
 
 
 RELEASES = {
-    9: Versions(9, "9.6", "el9", "bookworm", "5.14.0-570.12.1.el9_6", "3.2.2-1.el9"),
-    10: Versions(10, "10.1", "el10", "trixie", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10", nvidia_fs="2.26.6"),
-}
+    9: Versions(9, "9.6", "el9", "bookworm", "5.14.0-570.73.1.el9_6", "5.14.0-570.12.1.el9_6", "3.2.2-1.el9"),
+    10: Versions(
+        10, "10.1", "el10", "trixie", "6.12.0-124.20.1.el10_1", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10",
+        nvidia_fs="2.26.6",
+    ),
+}  # fmt: skip
 
 
 #: What Debian's files give a host without an rpm of its own: name → version, without the distribution's tag.

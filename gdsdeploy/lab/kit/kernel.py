@@ -47,70 +47,84 @@ _COMPRESS = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """A repacked kernel: folders to be put into packages.
+    """A repacked kernel: folders and files to be put into packages.
 
-    modules: content of /lib/modules/RELEASE, without ``build``.  headers: the release's own build folder.
-    common: headers that the build folder's Makefile includes from the path that the kit chose.
-    vmlinuz, system_map, config: files of /boot.
+    modules: content of /lib/modules/RELEASE, without ``build``.  vmlinuz, system_map, config: files of /boot.
     """
 
     release: str
     modules: Path
-    headers: Path
-    common: Path
     vmlinuz: Path
     system_map: Path
     config: Path
 
 
-def repack(content: Content, release: str, common: str, work: Path, *, ending: str = ".ko.zst") -> Kernel:
-    """Debian's kernel as ``release``, in folders below ``work``.
+@dataclass(frozen=True)
+class Headers:
+    """Headers of a repacked kernel, as folders.
 
-    common: path on hosts of the headers' common part.  ending: of module files: ``.ko``, ``.ko.zst`` or ``.ko.xz``.
+    own: the release's build folder.  common: what its Makefile includes from the path that the kit chose.
+    """
+
+    own: Path
+    common: Path
+
+
+def repack(content: Content, release: str, work: Path, *, ending: str = ".ko.zst") -> Kernel:
+    """Debian's kernel as ``release``, in a folder below ``work``.
+
+    ending: of module files: ``.ko``, ``.ko.zst`` or ``.ko.xz``.
     The modules are those that the lab's hosts keep, signed with a key that is deleted afterwards.
     """
-    image = content.unpack(Original(f"linux-image-{RELEASE}", SUITE, VERSION)).files
-    kernel = Kernel(
-        release,
-        work / "modules",
-        work / "headers",
-        work / "common",
-        image / f"boot/vmlinuz-{RELEASE}",
-        image / f"boot/System.map-{RELEASE}",
-        image / f"boot/config-{RELEASE}",
-    )
-    _headers(content, kernel, common)
-    _modules(image / f"lib/modules/{RELEASE}", kernel, ending)
+    image = _unpacked(content, f"linux-image-{RELEASE}")
+    names = (f"boot/{name}-{RELEASE}" for name in ("vmlinuz", "System.map", "config"))
+    kernel = Kernel(release, work / f"modules-{release}", *(image / name for name in names))
+    sign_file = _tools(content) / "scripts/sign-file"
+    _modules(image / f"lib/modules/{RELEASE}", kernel, sign_file, ending)
     return kernel
 
 
-def _headers(content: Content, kernel: Kernel, common: str) -> None:
-    kernel.headers.parent.mkdir(parents=True, exist_ok=True)
-    own = content.unpack(Original(f"linux-headers-{RELEASE}", SUITE, VERSION)).files
-    shared = content.unpack(Original(f"linux-headers-{ABI}-common", SUITE, VERSION)).files
-    tools = content.unpack(Original(f"linux-kbuild-{ABI}", SUITE, VERSION)).files / f"usr/lib/linux-kbuild-{ABI}"
-    (own / f"usr/src/linux-headers-{RELEASE}").rename(kernel.headers)
-    (shared / f"usr/src/linux-headers-{ABI}-common").rename(kernel.common)
-    for architecture in (kernel.common / "arch").iterdir():
+def headers(content: Content, release: str, common: str, work: Path) -> Headers:
+    """The headers of Debian's kernel as those of ``release``, in folders below ``work``; only once.
+
+    common: path on hosts of the headers' common part.
+    """
+    folders = Headers(work / "headers", work / "common")
+    work.mkdir(parents=True, exist_ok=True)
+    tools = _tools(content)
+    own = _unpacked(content, f"linux-headers-{RELEASE}") / f"usr/src/linux-headers-{RELEASE}"
+    shared = _unpacked(content, f"linux-headers-{ABI}-common") / f"usr/src/linux-headers-{ABI}-common"
+    own.rename(folders.own)
+    shared.rename(folders.common)
+    for architecture in (folders.common / "arch").iterdir():
         if architecture.is_dir() and architecture.name != "x86":
             shutil.rmtree(architecture)
     # Other vendors have no vmlinux here, so modules get no BTF.
-    (kernel.headers / "vmlinux").unlink(missing_ok=True)
-    for folder in (kernel.headers, kernel.common):
+    (folders.own / "vmlinux").unlink(missing_ok=True)
+    for folder in (folders.own, folders.common):
         for name in ("scripts", "tools"):
             (folder / name).unlink(missing_ok=True)
             shutil.copytree(tools / name, folder / name, symlinks=True)
     for pattern in _NAMED:
-        for path in kernel.headers.glob(pattern):
+        for path in folders.own.glob(pattern):
             if path.is_file() and not path.is_symlink():
                 text = path.read_bytes()
                 named = text.replace(f"/usr/src/linux-headers-{ABI}-common".encode(), common.encode())
-                named = named.replace(RELEASE.encode(), kernel.release.encode())
+                named = named.replace(RELEASE.encode(), release.encode())
                 if named != text:
                     path.write_bytes(named)
+    return folders
 
 
-def _modules(source: Path, kernel: Kernel, ending: str) -> None:
+def _unpacked(content: Content, package: str) -> Path:
+    return content.unpack(Original(package, SUITE, VERSION)).files
+
+
+def _tools(content: Content) -> Path:
+    return _unpacked(content, f"linux-kbuild-{ABI}") / f"usr/lib/linux-kbuild-{ABI}"
+
+
+def _modules(source: Path, kernel: Kernel, sign_file: Path, ending: str) -> None:
     kernel.modules.mkdir(parents=True)
     names = list(_chosen(source))
 
@@ -122,7 +136,7 @@ def _modules(source: Path, kernel: Kernel, ending: str) -> None:
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         paths = list(pool.map(rename, names))
-    _sign(paths, kernel.headers / "scripts/sign-file", kernel.modules.parent)
+    _sign(paths, sign_file, kernel.modules.parent)
     if _COMPRESS[ending]:
         _each(_COMPRESS[ending], paths, "compress the lab's kernel modules", at_once=100)
     for name in ("modules.builtin", "modules.builtin.modinfo"):

@@ -5,6 +5,7 @@ Names, relations, layout and maintainer scripts are the vendors', the content is
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -67,19 +68,20 @@ fi
 
 @dataclass(frozen=True)
 class Ubuntu:
-    """A release: its kernel and its dkms.
+    """A release: its kernels and its dkms.
 
-    base: the Debian release of everything else.  abi: the kernel's release without the flavour.
-    stack: the hardware-enablement stack of the kernel, as its packages are named.  dkms: version of the package.
+    base: the Debian release of everything else.  kernel: version of the newest one's packages.
+    stack: the hardware-enablement stack of the kernels, as their packages are named.  dkms: version of the package.
+    older: version of the kernel that VM hosts begin with.
     """
 
     codename: str
     base: str
-    abi: str
     kernel: str
     stack: str
     dkms: str
     debian_dkms: str
+    older: str
 
     @property
     def number(self) -> str:
@@ -88,21 +90,33 @@ class Ubuntu:
 
     @property
     def release(self) -> str:
-        """The kernel, as ``uname -r`` prints it."""
-        return f"{self.abi}-generic"
+        """The newest kernel, as ``uname -r`` prints it."""
+        return release(self.kernel)
 
     @property
     def image(self) -> str:
-        """The metapackage of the kernel."""
+        """The metapackage of the newest kernel."""
         return f"linux-generic-hwe-{self.number}"
+
+
+def abi(version: str) -> str:
+    """A kernel's release without the flavour, from the version of its packages: ``6.14.0-37``."""
+    return version.partition("~")[0].rpartition(".")[0]
+
+
+def release(version: str) -> str:
+    """The release of the kernel whose packages have ``version``, as ``uname -r`` prints it."""
+    return f"{abi(version)}-generic"
 
 
 RELEASES = {
     "ubuntu-22.04": Ubuntu(
-        "jammy", "bookworm", "6.8.0-90", "6.8.0-90.91~22.04.1", "hwe-6.8", "2.8.7-2ubuntu2.2", "3.0.10"
+        *("jammy", "bookworm", "6.8.0-90.91~22.04.1", "hwe-6.8", "2.8.7-2ubuntu2.2", "3.0.10"),
+        older="6.8.0-87.88~22.04.1",
     ),
     "ubuntu-24.04": Ubuntu(
-        "noble", "bookworm", "6.14.0-37", "6.14.0-37.37~24.04.1", "hwe-6.14", "3.0.11-1ubuntu13", "3.0.10"
+        *("noble", "bookworm", "6.14.0-37.37~24.04.1", "hwe-6.14", "3.0.11-1ubuntu13", "3.0.10"),
+        older="6.14.0-36.36~24.04.1",
     ),
 }
 
@@ -138,9 +152,9 @@ def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work:
 
 
 def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
-    """The signed image, its modules, its headers in two packages, and the metapackage."""
-    shared = f"linux-{ubuntu.stack}-headers-{ubuntu.abi}"
-    repacked = kernel.repack(content, ubuntu.release, f"/usr/src/{shared}", work / "kernel")
+    """The images and modules of both kernels, the newest one's headers in two packages, and the metapackage."""
+    shared, folder = f"linux-{ubuntu.stack}-headers-{abi(ubuntu.kernel)}", work / "kernel"
+    headers = kernel.headers(content, ubuntu.release, f"/usr/src/{shared}", folder)
     meta = Deb(
         ubuntu.image,
         ubuntu.kernel,
@@ -149,16 +163,20 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
             "Depends": ", ".join(f"linux-{part}-{ubuntu.release} (= {ubuntu.kernel})" for part in ("image", "headers")),
         },
     )
-    return [*_image(ubuntu, repacked), *_headers(ubuntu, repacked, shared), meta]
+    images = (
+        _image(ubuntu, version, kernel.repack(content, release(version), folder))
+        for version in (ubuntu.older, ubuntu.kernel)
+    )
+    return [*itertools.chain(*images), *_headers(ubuntu, headers, shared), meta]
 
 
-def _image(ubuntu: Ubuntu, repacked: kernel.Kernel) -> list[Deb]:
-    release = ubuntu.release
+def _image(ubuntu: Ubuntu, version: str, repacked: kernel.Kernel) -> list[Deb]:
+    release = repacked.release
     image, depmod = f"/boot/vmlinuz-{release}", f"depmod {release}\n"
     return [
         Deb(
             f"linux-image-{release}",
-            ubuntu.kernel,
+            version,
             fields={
                 "Source": f"linux-signed-{ubuntu.stack}",
                 "Depends": f"kmod, linux-base, linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
@@ -174,7 +192,7 @@ def _image(ubuntu: Ubuntu, repacked: kernel.Kernel) -> list[Deb]:
         ),
         Deb(
             f"linux-modules-{release}",
-            ubuntu.kernel,
+            version,
             fields={"Source": f"linux-{ubuntu.stack}"},
             trees={
                 f"/lib/modules/{release}": repacked.modules,
@@ -189,16 +207,16 @@ def _image(ubuntu: Ubuntu, repacked: kernel.Kernel) -> list[Deb]:
     ]
 
 
-def _headers(ubuntu: Ubuntu, repacked: kernel.Kernel, shared: str) -> list[Deb]:
+def _headers(ubuntu: Ubuntu, headers: kernel.Headers, shared: str) -> list[Deb]:
     release, source = ubuntu.release, {"Source": f"linux-{ubuntu.stack}"}
-    (repacked.headers / "Makefile").unlink()
-    _link(repacked.headers, repacked.common, f"../{shared}")
+    (headers.own / "Makefile").unlink()
+    _link(headers.own, headers.common, f"../{shared}")
     return [
         Deb(
             f"linux-headers-{release}",
             ubuntu.kernel,
             fields={**source, "Depends": f"{shared} (= {ubuntu.kernel}), libc6, libelf1, gcc-12"},
-            trees={f"/usr/src/linux-headers-{release}": repacked.headers},
+            trees={f"/usr/src/linux-headers-{release}": headers.own},
             links={f"/lib/modules/{release}/build": f"/usr/src/linux-headers-{release}"},
             scripts={"postinst": _hooks("configure", "header_postinst.d", release)},
         ),
@@ -206,7 +224,7 @@ def _headers(ubuntu: Ubuntu, repacked: kernel.Kernel, shared: str) -> list[Deb]:
             shared,
             ubuntu.kernel,
             fields={**source, "Depends": "libc6"},
-            trees={f"/usr/src/{shared}": repacked.common},
+            trees={f"/usr/src/{shared}": headers.common},
             architecture="all",
         ),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.lab import guest, images
+from gdsdeploy.lab import guest, images, recipe
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lock import lockfile
 
@@ -19,7 +19,7 @@ TRIXIE = guest.RELEASES["trixie"]
 def test_mmdebstrap_command(mirror: Archive) -> None:
     script = guest.data("guest/base.sh")
     signed = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    assert images.mmdebstrap_argv(TRIXIE, mirror, "light", Path("/c/root"), Path("/t")) == [
+    assert recipe.debian(TRIXIE, mirror, "light").argv(Path("/c/root"), Path("/t")) == [
         "mmdebstrap",
         "--mode=root",
         "--variant=minbase",
@@ -39,23 +39,23 @@ def test_mmdebstrap_command(mirror: Archive) -> None:
 
 def test_vm_hosts_begin_with_the_kernel_that_a_lock_names(mirror: Archive) -> None:
     pattern = r"--include=?name(^linux-image-6\.12\.95\+deb12\-amd64$)"
-    argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
+    argv = recipe.debian(TRIXIE, mirror, "vm").argv(Path("/c/root"), Path("/t"))
     assert pattern in argv
     assert argv[-1].endswith(" http://mirror.example/debian bookworm-backports main")
     own = guest.ImagePackages((), (("linux-image-6.1.0-50-amd64", "6.1.176-1"),), kernel=True)
-    assert pattern not in images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), own)
-    assert not guest.further_kernel("vm", guest.RELEASES["bookworm"])
+    assert pattern not in recipe.debian(TRIXIE, mirror, "vm", own).argv(Path("/c/root"), Path("/t"))
+    assert recipe.debian(guest.RELEASES["bookworm"], mirror, "vm").packages[-1] == "linux-image-amd64"
 
 
 def test_name_changes_with_recipe_and_archive_only(mirror: Archive) -> None:
-    name = images.entry_name(TRIXIE, mirror, "vm")
-    assert name == images.entry_name(TRIXIE, replace(mirror), "vm")
+    name = recipe.debian(TRIXIE, mirror, "vm").name
+    assert name == recipe.debian(TRIXIE, replace(mirror), "vm").name
     assert name.startswith("trixie-vm-")
     others = {
-        images.entry_name(TRIXIE, mirror, "light"),
-        images.entry_name(guest.RELEASES["bookworm"], mirror, "vm"),
-        images.entry_name(TRIXIE, replace(mirror, uri="http://other.example/debian"), "vm"),
-        images.entry_name(TRIXIE, replace(mirror, proxy={"Acquire::http::Proxy": "http://p.example"}), "vm"),
+        recipe.debian(TRIXIE, mirror, "light").name,
+        recipe.debian(guest.RELEASES["bookworm"], mirror, "vm").name,
+        recipe.debian(TRIXIE, replace(mirror, uri="http://other.example/debian"), "vm").name,
+        recipe.debian(TRIXIE, replace(mirror, proxy={"Acquire::http::Proxy": "http://p.example"}), "vm").name,
     }
     assert len(others) == 4
     assert name not in others
@@ -70,8 +70,8 @@ BEGINS = guest.ImagePackages(
 
 
 def test_what_hosts_begin_with_is_installed_last_and_exactly(mirror: Archive) -> None:
-    argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), BEGINS)
-    plain = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
+    argv = recipe.debian(TRIXIE, mirror, "vm", BEGINS).argv(Path("/c/root"), Path("/t"))
+    plain = recipe.debian(TRIXIE, mirror, "vm").argv(Path("/c/root"), Path("/t"))
     hooks = [word for word in argv if word.startswith("--customize-hook=")]
     assert hooks[-1] == (
         f'--customize-hook=sh {guest.data("guest/begin.sh")} "$1" 1 '
@@ -81,7 +81,7 @@ def test_what_hosts_begin_with_is_installed_last_and_exactly(mirror: Archive) ->
     assert hooks[:-1] == [word for word in plain if word.startswith("--customize-hook=")]
     assert "linux-image-amd64" in next(word for word in plain if word.startswith("--include"))
     assert "linux-image" not in next(word for word in argv if word.startswith("--include")), "it boots its own kernel"
-    names = {images.entry_name(TRIXIE, mirror, "vm", image) for image in (None, BEGINS, replace(BEGINS, packages=()))}
+    names = {recipe.debian(TRIXIE, mirror, "vm", image).name for image in (None, BEGINS, replace(BEGINS, packages=()))}
     assert len(names) == 3
 
 
@@ -108,7 +108,7 @@ def test_boot_record_is_one_active_partition_behind_grub(tmp_path: Path) -> None
     assert written[512:4512] == b"CORE" * 1000
     active, _, kind, _, first, count = struct.unpack("<B3sB3sII", written[446:462])
     assert (active, kind, first) == (0x80, 0x83, 2048)
-    assert (first + count) * 512 == images.DISK_BYTES
+    assert (first + count) * 512 == guest.DISK_BYTES
 
 
 def test_grub_that_would_reach_into_the_partition_is_refused(tmp_path: Path) -> None:

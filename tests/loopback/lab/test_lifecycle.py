@@ -29,6 +29,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import el, kits
 from gdsdeploy.lab.kit.kits import Kit
+from gdsdeploy.lab.recipe import Recipe
 from gdsdeploy.lab.state import Lab
 
 
@@ -38,6 +39,7 @@ class Machines:
     def __init__(self) -> None:
         self.up: set[Path] = set()
         self.done: list[str] = []
+        self.recipes: list[Recipe] = []
         self.deaf: set[str] = set()
         self.emulator: Path | None = None
 
@@ -58,9 +60,10 @@ class Machines:
         if host.name in self.deaf:
             raise LabUnavailable(f"{host.name} did not answer")
 
-    def base(self, kind: str) -> Path:
-        self.done.append(f"base {kind}")
-        return Path(f"/c/{kind}/root")
+    def base(self, recipe: Recipe) -> Path:
+        self.recipes.append(recipe)
+        self.done.append(f"base {recipe.kind}")
+        return Path(f"/c/{recipe.kind}/root")
 
 
 @pytest.fixture
@@ -72,8 +75,10 @@ def machines(home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch) -> Ma
         monkeypatch.setattr(kind, "create", lambda self, seed: imitation.create(self, seed))
         monkeypatch.setattr(kind, "wait_ssh", lambda self, timeout=0: imitation.wait(self, timeout))
     monkeypatch.setattr(LabHost, "running", lambda self: self.directory in imitation.up)
-    monkeypatch.setattr(images, "light_base", lambda *_: imitation.base("light"))
-    monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(imitation.base("vm"), Path("/c/vmlinuz")))
+    monkeypatch.setattr(images, "light_base", lambda cache, recipe: imitation.base(recipe))
+    monkeypatch.setattr(
+        images, "vm_base", lambda cache, recipe, early: images.VmBase(imitation.base(recipe), Path("/c/vmlinuz"))
+    )
     monkeypatch.setattr(qemu, "accelerator", lambda cache, kernel: "tcg")
     monkeypatch.setattr(emulator, "root", lambda cache, archive: imitation.emulator)
     monkeypatch.setattr(lifecycle.requirements, "ensure", lambda **_: None)
@@ -156,14 +161,13 @@ def kit(machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
         return empty_kit
 
     monkeypatch.setattr(kits, "make", make)
-    monkeypatch.setattr(images, "family_base", lambda *_: machines.base("ubuntu"))
     return empty_kit
 
 
 def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: Kit) -> None:
     lab = lifecycle.up("ubuntu", os="ubuntu-24.04")
     try:
-        assert did(machines) == ["base ubuntu", "create node1", "kit", "start node1"]
+        assert did(machines) == ["base light", "create node1", "kit", "start node1"]
         server = lab.server
         assert server is not None
         assert server.running()
@@ -176,7 +180,7 @@ def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: K
         sources = seed["etc/apt/sources.list.d/ubuntu.sources"][0]
         assert f"URIs: {server.uri}/ubuntu\nSuites: noble noble-updates" in str(sources)
         lifecycle.up("ubuntu", nodes=2)
-        assert did(machines) == ["base ubuntu", "create node2", "start node2"]
+        assert did(machines) == ["base light", "create node2", "start node2"]
         server.stop()
         lifecycle.up("ubuntu")
         assert server.running()
@@ -197,10 +201,9 @@ def test_rocky_hosts_come_from_the_labs_repositories(
         (folder / name).write_text(f"key {name}")
     files.write_json(folder / "kit.json", {"keys": dict.fromkeys(el.KEYS, "A" * 40)})
     monkeypatch.setattr(kits, "make", lambda *_: kits.load(folder))
-    monkeypatch.setattr(elbase, "light_base", lambda *_: machines.base("rocky"))
     lab = lifecycle.up("rocky", os="rocky-9")
     try:
-        assert did(machines) == ["base rocky", "create node1", "start node1"]
+        assert did(machines) == ["base light", "create node1", "start node1"]
         server = lab.server
         assert server is not None
         fleet = load_fleet(lab.fleet_path)
@@ -222,23 +225,20 @@ def test_the_kernel_of_a_vm_gets_its_packages_release(
 ) -> None:
     """The module that renames it is built for Debian's kernel, and is in the base system with its hook."""
     built: list[tuple[str, str]] = []
-    content: dict[str, object] = {}
 
     def build(release: guest.Release, kernel: standin.Kernel) -> Path:
         built.append((release.name, kernel.release))
         return Path("/c/modules")
 
-    def vm_base(*arguments: Any) -> images.VmBase:
-        content.update(arguments[5])
-        return images.VmBase(machines.base("ubuntu vm"), Path("/c/vmlinuz"))
-
     monkeypatch.setattr(standin, "build", build)
-    monkeypatch.setattr(images, "vm_base", vm_base)
     lab = lifecycle.up("ubuntu", vms=1, nodes=0, os="ubuntu-24.04")
     try:
         assert built == [("trixie", "6.12.95+deb12-amd64")]
-        assert content["usr/local/lib/lab/gds_lab_release.ko"] == Path("/c/modules/gds_lab_release.ko")
-        assert "insmod /gds_lab_release.ko release=%s" in str(content["etc/initramfs-tools/hooks/lab-release"])
+        (recipe,) = machines.recipes
+        assert recipe.files["usr/local/lib/lab/gds_lab_release.ko"] == Path("/c/modules/gds_lab_release.ko")
+        assert "insmod /gds_lab_release.ko release=%s" in str(recipe.files["etc/initramfs-tools/hooks/lab-release"])
+        images = [name for name in recipe.packages if name.startswith("linux-")]
+        assert images == ["linux-image-6.14.0-36-generic"], "the newest kernel is left to install"
         assert [host.kind for host in lab.hosts()] == ["vm"]
         fleet = load_fleet(lab.fleet_path)
         assert {name: host.profile for name, host in fleet.hosts.items()} == {"gpu1": "gds"}
@@ -250,13 +250,13 @@ def test_the_kernel_of_a_vm_gets_its_packages_release(
 def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
     home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What mmdebstrap's root begins with: the command line, the module, and the kernel's packages without headers."""
+    """What mmdebstrap's root begins with: the command line, the module, and the older kernel's packages."""
     folder = home / "cache/lab/kit-rocky-9-0"
     system = systems.find("rocky-9")
-    offered = folder / el.repositories(elbase.versions(system))["baseos"]
+    versions = elbase.versions(system)
+    offered = folder / el.repositories(versions)["baseos"]
     offered.mkdir(parents=True)
-    names = [package.file for package in el.base(elbase.versions(system))]
-    for name in [*names, "kernel-core-1.rpm", "kernel-1.rpm", "kernel-devel-1.rpm"]:
+    for name in [*(package.file for package in el.base(versions)), *el.booted_names(versions.older)]:
         (offered / name).write_text(name)
     (home / "release.ko").write_bytes(b"module")
     laid_out: dict[str, bytes] = {}
@@ -267,18 +267,15 @@ def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
         tree = next(Path(word.split()[3]) for word in argv if "base.sh" in word)
         laid_out.update({str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()})
 
-    def disk_base(cache: Path, name: str, title: str, bootstrap: Any, early: Any) -> images.VmBase:
-        bootstrap(home)
-        return images.VmBase(Path("/c/disk"), Path("/c/vmlinuz"))
-
-    monkeypatch.setattr(images, "disk_base", disk_base)
     monkeypatch.setattr(run, "run", execute)
-    elbase.vm_base(home, system, kits.Kit(folder, {}), mirror, home / "release.ko", lambda _: None)
+    recipe = elbase.recipe(system, kits.Kit(folder, {}), mirror, "vm", home / "release.ko")
+    images.light_base(home, recipe)
     assert laid_out["usr/local/lib/lab/gds_lab_release.ko"] == b"module"
     assert laid_out["etc/kernel/cmdline"].startswith(f"root=UUID={guest.ROOT_UUID} ro console=ttyS0".encode())
-    assert {Path(name).name for name in laid_out if name.startswith("run/kernel/")} == {
-        "kernel-core-1.rpm",
-        "kernel-1.rpm",
+    kernels = {Path(name).name for name in laid_out if name.startswith("run/kernel/")}
+    assert kernels == set(el.booted_names(versions.older))
+    assert {Path(name).name for name in laid_out if name.startswith("run/rpms/")} == {
+        package.file for package in el.base(versions)
     }
     assert not any(name.startswith(("etc/apt", "etc/initramfs-tools", "etc/default/grub")) for name in laid_out)
     assert any("grub-pc-bin" in word and "initramfs-tools" not in word for word in commands[0])

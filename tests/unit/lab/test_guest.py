@@ -57,9 +57,7 @@ def test_proxy_bundle_and_foreign_keyring_travel(mirror: Archive) -> None:
 
 def test_bare_hosts_have_no_compiler() -> None:
     for kind in ("vm", "light"):
-        assert not {"gcc", "make", "build-essential", "dkms"} & set(guest.packages(kind, "linux-image-amd64"))
-    assert "linux-image-amd64" in guest.packages("vm", "linux-image-amd64")
-    assert "linux-image-amd64" not in guest.packages("light", "linux-image-amd64")
+        assert not {"gcc", "make", "build-essential", "dkms"} & set(guest.packages(kind))
 
 
 def seed(mirror: Archive, kind: str) -> dict[str, tuple[str, int]]:
