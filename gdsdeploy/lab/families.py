@@ -65,6 +65,9 @@ def all_files(system: System, release: Release, archive: Archive, kind: str) -> 
     """
     removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
     content = {name: text for name, text in guest.base_files(release, archive, kind).items() if name not in removed}
+    if ubuntu.RELEASES[system.os].initramfs == "dracut":
+        content = {name: text for name, text in content.items() if not name.startswith("etc/initramfs-tools/")}
+        content["etc/dracut.conf.d/lab.conf"] = guest.data("guest/el/dracut.conf").read_text()
     if kind == "vm":
         content[_GRUB] = str(content[_GRUB]).replace("GRUB_DISTRIBUTOR=Debian", "GRUB_DISTRIBUTOR=Ubuntu")
     return {**content, **base_files(system)}
