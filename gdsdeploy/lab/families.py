@@ -46,6 +46,9 @@ def _files(system: System, release: Release, archive: Archive, kind: str) -> dic
     """
     removed = {"etc/apt/sources.list.d/debian.sources", guest.keyring(archive).lstrip("/")}
     content = {name: text for name, text in guest.base_files(release, archive, kind).items() if name not in removed}
+    if ubuntu.RELEASES[system.os].initramfs == "dracut":
+        content = {name: text for name, text in content.items() if not name.startswith("etc/initramfs-tools/")}
+        content["etc/dracut.conf.d/lab.conf"] = guest.data("guest/el/dracut.conf").read_text()
     if kind == "vm":
         content[_GRUB] = str(content[_GRUB]).replace("GRUB_DISTRIBUTOR=Debian", "GRUB_DISTRIBUTOR=Ubuntu")
     lines = {"ID": "Ubuntu", "RELEASE": system.number, "CODENAME": release.name}

@@ -11,7 +11,7 @@ from gdsdeploy import atomic, console
 from gdsdeploy.lab import elbase, families, guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import cuda, el
+from gdsdeploy.lab.kit import doca, el, ubuntu
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.state import Lab, group_of
 from gdsdeploy.lab.systems import System
@@ -32,11 +32,13 @@ def render(name: str, hosts: Sequence[LabHost], system: System, archive: Archive
         system=system,
         release=system.base,
         server=server,
+        doca=doca.folders(f"ubuntu{system.number}") if system.kit == "ubuntu" else {},
         host_keyring=families.UBUNTU_KEYRING,
         rpm_repositories=el.repositories(elbase.versions(system)) if system.kit == "el" else {},
         rpm_keys=el.KEYS,
+        rpm_unsigned=el.UNSIGNED,
         repositories=_repositories(system, archive),
-        driver=cuda.BRANCH if system.kit else system.base.driver,
+        driver=_driver(system),
         user=guest.USER,
         mount=guest.NVME_MOUNT,
         builders=[host for host in hosts if group_of(host.name) == "light"],
@@ -48,10 +50,17 @@ def render(name: str, hosts: Sequence[LabHost], system: System, archive: Archive
 def _repositories(system: System, archive: Archive) -> list[str]:
     """The repositories of a profile, in order."""
     if system.kit == "el":
-        return list(el.KEYS)
+        return list(el.LISTED)
     if system.kit:
         return ["cuda", "ubuntu", "ubuntu-security"]
     return ["debian", "debian-security"] if archive.security_uri else ["debian"]
+
+
+def _driver(system: System) -> str:
+    """The branch of the driver that the system's repositories have."""
+    if system.kit == "ubuntu":
+        return ubuntu.RELEASES[system.os].cuda.driver.partition(".")[0]
+    return elbase.versions(system).driver.partition(".")[0] if system.kit else system.base.driver
 
 
 def write(lab: Lab, archive: Archive) -> None:

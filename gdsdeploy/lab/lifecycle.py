@@ -70,6 +70,10 @@ def up(
     lab = Lab(lab_name)
     system = _system(lab, os, release)
     vms, lights, nodes = _counts(system, vms, lights, nodes)
+    if vms and not system.vm:
+        raise LabUnavailable(
+            f"the lab has no VM hosts of {system.os}", hint="Leave --vm out; --node N makes light hosts"
+        )
     also = requirements.RPM if system.kit == "el" else ()
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm, also=also)
     archive = archives.controller_archive()

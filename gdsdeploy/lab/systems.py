@@ -17,6 +17,7 @@ class System:
     base: the Debian release that the hosts' programs come from.
     os_release: the host's os-release; empty for Debian, which keeps its own.
     kit: the repositories that imitate the vendors' ("ubuntu", "el"); empty for Debian, which uses its own archive.
+    vm: whether it has VM hosts.
     """
 
     os: str
@@ -24,6 +25,7 @@ class System:
     base: guest.Release
     os_release: str = ""
     kit: str = ""
+    vm: bool = True
 
     @property
     def number(self) -> str:
@@ -35,7 +37,7 @@ def _os_release(**fields: str) -> str:
     return "".join(f'{name}="{value}"\n' for name, value in fields.items())
 
 
-def _ubuntu(number: str, codename: str, base: str) -> System:
+def _ubuntu(number: str, codename: str, base: str, *, vm: bool = True) -> System:
     text = _os_release(
         PRETTY_NAME=f"Ubuntu {number} LTS",
         NAME="Ubuntu",
@@ -46,7 +48,7 @@ def _ubuntu(number: str, codename: str, base: str) -> System:
         ID_LIKE="debian",
         UBUNTU_CODENAME=codename,
     )
-    return System(f"ubuntu-{number}", "ubuntu", guest.RELEASES[base], text, "ubuntu")
+    return System(f"ubuntu-{number}", "ubuntu", guest.RELEASES[base], text, "ubuntu", vm)
 
 
 def _rocky(minor: str, name: str, base: str) -> System:
@@ -72,6 +74,8 @@ SYSTEMS = {
         _rocky("9.6", "Blue Onyx", "bookworm"),
         _rocky("10.1", "Red Quartz", "trixie"),
         _ubuntu("22.04", "jammy", "bookworm"),
+        # The module that renames a VM host's kernel comes by initramfs-tools, and 26.04 has dracut.
+        _ubuntu("26.04", "resolute", "trixie", vm=False),
     )
 }
 

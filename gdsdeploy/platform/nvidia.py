@@ -12,9 +12,10 @@ from typing import Final
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform.base import Flavour, Packaging, StackPackage
 from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import NVIDIA
 
-#: The Origin field of the repository's Release file, lower case.
-ORIGIN: Final = "nvidia"
+#: The maker of the repository's packages.
+ORIGIN: Final = NVIDIA
 
 #: Pieces of a driver by name: kernel modules, userland, firmware, and what has to be of the same version.
 _DRIVER: Final = re.compile(

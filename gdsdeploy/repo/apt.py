@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past, rfc3339
-from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.repo.packages import NVIDIA, Origin, PackageList, Universe
 from gdsdeploy.repo.signature import Signed, verify
 
 #: Ending → decompression, best first.
@@ -31,6 +31,11 @@ _COMPRESSIONS: Final[dict[str, Callable[[bytes], bytes]]] = {
 }  # fmt: skip
 #: Bytes of a file; Python refuses to convert more than some thousand digits.
 _SIZE: Final = re.compile(r"[0-9]{1,15}")
+
+#: A package that no repository has but NVIDIA's and those of distributions.
+_NVIDIA_PACKAGE: Final = re.compile(
+    rb"^Package: (?:nvidia-fs-dkms|libcufile-|nvidia-dkms-|nvidia-kernel-)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -127,8 +132,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
         repository=release.repository.name,
         suite=release.suite,
         component=component,
-        # Debian's backports say "Debian Backports", and need what only the main archive has: they have one maker.
-        origin=release.fields.get("origin", "").lower().removesuffix(" backports"),
+        origin="",
         architectures=(architecture, "all"),
         uri=release.base + paths[0],
     )
@@ -136,7 +140,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
     plain = release.files.get(stem)
     unpacked = fetcher.find_cached(*plain) if plain else None
     if unpacked is not None:
-        return PackageList(unpacked.read_bytes(), where_from)
+        return _read_list(unpacked.read_bytes(), release, where_from)
     missing: MissingFile | None = None
     for path in paths:
         sha256, size = release.files[path]
@@ -149,11 +153,27 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
             data = _decompress(file.read_bytes(), path, release.base + path)
             if plain and path != stem:
                 fetcher.keep(data, plain[0])
-            return PackageList(data, where_from)
+            return _read_list(data, release, where_from)
     raise RepositoryUnusable(
         f"{release.base}{stem}: the signed index names this list, but the repository does not have it",
         hint=BETWEEN_UPDATES,
     ) from missing
+
+
+def _read_list(data: bytes, release: Release, where: Origin) -> PackageList:
+    return PackageList(data, replace(where, origin=_maker(release, data)))
+
+
+def _maker(release: Release, data: bytes) -> str:
+    """Who made the packages in the list ``data``, in lower case.
+
+    A local installer of NVIDIA's is its repository in a folder, and needn't name its maker as the network's does.
+    """
+    # Debian's backports say "Debian Backports", and need what only the main archive has: they have one maker.
+    origin = release.fields.get("origin", "").lower().removesuffix(" backports")
+    named = origin or release.fields.get("label", "").lower()
+    is_nvidia = named.startswith(NVIDIA) or (not named and _NVIDIA_PACKAGE.search(data))
+    return NVIDIA if release.flat and is_nvidia else origin
 
 
 def parse_release(text: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:

@@ -15,6 +15,8 @@ from functools import cached_property
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate, Key, Relation, relations
 
+#: The maker of NVIDIA's own repositories, as their Release files name it, in lower case.
+NVIDIA = "nvidia"
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 

@@ -19,7 +19,7 @@ import platformdirs
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.lab import archive, files
+from gdsdeploy.lab import archive, files, guest
 from gdsdeploy.zipapp import hostapp
 
 #: By suite: apt's pattern for its header packages.  Debian 13 has two or more, and other ones after each point release;
@@ -240,6 +240,7 @@ def _host(base: Path, folder: Path) -> Builder:
         (folder / name).mkdir(parents=True)
     host = Builder(base, folder)
     shutil.copytree(SOURCES, host.path("/usr/src"))
+    shutil.copytree(guest.data("kit/ofed"), host.path("/usr/src/ofed"))
     host.path(PROGRAM).parent.mkdir(parents=True)
     hostapp.build(host.path(PROGRAM))
     host.path("/build").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Optional, Sequence
+from urllib.parse import unquote, urlsplit
 
 from ..errors import DesiredError
 from . import files
@@ -16,6 +17,8 @@ from .packages.managers import Index, Key, Manager, Pin, every, manager
 
 #: Folders in which keys of a repository lie.
 _KEY_FOLDERS = ("/etc/apt/keyrings/", "/etc/pki/rpm-gpg/")
+
+_FOLDER_HINT = "install the package that holds it, such as cuda-repo-…-local; or serve hosts with: gdsdeploy mirror"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Repositories(Resource[Desired]):
             "files": self._files,
             "entries": {file.path: host.entry(file.path) for file in self._files},
             "keyrings": [path for path in needed if not host.exists(path)],
+            "folders": [f for f in map(_folder, desired.indices) if f and not host.exists(f)],
             "knows": chosen.knows(host, desired.pins),
         }
 
@@ -60,6 +64,9 @@ class Repositories(Resource[Desired]):
         hint = manager(desired.manager).keyring_hint
         words = "is not on this host, so its repository could not be checked"
         missing = [Refusal("keyring", f"{path} {words}", hint(path)) for path in observed["keyrings"]]
+        for folder in observed["folders"]:
+            words = f"{folder} is not on this host, and a repository of the lock is this folder"
+            missing.append(Refusal("folder", words, _FOLDER_HINT))
         unsigned = [index for index in desired.indices if index.metadata != "signed"]
         for index in unsigned if not manager(desired.manager).checks_packages else ():
             words = f"the index of {index.repository} is unsigned, and {desired.manager} checks no package's signature"
@@ -107,6 +114,12 @@ def _files(host: ManagedHost, chosen: Manager, desired: Desired) -> List[File]:
         *keys,
         *chosen.source_files(host, desired.indices, desired.pins),
     ]
+
+
+def _folder(index: Index) -> str:
+    """The folder on the host that the repository is; empty for one that a server has."""
+    parts = urlsplit(index.uri)
+    return unquote(parts.path) if parts.scheme == "file" else ""
 
 
 def _refresh(chosen: Manager, changes: Sequence[Change], *, knows: bool) -> Optional[str]:

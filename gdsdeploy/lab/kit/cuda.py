@@ -1,25 +1,24 @@
 """The packages of NVIDIA's CUDA repository for Ubuntu, with what Debian has of them.
 
-Names, relations, layout and scripts are those of the driver's branch 550 for Ubuntu; a real repository has many more.
+Names, relations, layout and scripts are those of NVIDIA's for Ubuntu; a real repository has many more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.deb import Deb
 
-#: The driver, and its packages' versions: as NVIDIA numbers them, and in Debian's archive.
-BRANCH, DRIVER = "550", "550.163.01"
-VERSION, SUITE = f"{DRIVER}-0ubuntu1", "trixie"
+#: The driver in Debian's archive: what every driver here contains.
+BRANCH, DRIVER, SUITE = "550", "550.163.01", "trixie"
 #: NVIDIA's versions of nvidia-fs.  Both have the content of Debian's 2.19.7, which has patches for newer kernels.
 NVIDIA_FS, DEBIAN_NVIDIA_FS = ("2.25.7", "2.26.6"), "2.19.7"
 #: The CUDA release, and its libcufile's versions → the toolkit's.  Both have the content of Debian's 1.9.1.3.
 CUDA, LIBCUFILE, DEBIAN_LIBCUFILE = "12.4", {"1.9.0.20": "12.4.0", "1.9.1.3": "12.4.1"}, "1.9.1.3"
-_SOURCE, _EXACT = {"Source": f"nvidia-graphics-drivers-{BRANCH}"}, f"(= {VERSION})"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _HOME = f"/usr/local/cuda-{CUDA}"
 _TARGET = f"{_HOME}/targets/x86_64-linux/lib"
@@ -51,11 +50,47 @@ esac
 _ALTERNATIVE = f"--install /etc/cufile.json cufile.json {_HOME}/gds/cufile.json {CUDA.replace('.', '')}"
 
 
-def debs(content: Content) -> list[Deb]:
+@dataclass(frozen=True)
+class Offer:
+    """What the repository for one release of Ubuntu has.
+
+    driver: as NVIDIA numbers it.  revision: of its packages' versions.  branch: in their names; empty from 590 on.
+    nvidia_fs: versions.
+    """
+
+    driver: str = DRIVER
+    revision: str = "0ubuntu1"
+    branch: str = BRANCH
+    nvidia_fs: tuple[str, ...] = NVIDIA_FS
+
+    @property
+    def suffix(self) -> str:
+        """The end of the packages' names."""
+        return f"-{self.branch}" if self.branch else ""
+
+    @property
+    def version(self) -> str:
+        """Of the packages."""
+        return f"{self.driver}-{self.revision}"
+
+    @property
+    def exact(self) -> str:
+        """The version in a relation."""
+        return f"(= {self.version})"
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The field that names the source package."""
+        return {"Source": f"nvidia-graphics-drivers{self.suffix}"}
+
+
+def debs(content: Content, offer: Offer) -> list[Deb]:
     """Every package of the repository."""
     return [
-        *_driver(content),
-        *(package for version in NVIDIA_FS for package in nvidia_fs(content, version)),
+        *_modules(content, offer),
+        *_userland(content, offer),
+        *_umbrellas(offer),
+        *(package for version in offer.nvidia_fs for package in nvidia_fs(content, version)),
         *(package for version in LIBCUFILE for package in _gds(content, version)),
     ]
 
@@ -64,107 +99,127 @@ def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
     return content.unpack(Original(package, SUITE, version)).files
 
 
-def _driver(content: Content) -> list[Deb]:
-    """The open modules of the driver, and the userland that hosts without a screen need."""
-    return [*_modules(content), *_userland(content), *_umbrellas()]
-
-
-def _modules(content: Content) -> list[Deb]:
-    tree = f"/usr/src/nvidia-{DRIVER}"
+def _modules(content: Content, offer: Offer) -> list[Deb]:
+    """The open modules of the driver, and what they need."""
+    end, own = offer.suffix, offer.source
+    tree = f"/usr/src/nvidia-{offer.driver}"
     sources = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
     firmware = _unpacked(content, "firmware-nvidia-gsp") / f"usr/lib/firmware/nvidia/{DRIVER}"
-    name = f"nvidia-dkms-{BRANCH}-open"
+    name = f"nvidia-dkms{end}-open"
     initramfs = "if [ -x /usr/sbin/update-initramfs ]; then update-initramfs -u; fi\n"
+    needs = ", ".join(f"nvidia-kernel-{part} {offer.exact}" for part in (f"source{end}-open", f"common{end}"))
     return [
         Deb(
-            f"nvidia-kernel-source-{BRANCH}-open",
-            VERSION,
-            fields={**_SOURCE, **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-source")},
+            f"nvidia-kernel-source{end}-open",
+            offer.version,
+            fields={**own, **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-source")},
             trees={tree: sources},
-            texts={f"{tree}/dkms.conf": _dkms_conf()},
+            texts={f"{tree}/dkms.conf": _dkms_conf(offer.driver), **_renumbered(sources, tree, offer.driver)},
         ),
         Deb(
             name,
-            VERSION,
+            offer.version,
             fields={
-                **_SOURCE,
-                "Depends": f"dkms, nvidia-kernel-source-{BRANCH}-open {_EXACT}, nvidia-kernel-common-{BRANCH} {_EXACT}",
+                **own,
+                "Depends": f"dkms, {needs}",
                 **dict.fromkeys(("Provides", "Conflicts"), "nvidia-dkms-kernel"),
             },
-            scripts=_dkms_scripts(name, "nvidia", DRIVER, install=initramfs),
+            scripts=dkms_scripts(name, "nvidia", offer.driver, install=initramfs),
         ),
         Deb(
-            f"nvidia-kernel-common-{BRANCH}",
-            VERSION,
+            f"nvidia-kernel-common{end}",
+            offer.version,
             fields={
-                **_SOURCE,
-                "Depends": f"nvidia-firmware-{BRANCH} {_EXACT}, nvidia-modprobe",
+                **own,
+                "Depends": f"nvidia-firmware{end} {offer.exact}, nvidia-modprobe",
                 **dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-kernel-common"),
             },
             texts={"/lib/modprobe.d/nvidia-graphics-drivers.conf": "blacklist nouveau\nalias nouveau off\n"},
         ),
-        Deb(f"nvidia-firmware-{BRANCH}", VERSION, fields=_SOURCE, trees={f"/lib/firmware/nvidia/{DRIVER}": firmware}),
+        Deb(
+            f"nvidia-firmware{end}",
+            offer.version,
+            fields=own,
+            trees={f"/lib/firmware/nvidia/{offer.driver}": firmware},
+        ),
     ]
 
 
-def _userland(content: Content) -> list[Deb]:
-    compute = f"libnvidia-compute-{BRANCH}"
+def _renumbered(sources: Path, tree: str, driver: str) -> dict[str, str]:
+    """The files of the modules' source with the version that the modules get, where it isn't Debian's."""
+    if driver == DRIVER:
+        return {}
+    return {f"{tree}/Kbuild": (sources / "Kbuild").read_text().replace(DRIVER, driver)}
+
+
+def _userland(content: Content, offer: Offer) -> list[Deb]:
+    """The userland that hosts without a screen need."""
+    end = offer.suffix
+    compute = f"libnvidia-compute{end}"
+    nvidia_modprobe = _unpacked(content, "nvidia-modprobe", "570") / "usr/bin/nvidia-modprobe"
     return [
         Deb(
             "nvidia-modprobe",
-            VERSION,
+            offer.version,
             fields={"Depends": "libc6"},
-            trees={
-                "/usr/bin/nvidia-modprobe": _unpacked(content, "nvidia-modprobe", "570") / "usr/bin/nvidia-modprobe"
-            },
+            trees={"/usr/bin/nvidia-modprobe": nvidia_modprobe},
             modes={"/usr/bin/nvidia-modprobe": 0o4755},
         ),
-        _library(content, compute, {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml"}, "libcuda.so.1, libcuda1"),
-        _library(content, f"libnvidia-cfg1-{BRANCH}", {"libnvidia-cfg1": "libnvidia-cfg"}, ""),
+        _library(
+            content, offer, compute, {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml"}, "libcuda.so.1, libcuda1"
+        ),
+        _library(content, offer, f"libnvidia-cfg1{end}", {"libnvidia-cfg1": "libnvidia-cfg"}, ""),
         Deb(
-            f"nvidia-utils-{BRANCH}",
-            VERSION,
-            fields={**_SOURCE, "Depends": f"{compute} {_EXACT}, libc6", "Provides": "nvidia-utils, nvidia-smi"},
+            f"nvidia-utils{end}",
+            offer.version,
+            fields={
+                **offer.source,
+                "Depends": f"{compute} {offer.exact}, libc6",
+                "Provides": "nvidia-utils, nvidia-smi",
+            },
             trees={"/usr/bin/nvidia-smi": _unpacked(content, "nvidia-smi") / "usr/lib/nvidia/current/nvidia-smi"},
         ),
     ]
 
 
-def _library(content: Content, name: str, libraries: Mapping[str, str], provides: str) -> Deb:
+def _library(content: Content, offer: Offer, name: str, libraries: Mapping[str, str], provides: str) -> Deb:
     """A package of libraries: Debian's package → the library's name."""
     folder = "usr/lib/x86_64-linux-gnu/nvidia/current"
     script = "#!/bin/sh\nset -e\nldconfig\n"
     return Deb(
         name,
-        VERSION,
-        fields={**_SOURCE, "Depends": "libc6", "Provides": provides},
+        offer.version,
+        fields={**offer.source, "Depends": "libc6", "Provides": provides},
         trees={
-            f"{_LIBRARIES}/{library}.so.{DRIVER}": _unpacked(content, package) / f"{folder}/{library}.so.{DRIVER}"
+            f"{_LIBRARIES}/{library}.so.{offer.driver}": _unpacked(content, package) / f"{folder}/{library}.so.{DRIVER}"
             for package, library in libraries.items()
         },
-        links={f"{_LIBRARIES}/{library}.so.1": f"{library}.so.{DRIVER}" for library in libraries.values()},
+        links={f"{_LIBRARIES}/{library}.so.1": f"{library}.so.{offer.driver}" for library in libraries.values()},
         scripts={"postinst": script, "postrm": script},
     )
 
 
-def _umbrellas() -> Iterator[Deb]:
+def _umbrellas(offer: Offer) -> Iterator[Deb]:
     """Packages without files that pull a whole driver, as an administrator installs one."""
-    pieces = (f"nvidia-dkms-{BRANCH}-open", f"libnvidia-compute-{BRANCH}", f"nvidia-utils-{BRANCH}")
-    depends = ", ".join(f"{name} {_EXACT}" for name in pieces)
-    yield Deb(f"nvidia-driver-{BRANCH}-open", VERSION, fields={**_SOURCE, "Depends": depends})
-    for name in (f"nvidia-open-{BRANCH}", "nvidia-open"):
-        yield Deb(name, VERSION, fields={**_SOURCE, "Depends": f"nvidia-driver-{BRANCH}-open {_EXACT}"})
+    end = offer.suffix
+    pieces = (f"nvidia-dkms{end}-open", f"libnvidia-compute{end}", f"nvidia-utils{end}")
+    depends = ", ".join(f"{name} {offer.exact}" for name in pieces)
+    whole = f"nvidia-driver{end}-open"
+    yield Deb(whole, offer.version, fields={**offer.source, "Depends": depends})
+    for name in dict.fromkeys((f"nvidia-open{end}", "nvidia-open")):
+        yield Deb(name, offer.version, fields={**offer.source, "Depends": f"{whole} {offer.exact}"})
 
 
-def _dkms_conf() -> str:
+def _dkms_conf(driver: str) -> str:
     blocks = (
         f'BUILT_MODULE_NAME[{number}]="{name}"\nDEST_MODULE_LOCATION[{number}]="/kernel/drivers/char/drm"\n'
         for number, name in enumerate(_BUILT)
     )
-    return _DKMS_CONF.format(version=DRIVER, modules="".join(blocks))
+    return _DKMS_CONF.format(version=driver, modules="".join(blocks))
 
 
-def _dkms_scripts(package: str, name: str, version: str, *, install: str = "", remove: str = "") -> dict[str, str]:
+def dkms_scripts(package: str, name: str, version: str, *, install: str = "", remove: str = "") -> dict[str, str]:
+    """The maintainer scripts of a package whose source DKMS builds; install, remove: shell lines before DKMS's."""
     return {
         "postinst": _DKMS_POSTINST.format(package=package, name=name, version=version, first=install),
         "prerm": _DKMS_PRERM.format(name=name, version=version, first=remove),
@@ -197,7 +252,7 @@ def nvidia_fs(content: Content, version: str) -> list[Deb]:
                 **named,
                 "/etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n",
             },
-            scripts=_dkms_scripts(
+            scripts=dkms_scripts(
                 "nvidia-fs-dkms",
                 "nvidia-fs",
                 version,

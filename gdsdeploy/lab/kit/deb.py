@@ -138,7 +138,7 @@ def _control(deb: Deb) -> str:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository's folder: how its Release file calls its maker, and the key that signs it.
+    """A repository's folder: how its Release file calls its maker (empty: not at all), and the key that signs it.
 
     required: packages that the archive, unlike their own control files, gives the priority ``required``.
     """
@@ -158,10 +158,15 @@ class Repository:
         self.signer.clearsign(release, folder / "InRelease")
         self.signer.detached(release, folder / "Release.gpg")
 
-    def publish_flat(self, debs: Iterable[Path]) -> None:
-        """Publish ``debs``, files in ``root``, without suites and components; NVIDIA's has no InRelease."""
+    def publish_flat(self, debs: Iterable[Path]) -> Path:
+        """Publish ``debs``, files in ``root``, without suites and components; returns its Release file.
+
+        NVIDIA's network repository has no InRelease.
+        """
         _lists(self.root, self._stanzas(debs, prefix="./"))
-        self.signer.detached(self._release(self.root, {}), self.root / "Release.gpg")
+        release = self._release(self.root, {})
+        self.signer.detached(release, self.root / "Release.gpg")
+        return release
 
     def _release(self, folder: Path, fields: Mapping[str, str]) -> Path:
         listed = []
@@ -176,7 +181,7 @@ class Repository:
             "Date": format_datetime(datetime.now(UTC) - timedelta(minutes=5), usegmt=True),
             "Architectures": ARCHITECTURE,
         }
-        lines = [*(f"{name}: {value}" for name, value in head.items()), "SHA256:", *listed]
+        lines = [*(f"{name}: {value}" for name, value in head.items() if value), "SHA256:", *listed]
         release = folder / "Release"
         release.write_text("".join(f"{line}\n" for line in lines))
         return release

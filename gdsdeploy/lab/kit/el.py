@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from gdsdeploy.lab.kit import elnvidia, elversions, kernel, rpm, sign
+from gdsdeploy.lab.kit import doca, eldoca, elnvidia, elversions, installer, kernel, rpm, sign
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, Versions
 from gdsdeploy.lab.kit.rpm import Rpm
@@ -184,7 +184,13 @@ KEYS = {
     "appstream": "RPM-GPG-KEY-Rocky",
     "epel": "RPM-GPG-KEY-EPEL",
     "cuda": "RPM-GPG-KEY-NVIDIA",
+    "doca": "RPM-GPG-KEY-Mellanox",
+    "doca-kernel": "RPM-GPG-KEY-site",
 }
+#: What a profile lists; the others are for those who ask for DOCA's packages.
+LISTED = ("baseos", "appstream", "epel", "cuda")
+#: Repositories whose packages are signed and whose index isn't, as in the field → why a fleet file accepts that.
+UNSIGNED = {"epel": "EPEL signs packages, not repomd.xml", "doca": "DOCA signs packages, not repomd.xml"}
 
 
 def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
@@ -200,6 +206,8 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
         "appstream": appstream(versions, trees),
         "epel": dkms(versions, trees),
         "cuda": cuda,
+        "doca": eldoca.network(versions, trees),
+        "doca-kernel": eldoca.for_kernel(versions, trees),
     }
     fingerprints = {}
     for file in sorted(set(KEYS.values())):
@@ -207,14 +215,25 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
             signer.export(out / file, armour=True)
             for name in (name for name, key in KEYS.items() if key == file):
                 streams = elnvidia.streams(versions, cuda) if name == "cuda" else ()
-                _publish(contents[name], out / repositories(versions)[name], signer, streams)
+                _publish(
+                    contents[name], out / repositories(versions)[name], signer, streams, signs=name not in UNSIGNED
+                )
                 fingerprints[name] = signer.fingerprint
+    if os in installer.SYSTEMS:
+        installer.build_rpm(os, cuda, out / repositories(versions)["cuda"], out / installer.FOLDER, work)
     return fingerprints
 
 
-def _publish(packages: Sequence[Rpm], folder: Path, signer: sign.Signer, streams: Sequence[rpm.Stream]) -> None:
+def _publish(
+    packages: Sequence[Rpm], folder: Path, signer: sign.Signer, streams: Sequence[rpm.Stream], *, signs: bool
+) -> None:
+    """Make a repository of signed packages; signs: whether its index is signed, too."""
     rpm.sign(rpm.build(packages, folder), signer.home, signer.fingerprint)
-    rpm.publish(folder, lambda path: signer.detached(path, path.with_name(f"{path.name}.asc")), streams)
+
+    def sign_file(path: Path) -> None:
+        signer.detached(path, path.with_name(f"{path.name}.asc"))
+
+    rpm.publish(folder, sign_file if signs else None, streams)
 
 
 def repositories(versions: Versions) -> dict[str, str]:
@@ -225,6 +244,7 @@ def repositories(versions: Versions) -> dict[str, str]:
         "appstream": f"rocky/{major}/AppStream/x86_64/os",
         "epel": f"epel/{major}/Everything/x86_64",
         "cuda": f"compute/cuda/repos/rhel{major}/x86_64",
+        **doca.folders(f"rhel{major}"),
     }
 
 

@@ -113,6 +113,10 @@ def headers(content: Content, release: str, common: str, work: Path) -> Headers:
                 named = named.replace(RELEASE.encode(), release.encode())
                 if named != text:
                     path.write_bytes(named)
+    # Only make reads this file: modules compile without debugging symbols, which takes half the time, and C code still
+    # sees the kernel's configuration.
+    settings = folders.own / "include/config/auto.conf"
+    settings.write_text(settings.read_text().replace("CONFIG_DEBUG_INFO=y\n", ""))
     return folders
 
 

@@ -63,7 +63,8 @@ def load(folder: Path) -> Kit:
 
 
 def _digest(archive: Archive) -> str:
-    """Of all that a kit is made from: this folder's programs, the lists of packages and modules, the archive."""
-    sources = [path.read_text() for path in sorted(guest.data("kit").glob("*.py"))]
+    """Of all that a kit is made from: this folder's files, the lists of packages and modules, the archive."""
+    folder = guest.data("kit")
+    sources = [path.read_text() for path in (*sorted(folder.glob("*.py")), *sorted(folder.glob("ofed/*")))]
     lists = [*guest.KERNEL_MODULES, *guest.PACKAGES, archive.uri, archive.security_uri or ""]
     return hashlib.sha256("\n".join([*sources, *lists]).encode()).hexdigest()[:12]

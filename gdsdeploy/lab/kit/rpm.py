@@ -151,8 +151,8 @@ def sign(packages: Sequence[Path], home: Path, fingerprint: str) -> None:
     run.run([*argv, "--addsign", *packages], doing="sign the lab's packages")
 
 
-def publish(root: Path, sign_file: Sign, streams: Sequence[Stream] = ()) -> None:
-    """Make ``root``, a folder of packages, a repository: index, module streams and ``repomd.xml.asc``."""
+def publish(root: Path, sign_file: Sign | None, streams: Sequence[Stream] = ()) -> None:
+    """Make ``root``, a folder of packages, a repository: index, module streams and, if it is signed, its signature."""
     argv = ["createrepo_c", "--quiet", "--no-database", "--general-compress-type=gz", str(root)]
     run.run(argv, doing=f"make the repository {root.name}")
     if streams:
@@ -161,4 +161,5 @@ def publish(root: Path, sign_file: Sign, streams: Sequence[Stream] = ()) -> None
         argv = ["modifyrepo_c", "--mdtype=modules", str(modules), f"{root}/repodata"]
         run.run(argv, doing=f"add the module streams of the repository {root.name}")
         modules.unlink()
-    sign_file(root / "repodata" / "repomd.xml")
+    if sign_file is not None:
+        sign_file(root / "repodata" / "repomd.xml")

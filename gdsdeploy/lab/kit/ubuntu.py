@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gdsdeploy.lab import guest
-from gdsdeploy.lab.kit import cuda, deb, kernel, sign
+from gdsdeploy.lab.kit import cuda, deb, doca, installer, kernel, sign
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.deb import Deb
 
@@ -34,7 +34,6 @@ _PACKAGES = (
         "g++",
     ),
     *(
-        "initramfs-tools",
         "linux-base",
         "libnuma1",
         "pahole",
@@ -68,25 +67,25 @@ fi
 
 @dataclass(frozen=True)
 class Ubuntu:
-    """A release: its kernels and its dkms.
+    """A release: its kernels, its dkms, and NVIDIA's repository for it.
 
     base: the Debian release of everything else.  kernel: version of the newest one's packages.
-    stack: the hardware-enablement stack of the kernels, as their packages are named.  dkms: version of the package.
-    older: version of the kernel that VM hosts begin with.
+    stack: the hardware-enablement stack of the kernels, as their packages are named; empty for the release's own
+    kernels.  compiler: of modules, a package.  dkms: version of the package.
+    older: version of the kernel that VM hosts begin with.  initramfs: the package that makes the initramfs.
     """
 
+    number: str
     codename: str
     base: str
     kernel: str
     stack: str
+    compiler: str
     dkms: str
     debian_dkms: str
     older: str
-
-    @property
-    def number(self) -> str:
-        """The release's number, which is in the version of its backported kernels: ``24.04``."""
-        return self.kernel.partition("~")[2].rpartition(".")[0]
+    initramfs: str = "initramfs-tools"
+    cuda: cuda.Offer = field(default_factory=cuda.Offer)
 
     @property
     def release(self) -> str:
@@ -95,8 +94,12 @@ class Ubuntu:
 
     @property
     def image(self) -> str:
-        """The metapackage of the newest kernel."""
-        return f"linux-generic-hwe-{self.number}"
+        """The metapackage of the kernel."""
+        return f"linux-generic-hwe-{self.number}" if self.stack else "linux-generic"
+
+    def source(self, kind: str = "") -> str:
+        """The source package of the kernel's packages; kind: ``signed`` and ``meta`` have their own."""
+        return "-".join(word for word in ("linux", kind, self.stack) if word)
 
 
 def abi(version: str) -> str:
@@ -111,18 +114,25 @@ def release(version: str) -> str:
 
 RELEASES = {
     "ubuntu-22.04": Ubuntu(
-        *("jammy", "bookworm", "6.8.0-90.91~22.04.1", "hwe-6.8", "2.8.7-2ubuntu2.2", "3.0.10"),
+        *("22.04", "jammy", "bookworm", "6.8.0-90.91~22.04.1", "hwe-6.8", "gcc-12", "2.8.7-2ubuntu2.2", "3.0.10"),
         older="6.8.0-87.88~22.04.1",
     ),
     "ubuntu-24.04": Ubuntu(
-        *("noble", "bookworm", "6.14.0-37.37~24.04.1", "hwe-6.14", "3.0.11-1ubuntu13", "3.0.10"),
+        *("24.04", "noble", "bookworm", "6.14.0-37.37~24.04.1", "hwe-6.14", "gcc-12", "3.0.11-1ubuntu13", "3.0.10"),
         older="6.14.0-36.36~24.04.1",
+    ),
+    "ubuntu-26.04": Ubuntu(
+        *("26.04", "resolute", "trixie", "7.0.0-38.38", "", "gcc-14", "3.2.2-1ubuntu1", "3.2.2"),
+        older="7.0.0-37.37",
+        initramfs="dracut",
+        # Its repository has no branch before 595, and kernel 7.0 needs this nvidia-fs.
+        cuda=cuda.Offer("595.71.05", "1ubuntu1", "", ("2.29.4",)),
     ),
 }
 
 
 def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
-    """Make the repositories of ``os`` in ``out``: folders ``ubuntu`` and ``cuda``, and keyrings of these names.
+    """Make the repositories of ``os`` in ``out``: folders ``ubuntu``, ``cuda`` and ``doca``, and their keyrings.
 
     work: folder for unpacked packages; the caller removes it.  Returns repository → fingerprint of its key.
     """
@@ -133,16 +143,21 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
         signer.export(out / "ubuntu.gpg")
         keys["ubuntu"] = signer.fingerprint
     with sign.signer("Lab of gdsdeploy, in place of NVIDIA") as signer:
-        repository = deb.Repository(out / "cuda", "NVIDIA", signer)
-        repository.publish_flat(deb.build(cuda.debs(content), repository.root, work / "build"))
+        repository, packages = deb.Repository(out / "cuda", "NVIDIA", signer), cuda.debs(content, ubuntu.cuda)
+        repository.publish_flat(deb.build(packages, repository.root, work / "build"))
         signer.export(out / "cuda.gpg")
         keys["cuda"] = signer.fingerprint
+    keys |= doca.publish(content, ubuntu.release, work / "kernel", ubuntu.number, out, work)
+    if os in installer.SYSTEMS:
+        installer.build_deb(os, packages, repository.root, out / installer.FOLDER, work)
     return keys
 
 
 def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work: Path) -> None:
     pool = repository.root / "pool/main"
-    names = (*_PACKAGES, *guest.PACKAGES)
+    # Those of the initramfs exclude each other.
+    names = [name for name in (*_PACKAGES, *guest.PACKAGES) if name != "initramfs-tools"]
+    names += [ubuntu.initramfs, ubuntu.compiler]
     debs = deb.place(content.closure(names, ubuntu.base), pool)
     debs += deb.build([*_kernel(ubuntu, content, work), _dkms(ubuntu, content)], pool, work / "build")
     empty: dict[str, Sequence[Path]] = dict.fromkeys(COMPONENTS, ())
@@ -153,13 +168,13 @@ def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work:
 
 def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
     """The images and modules of both kernels, the newest one's headers in two packages, and the metapackage."""
-    shared, folder = f"linux-{ubuntu.stack}-headers-{abi(ubuntu.kernel)}", work / "kernel"
+    shared, folder = f"{ubuntu.source()}-headers-{abi(ubuntu.kernel)}", work / "kernel"
     headers = kernel.headers(content, ubuntu.release, f"/usr/src/{shared}", folder)
     meta = Deb(
         ubuntu.image,
         ubuntu.kernel,
         fields={
-            "Source": f"linux-meta-{ubuntu.stack}",
+            "Source": ubuntu.source("meta"),
             "Depends": ", ".join(f"linux-{part}-{ubuntu.release} (= {ubuntu.kernel})" for part in ("image", "headers")),
         },
     )
@@ -178,8 +193,8 @@ def _image(ubuntu: Ubuntu, version: str, repacked: kernel.Kernel) -> list[Deb]:
             f"linux-image-{release}",
             version,
             fields={
-                "Source": f"linux-signed-{ubuntu.stack}",
-                "Depends": f"kmod, linux-base, linux-modules-{release}, initramfs-tools | linux-initramfs-tool",
+                "Source": ubuntu.source("signed"),
+                "Depends": f"kmod, linux-base, linux-modules-{release}, {ubuntu.initramfs} | linux-initramfs-tool",
                 "Provides": "linux-image, fuse-module, wireguard-modules (= 1.0.0)",
                 "Conflicts": f"linux-image-unsigned-{release}",
             },
@@ -193,7 +208,7 @@ def _image(ubuntu: Ubuntu, version: str, repacked: kernel.Kernel) -> list[Deb]:
         Deb(
             f"linux-modules-{release}",
             version,
-            fields={"Source": f"linux-{ubuntu.stack}"},
+            fields={"Source": ubuntu.source()},
             trees={
                 f"/lib/modules/{release}": repacked.modules,
                 f"/boot/System.map-{release}": repacked.system_map,
@@ -208,14 +223,16 @@ def _image(ubuntu: Ubuntu, version: str, repacked: kernel.Kernel) -> list[Deb]:
 
 
 def _headers(ubuntu: Ubuntu, headers: kernel.Headers, shared: str) -> list[Deb]:
-    release, source = ubuntu.release, {"Source": f"linux-{ubuntu.stack}"}
+    release, source = ubuntu.release, {"Source": ubuntu.source()}
     (headers.own / "Makefile").unlink()
+    variables = headers.own / ".kernelvariables"
+    variables.write_text(variables.read_text().replace("gcc-12", ubuntu.compiler))
     _link(headers.own, headers.common, f"../{shared}")
     return [
         Deb(
             f"linux-headers-{release}",
             ubuntu.kernel,
-            fields={**source, "Depends": f"{shared} (= {ubuntu.kernel}), libc6, libelf1, gcc-12"},
+            fields={**source, "Depends": f"{shared} (= {ubuntu.kernel}), libc6, libelf1, {ubuntu.compiler}"},
             trees={f"/usr/src/linux-headers-{release}": headers.own},
             links={f"/lib/modules/{release}/build": f"/usr/src/linux-headers-{release}"},
             scripts={"postinst": _hooks("configure", "header_postinst.d", release)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,9 @@ from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import KernelImage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
+
+#: Begins the name of a metapackage of modules that doca-kernel-support built for one kernel.
+_DOCA_KERNEL = "doca-kernel-"
 
 Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
 
@@ -199,6 +203,10 @@ def _kernels(
     for kernel in kernels:
         image, release = kernel.image, kernel.release
         names = platform.kernel_names(kernel)
+        if other := _other_kernel(release, profile.doca):
+            refused = RefusedChoice(what=f"kernel {release}", rule="doca-kernel", words=other)
+            yield Incomplete("kernel", image.version, refused, names)
+            continue
         label, headers_name = f"kernel {release}", platform.kernel_packages(release)[1]
         headers = [c for c in universe.named(headers_name) if c.version == image.version]
         if not headers:
@@ -214,6 +222,16 @@ def _kernels(
         }  # fmt: skip
         packages: dict[Part, Candidate] = {"kernel-image": image, "kernel-headers": headers[0]}
         yield Option("kernel", label, facts, packages, image.version, names, release)
+
+
+def _other_kernel(release: str, packages: Sequence[str]) -> str:
+    """Why DOCA's modules don't fit kernel ``release``, where ``packages`` have those that were built for one kernel.
+
+    ``doca-kernel-6.14.0.37.generic`` is for 6.14.0-37-generic, and no package relation says so.
+    """
+    kernels = [name for name in packages if name.startswith(_DOCA_KERNEL)]
+    fits = not kernels or _DOCA_KERNEL + re.sub("[-_]", ".", release) in kernels
+    return "" if fits else f"The profile asks for modules that were built for another kernel: {', '.join(kernels)}."
 
 
 def _nvidia_fs(platform: StackPlatform, universe: Universe) -> Iterator[Option]:

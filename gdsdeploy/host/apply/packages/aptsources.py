@@ -18,6 +18,7 @@ SUFFIXES = (".list", ".sources")
 #: For ``apt-get indextargets --format``: what :func:`exclusive` reads; ``|`` is in no field of a Release file we know.
 TARGET_FORMAT = "$(SOURCESENTRY)|$(REPO_URI)|$(ORIGIN)|$(LABEL)|$(RELEASE)|$(CODENAME)"
 _OURS = "/gdsdeploy.sources:"
+_LOCAL = re.compile(r"^file:/+")
 _FALSE = {"no", "false", "without", "off", "disable"}
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[\s*([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+\S+)*)\s*$")
 
@@ -157,4 +158,5 @@ def exclusive(targets: Iterable[str], indices: Sequence[Index]) -> List[Tuple[st
 
 
 def _same(uri: str, other: str) -> bool:
-    return uri.rstrip("/") == other.rstrip("/")
+    """Whether both are one address: apt itself writes file:/var/repo for file:///var/repo."""
+    return _LOCAL.sub("file:/", uri).rstrip("/") == _LOCAL.sub("file:/", other).rstrip("/")
