@@ -69,8 +69,8 @@ def alternative(place: str) -> str:
 def publish(content: Content, release: str, kernel: Path, number: str, out: Path, work: Path) -> dict[str, str]:
     """Make both repositories in ``out`` for hosts of Ubuntu ``number`` with kernel ``release``.
 
-    kernel: folder with the kernel's ``modules-RELEASE`` and ``headers``.  Returns repository → fingerprint of its key, which is
-    in ``out`` as ``REPOSITORY.gpg``.
+    kernel: folder with the kernel's ``modules-RELEASE`` and ``headers``.  Returns repository → fingerprint of its key,
+    which is in ``out`` as ``REPOSITORY.gpg``.
     """
     keys = {}
     for name, debs in (("doca", network(content)), ("doca-kernel", for_kernel(release, kernel))):
