@@ -67,6 +67,27 @@ def test_a_flat_repository_is_read(archive: Archive, server: Server, key: Key) -
     assert (package.origin, package.component) == ("nvidia", "")
 
 
+@pytest.mark.parametrize(
+    ("origin", "package", "maker"),
+    [
+        ("NVIDIA CUDA", "hello", "nvidia"),
+        ("", "nvidia-fs-dkms", "nvidia"),
+        ("", "nvidia-kernel-source-580-open", "nvidia"),
+        ("", "hello", ""),
+        ("Site", "nvidia-fs-dkms", "site"),
+    ],
+)
+def test_a_local_installer_is_of_nvidia_whatever_its_release_says(
+    origin: str, package: str, maker: str, archive: Archive, server: Server, key: Key
+) -> None:
+    stanza = {**HELLO, "Package": package}
+    archive.publish(Suite("/", {"": [stanza]}, origin=origin, by_hash=False, compressions=(".gz", "")), key)
+    (candidate,) = fetch(server, key, "/", components=()).named(package)
+    assert candidate.origin == maker
+    # Again, from the list that was kept.
+    assert fetch(server, key, "/", components=()).named(package)[0].origin == maker
+
+
 def test_backports_have_the_maker_of_what_they_were_ported_from(archive: Archive, server: Server, key: Key) -> None:
     archive.publish(suite("stable-backports", origin="Debian Backports"), key)
     (package,) = fetch(server, key, "stable-backports").named("hello")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.converge.inventory import keys
-from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
@@ -78,6 +78,26 @@ def test_the_key_of_another_build_is_refused(
     words = " ".join(capsys.readouterr().err.split())
     assert LOCAL in words
     assert "which is not in the keyring" in words
+
+
+def test_a_folder_that_this_machine_lacks_is_named_with_what_to_do(
+    ubuntu: Ubuntu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "var" / LOCAL
+    write_fleet(ubuntu, folder.as_uri(), ubuntu.key)
+    assert run("lock", ubuntu.fleet) == RepositoryUnusable.exit_code
+    words = " ".join(capsys.readouterr().err.split())
+    assert f"repository nvidia: this machine has no folder {folder}" in words
+    assert "unpack its package into the same folder" in words
+
+
+def test_a_folder_of_rpm_packages_that_this_machine_lacks_is_named(
+    rhel: Rhel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "var" / "cuda-repo-rhel9-13-0-local"
+    rhel.fleet.write_text(rhel.fleet.read_text().replace(f"{rhel.server.uri}/cuda", folder.as_uri()))
+    assert run("lock", rhel.fleet) == RepositoryUnusable.exit_code
+    assert f"repository cuda: this machine has no folder {folder}" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_rpm_installer_is_used_by_the_signatures_of_its_packages(rhel: Rhel, other_key: Key, tmp_path: Path) -> None:

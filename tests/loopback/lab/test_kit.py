@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import LabUnavailable, RepositoryUntrusted
+from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import cuda, deb, sign
+from gdsdeploy.lab.kit import cuda, deb, kits, sign, ubuntu
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.deb import Deb
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.index import Repository
+from tests.repos import kitcontent
 from tests.repos.archive import serve
 
+NEW = ubuntu.RELEASES["ubuntu-26.04"].cuda
 SUITE = "bookworm-backports"
 TOOL = Deb(
     "tool",
@@ -144,3 +148,31 @@ def test_nvidia_fs_under_another_version(tmp_path: Path) -> None:
     header = package.texts["/usr/src/nvidia-fs-2.26.6/nvfs-vers.h"]
     assert [line.split()[2] for line in header.splitlines()] == ["2", "26", "6"]
     assert metapackage.fields == {"Depends": "nvidia-fs-dkms (= 2.26.6-1)"}
+
+
+def test_a_driver_of_branch_595_has_its_number_and_no_branch_in_its_names(tmp_path: Path) -> None:
+    packages = {package.name: package for package in cuda.debs(kitcontent.content(tmp_path), NEW)}
+    assert {"nvidia-dkms-open", "nvidia-kernel-source-open", "nvidia-firmware", "libnvidia-compute"} <= packages.keys()
+    assert not [name for name in packages if name.endswith(("-550", "-550-open", "-595", "-595-open"))]
+    source = packages["nvidia-kernel-source-open"]
+    assert source.version == "595.71.05-1ubuntu1"
+    tree = "/usr/src/nvidia-595.71.05"
+    assert 'PACKAGE_VERSION="595.71.05"' in source.texts[f"{tree}/dkms.conf"]
+    # The version that modinfo shows.
+    assert source.texts[f"{tree}/Kbuild"] == 'EXTRA_CFLAGS += -DNV_VERSION_STRING=\\"595.71.05\\"\n'
+    compute = packages["libnvidia-compute"]
+    assert "/usr/lib/x86_64-linux-gnu/libcuda.so.595.71.05" in compute.trees
+    assert packages["nvidia-fs-dkms"].version == "2.29.4-1"
+    assert packages["nvidia-dkms-open"].fields["Depends"] == (
+        "dkms, nvidia-kernel-source-open (= 595.71.05-1ubuntu1), nvidia-kernel-common (= 595.71.05-1ubuntu1)"
+    )
+
+
+def test_a_change_of_any_file_makes_other_kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sources of OFED are in the kits like the programs that make them."""
+    archive = Archive("http://mirror.example", None, tmp_path, {}, {}, None)
+    shutil.copytree(guest.data("kit"), tmp_path / "kit")
+    monkeypatch.setattr(guest, "data", lambda name: tmp_path / name)
+    before = kits._digest(archive)
+    (tmp_path / "kit/ofed/ib_uverbs.c").write_text("changed")
+    assert kits._digest(archive) != before

@@ -27,7 +27,7 @@ from gdsdeploy.lab import (
 )
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import el, kits
+from gdsdeploy.lab.kit import doca, el, kits
 from gdsdeploy.lab.kit.kits import Kit
 from gdsdeploy.lab.recipe import Recipe
 from gdsdeploy.lab.state import Lab
@@ -153,7 +153,9 @@ def kit(machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     folder = home / "cache/lab/kit-ubuntu-24.04-0"
     folder.mkdir(parents=True)
     (folder / "ubuntu.gpg").write_bytes(b"key")
-    files.write_json(folder / "kit.json", {"keys": {"ubuntu": "A" * 40, "cuda": "B" * 40}})
+    files.write_json(
+        folder / "kit.json", {"keys": {"ubuntu": "A" * 40, "cuda": "B" * 40, **dict.fromkeys(doca.MAKERS, "C" * 40)}}
+    )
     empty_kit = kits.load(folder)
 
     def make(*_: object) -> Kit:
@@ -176,6 +178,8 @@ def test_ubuntu_hosts_come_from_the_labs_repositories(machines: Machines, kit: K
         assert fleet.profiles["nodes"].os == "ubuntu-24.04"
         assert fleet.profiles["nodes"].repositories == ("cuda", "ubuntu", "ubuntu-security")
         assert fleet.repositories["cuda"].fingerprints == ("B" * 40,)
+        assert fleet.repositories["doca"].uri == f"{server.uri}/doca/3.4.1/ubuntu24.04/x86_64"
+        assert fleet.repositories["doca-kernel"].fingerprints == ("C" * 40,)
         seed = families.seed_files(lab.system, server)
         sources = seed["etc/apt/sources.list.d/ubuntu.sources"][0]
         assert f"URIs: {server.uri}/ubuntu\nSuites: noble noble-updates" in str(sources)
@@ -209,13 +213,34 @@ def test_rocky_hosts_come_from_the_labs_repositories(
         fleet = load_fleet(lab.fleet_path)
         profile = fleet.profiles["nodes"]
         assert (profile.os, profile.own_kernel) == ("rocky-9", False)
-        assert profile.repositories == tuple(fleet.repositories) == ("baseos", "appstream", "epel", "cuda")
+        assert profile.repositories == ("baseos", "appstream", "epel", "cuda")
+        assert tuple(fleet.repositories) == (*profile.repositories, "doca", "doca-kernel")
+        unsigned = {name: entry.why for name, entry in fleet.repositories.items() if entry.metadata == "unsigned"}
+        assert unsigned == el.UNSIGNED
+        assert all(fleet.repositories[name].package_keys == ("A" * 40,) for name in unsigned)
         cuda = fleet.repositories["cuda"]
         assert cuda.uri == f"{server.uri}/compute/cuda/repos/rhel9/x86_64"
         assert Path(str(cuda.keyring)).read_text() == "key RPM-GPG-KEY-NVIDIA"
         seed = elbase.seed_files(lab.system, server)
         assert f"baseurl={server.uri}/rocky/9/BaseOS" in str(seed["etc/yum.repos.d/rocky.repo"][0])
         assert seed["etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"][0] == b"key RPM-GPG-KEY-Rocky"
+    finally:
+        lifecycle.down(lab)
+
+
+def test_a_host_of_ubuntu_26_04_has_dracut_and_the_branch_that_its_repository_begins_with(
+    machines: Machines, kit: Kit
+) -> None:
+    lab = lifecycle.up("new", os="ubuntu-26.04")
+    try:
+        profile = load_fleet(lab.fleet_path).profiles["nodes"]
+        assert (profile.os, profile.driver.version) == ("ubuntu-26.04", "595")
+        release, archive = families.bootstrap_source(lab.system, kit)
+        content = families.all_files(lab.system, release, archive, "light")
+        assert "etc/dracut.conf.d/lab.conf" in content
+        assert not any(name.startswith("etc/initramfs-tools/") for name in content)
+        with pytest.raises(LabUnavailable, match=r"no VM hosts of ubuntu-26\.04"):
+            lifecycle.up("new", vms=1)
     finally:
         lifecycle.down(lab)
 

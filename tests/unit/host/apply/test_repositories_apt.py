@@ -166,6 +166,26 @@ def test_a_missing_keyring_is_refused_with_the_package_that_has_it(host: AptHost
     assert (host.root / KEYRING[1:]).read_bytes() == b"\x99key"
 
 
+def test_a_repository_that_is_a_folder_is_refused_where_the_host_lacks_it(host: AptHost) -> None:
+    """A local installer of NVIDIA's puts it there."""
+    folder = "/var/cuda-repo-ubuntu2404-13-0 local"
+    local = index(repository="cuda", uri="file:///var/cuda-repo-ubuntu2404-13-0%20local", suite="/", components=[])
+    (refusal,) = host.check(repositories(local))[0].refusals
+    assert (refusal.id, folder in refusal.message) == ("folder", True)
+    assert "gdsdeploy mirror" in refusal.hint
+    host.write(f"{folder}/Release", "")
+    assert host.check(repositories(local))[0].refusals == []
+
+
+def test_a_folder_for_the_stack_alone_is_closed_by_apts_own_address(host: AptHost) -> None:
+    """apt lists file:///var/repo as file:/var/repo."""
+    host.write("/var/repo/Release", "")
+    host.targets = "/etc/apt/sources.list.d/gdsdeploy.sources:1|file:/var/repo/|NVIDIA|NVIDIA CUDA||\n"
+    local = index(repository="cuda", uri="file:///var/repo", suite="/", components=[], exclusive=True)
+    host.apply(pins(local))
+    assert "Pin: release o=NVIDIA,l=NVIDIA CUDA\nPin-Priority: -1\n" in host.text(PREFERENCES)
+
+
 def test_an_unsigned_index_is_refused_where_no_package_is_signed(host: AptHost) -> None:
     """The controller refuses it before; this host program does not rely on that."""
     (refusal,) = host.check(repositories(index(metadata="unsigned")))[0].refusals
