@@ -235,8 +235,8 @@ def test_a_host_of_ubuntu_26_04_has_dracut_and_the_branch_that_its_repository_be
     try:
         profile = load_fleet(lab.fleet_path).profiles["nodes"]
         assert (profile.os, profile.driver.version) == ("ubuntu-26.04", "595")
-        release, archive = families.bootstrap_source(lab.system, kit)
-        content = families.all_files(lab.system, release, archive, "light")
+        (recipe,) = machines.recipes
+        content = recipe.files
         assert "etc/dracut.conf.d/lab.conf" in content
         assert not any(name.startswith("etc/initramfs-tools/") for name in content)
         with pytest.raises(LabUnavailable, match=r"no VM hosts of ubuntu-26\.04"):
