@@ -33,6 +33,10 @@ def _builds(values: Variables) -> bool:
     return bool(values["gds_modules_from"] == "build")
 
 
+def _has_dkms(values: Variables) -> bool:
+    return bool(values["gds_modules_dkms"])
+
+
 def _receives(values: Variables) -> bool:
     return _host(values) and not _builds(values)
 
@@ -72,10 +76,11 @@ _RECIPES = (
     *("driver_version", "driver_flavour", "driver_tree", "driver_dkms_name"),
     *("nvidia_fs_version", "nvidia_fs_tree", "nvidia_fs_dkms_name"),
 )
+_SOURCE = {"source": "gds_modules_from"}
 _MODULES = Use(
     "gds_modules",
     "modules",
-    {"source": "gds_modules_from"}
+    _SOURCE
     | _options_of("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
 )
 _SIGNING = Use(
@@ -96,6 +101,7 @@ TABLE: Final = (
     Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),
     Use("gds_host", "program"),
     Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
+    Use("gds_modules", "recipes", _SOURCE | _options_of("gds_modules", *_RECIPES), when=_has_dkms),
     Use(
         "gds_driver",
         "driver_options",
@@ -115,7 +121,6 @@ TABLE: Final = (
     Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
     Use("gds_cufile", "cufile", _options_of("gds_cufile", "content", "path", "log_dir"), when=_host),
     replace(_SIGNING, when=_signed(_builds)),
-    Use("gds_modules", "recipes", _options_of("gds_modules", *_RECIPES), when=_builds),
     Use("gds_modules", "packages", _packages("gds_modules"), "modules", _builds),
     replace(_MODULES, when=_builds),
     replace(_SIGNING, when=_signed(_receives)),

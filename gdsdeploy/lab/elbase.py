@@ -43,6 +43,7 @@ def recipe(system: System, kit: Kit, archive: Archive, kind: str, renamer: Path 
     if renamer is not None:
         content |= {
             **{f"run/kernel/{name}": offered / name for name in el.booted_names(versions(system).older)},
+            "etc/dracut.conf.d/lab.conf": guest.data("guest/el/dracut-vm.conf").read_text(),
             "etc/kernel/cmdline": f"root=UUID={guest.ROOT_UUID} ro {_COMMAND_LINE}\n",
             guest.RENAMER: renamer,
         }

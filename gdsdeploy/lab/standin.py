@@ -105,16 +105,21 @@ def plug(lab: Lab, host: LabHost, kernel_release: str, kernel_version: str | Non
     plug_all(lab, [host], Kernel(kernel_release, kernel_version))
 
 
+def _gpu(lab: Lab, kernel: Kernel) -> bytes:
+    """The stand-in for ``kernel``; that of a repacked kernel is the original's under another name."""
+    if not lab.system.kit:
+        return (build(lab.release, kernel) / GPU).read_bytes()
+    module = build(*debian_kernel(archives.controller_archive())) / GPU
+    return repacked.renamed(module.read_bytes(), kernel.release)
+
+
 def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:
     """:func:`plug` for several hosts."""
     for host in hosts:
         if host.kind != "vm":
             raise LabUnavailable(f"{host.name} is a light host: it has no kernel to load modules into")
-    # Modules of the original load into a repacked kernel, too.
-    archive = archives.controller_archive()
-    module = build(*(debian_kernel(archive) if lab.system.kit else (lab.release, kernel))) / GPU
     content: dict[str, tuple[str | bytes, int]] = {
-        f"{MODULE_DIRECTORY}/{kernel.release}/{GPU}": (module.read_bytes(), 0o644),
+        f"{MODULE_DIRECTORY}/{kernel.release}/{GPU}": (_gpu(lab, kernel), 0o644),
         "etc/systemd/system/lab-gpu.service": (guest.data("guest/lab-gpu.service").read_text(), 0o644),
     }
     # The unit's conditions decide whether the running kernel gets one.

@@ -12,6 +12,12 @@ extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.stack
   - gdsdeploy.gds.apply.state
+options:
+  source:
+    description: Whether DKMS builds on this machine. On one that receives its modules, it builds for no kernel.
+    type: str
+    choices: [build, receive]
+    default: build
 """
 
 EXAMPLES = r"""

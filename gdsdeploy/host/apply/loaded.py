@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Sequence
 
 from ..boot import needed
+from ..rootdir import list_folder
 from . import services, unload
 from .host import ManagedHost
 from .model import RELOAD, Change, Refusal, Resource, Words
@@ -14,13 +15,14 @@ from .model import RELOAD, Change, Refusal, Resource, Words
 #: Seconds for modprobe, which may have to start the GPUs.
 _SECONDS = 600.0
 _DRIVER = "nvidia"
+_PCI = "/sys/bus/pci/devices"
 
 
 @dataclass(frozen=True)
 class Desired:
     """``modules``: loaded in this order.  ``units``: module → the unit that loads it in modprobe's place.
 
-    ``services``: units of the driver's packages, enabled and started.
+    ``services``: units of the driver's packages, enabled, and started where there is a GPU.
     """
 
     kernel_release: str
@@ -54,7 +56,10 @@ class Loaded(Resource[Desired]):
             "loaded": loaded,
             "stale": stale,
             "links": {u: services.missing_links(u, text, services.observe(host, u)) for u, text in units.items()},
-            "inactive": [u for u in units if services.is_booted(host) and not services.is_active(host, u)],
+            # Without a GPU they end at once; the check driver.services needs none there.
+            "inactive": [
+                u for u in units if _has_gpu(host) and services.is_booted(host) and not services.is_active(host, u)
+            ],
         }
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -86,3 +91,11 @@ class Loaded(Resource[Desired]):
         """What was unloaded for packages is loaded again once every module is; a rollout has nothing to load then."""
         if all(host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules):
             unload.settle(host)
+
+
+def _has_gpu(host: ManagedHost) -> bool:
+    """Whether the kernel lists a display function of NVIDIA."""
+    return any(
+        host.text(f"{_PCI}/{name}/vendor").strip() == "0x10de" and host.text(f"{_PCI}/{name}/class").startswith("0x03")
+        for name in list_folder(host.root, _PCI)
+    )

@@ -15,7 +15,10 @@ _LOG = "/var/log/gdsdeploy/kmod/${kernelver}"
 
 @dataclass(frozen=True)
 class Desired:
-    """The driver, and nvidia-fs where ``nvidia_fs_version`` isn't empty, as DKMS and the lock name them."""
+    """The driver, and nvidia-fs where ``nvidia_fs_version`` isn't empty, as DKMS and the lock name them.
+
+    source: ``build``, or ``receive`` on a host whose driver's packages bring DKMS along, which then builds nothing.
+    """
 
     driver_version: str
     driver_flavour: str
@@ -24,6 +27,7 @@ class Desired:
     nvidia_fs_version: str = ""
     nvidia_fs_tree: str = ""
     nvidia_fs_dkms_name: str = "nvidia-fs"
+    source: str = "build"
 
 
 class Recipes(FileResource[Desired]):
@@ -36,10 +40,20 @@ class Recipes(FileResource[Desired]):
     reverts = (f"{FOLDER_PATH}/*.conf",)
 
     def desired_files(self, desired: Desired) -> List[File]:
-        files = [File(FOLDER_PATH, FOLDER, mode=0o755)]
+        builds = desired.source == "build"
+        texts = {desired.driver_dkms_name: driver(desired) if builds else _NOTHING}
         if desired.nvidia_fs_version:
-            files.append(File.of(f"{FOLDER_PATH}/{desired.nvidia_fs_dkms_name}.conf", nvidia_fs(desired)))
-        return [*files, File.of(f"{FOLDER_PATH}/{desired.driver_dkms_name}.conf", driver(desired))]
+            texts = {desired.nvidia_fs_dkms_name: nvidia_fs(desired) if builds else _NOTHING, **texts}
+        files = [File.of(f"{FOLDER_PATH}/{name}.conf", text) for name, text in texts.items()]
+        return [File(FOLDER_PATH, FOLDER, mode=0o755), *files]
+
+
+#: No kernel's release is empty.
+_NOTHING = """\
+# Rendered by gdsdeploy; changes here are overwritten.
+# This host receives its modules: DKMS, which came along with the driver's packages, builds them for no kernel.
+BUILD_EXCLUSIVE_KERNEL="^$"
+"""
 
 
 def driver(desired: Desired) -> str:

@@ -87,13 +87,14 @@ def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
 
 
 def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
-    """The packages of both kernels; the headers are the newest one's."""
+    """The packages of both kernels, which differ in their names; the headers are the newest one's."""
     work = trees.work / "kernel"
     release, sources = versions.release, f"usr/src/kernels/{versions.release}"
+    files = kernel.repack(trees.content, release, work, ending=".ko.xz")
     devel = trees.new("kernel-devel")
     _merge_headers(kernel.headers(trees.content, release, f"/{sources}", work), devel / sources)
     return [
-        *(package for version in (versions.older, versions.kernel) for package in _booted(version, trees)),
+        *(package for version in (versions.older, versions.kernel) for package in _booted(version, files, trees)),
         Rpm(
             "kernel-devel", versions.kernel, vendor=RED_HAT, tree=devel,
             provides=("installonlypkg(kernel)", f"kernel-devel-uname-r = {release}"),
@@ -111,11 +112,10 @@ def booted_names(version: str) -> list[str]:
     return [f"kernel{part}-{version}.{rpm.ARCHITECTURE}.rpm" for part in ("", "-core", "-modules", "-modules-core")]
 
 
-def _booted(version: str, trees: Trees) -> list[Rpm]:
+def _booted(version: str, files: kernel.Kernel, trees: Trees) -> list[Rpm]:
     """What boots a kernel; the modules that the lab's hosts keep are all in kernel-modules-core."""
     release = elversions.release(version)
     folder = f"lib/modules/{release}"
-    files = kernel.repack(trees.content, release, trees.work / "kernel", ending=".ko.xz")
     core = trees.new(f"kernel-core-{version}")
     for name, file in {"vmlinuz": files.vmlinuz, "System.map": files.system_map, "config": files.config}.items():
         copy(file, core / folder / name)

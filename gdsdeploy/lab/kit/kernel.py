@@ -49,7 +49,8 @@ _COMPRESS = {
 class Kernel:
     """A repacked kernel: folders and files to be put into packages.
 
-    modules: content of /lib/modules/RELEASE, without ``build``.  vmlinuz, system_map, config: files of /boot.
+    modules: content of /lib/modules/RELEASE, without ``build``; release: that they are for.
+    vmlinuz, system_map, config: files of /boot.
     """
 
     release: str
@@ -74,11 +75,12 @@ def repack(content: Content, release: str, work: Path, *, ending: str = ".ko.zst
     """Debian's kernel as ``release``, in a folder below ``work``.
 
     ending: of module files: ``.ko``, ``.ko.zst`` or ``.ko.xz``.
-    The modules are those that the lab's hosts keep, signed with a key that is deleted afterwards.
+    The modules are those that the lab's hosts keep, signed with a key that is deleted afterwards.  They load under any
+    name of this kernel, since it compares symbols' versions and not the release.
     """
     image = _unpacked(content, f"linux-image-{RELEASE}")
     names = (f"boot/{name}-{RELEASE}" for name in ("vmlinuz", "System.map", "config"))
-    kernel = Kernel(release, work / f"modules-{release}", *(image / name for name in names))
+    kernel = Kernel(release, work / "modules", *(image / name for name in names))
     sign_file = _tools(content) / "scripts/sign-file"
     _modules(image / f"lib/modules/{RELEASE}", kernel, sign_file, ending)
     return kernel

@@ -5,7 +5,6 @@ Names, relations, layout and maintainer scripts are the vendors', the content is
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -167,8 +166,9 @@ def _archive(ubuntu: Ubuntu, content: Content, repository: deb.Repository, work:
 
 
 def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
-    """The images and modules of both kernels, the newest one's headers in two packages, and the metapackage."""
+    """Both kernels, which differ in their names: image and modules; and the newest one's headers and metapackage."""
     shared, folder = f"{ubuntu.source()}-headers-{abi(ubuntu.kernel)}", work / "kernel"
+    repacked = kernel.repack(content, ubuntu.release, folder)
     headers = kernel.headers(content, ubuntu.release, f"/usr/src/{shared}", folder)
     meta = Deb(
         ubuntu.image,
@@ -178,45 +178,42 @@ def _kernel(ubuntu: Ubuntu, content: Content, work: Path) -> list[Deb]:
             "Depends": ", ".join(f"linux-{part}-{ubuntu.release} (= {ubuntu.kernel})" for part in ("image", "headers")),
         },
     )
-    images = (
-        _image(ubuntu, version, kernel.repack(content, release(version), folder))
-        for version in (ubuntu.older, ubuntu.kernel)
-    )
-    return [*itertools.chain(*images), *_headers(ubuntu, headers, shared), meta]
+    images = [deb for version in (ubuntu.older, ubuntu.kernel) for deb in _image(ubuntu, version, repacked)]
+    return [*images, *_headers(ubuntu, headers, shared), meta]
 
 
 def _image(ubuntu: Ubuntu, version: str, repacked: kernel.Kernel) -> list[Deb]:
-    release = repacked.release
-    image, depmod = f"/boot/vmlinuz-{release}", f"depmod {release}\n"
+    name = release(version)
+    image, depmod = f"/boot/vmlinuz-{name}", f"depmod {name}\n"
     return [
         Deb(
-            f"linux-image-{release}",
+            f"linux-image-{name}",
             version,
             fields={
                 "Source": ubuntu.source("signed"),
-                "Depends": f"kmod, linux-base, linux-modules-{release}, {ubuntu.initramfs} | linux-initramfs-tool",
+                "Depends": f"kmod, linux-base, linux-modules-{name}, {ubuntu.initramfs} | linux-initramfs-tool",
                 "Provides": "linux-image, fuse-module, wireguard-modules (= 1.0.0)",
-                "Conflicts": f"linux-image-unsigned-{release}",
+                "Conflicts": f"linux-image-unsigned-{name}",
             },
             trees={image: repacked.vmlinuz},
             scripts={
-                "postinst": _hooks("configure", "postinst.d", release, image, depmod),
-                "prerm": _hooks("remove", "prerm.d", release, image),
-                "postrm": _hooks("remove", "postrm.d", release, image),
+                "postinst": _hooks("configure", "postinst.d", name, image, depmod),
+                "prerm": _hooks("remove", "prerm.d", name, image),
+                "postrm": _hooks("remove", "postrm.d", name, image),
             },
         ),
         Deb(
-            f"linux-modules-{release}",
+            f"linux-modules-{name}",
             version,
             fields={"Source": ubuntu.source()},
             trees={
-                f"/lib/modules/{release}": repacked.modules,
-                f"/boot/System.map-{release}": repacked.system_map,
-                f"/boot/config-{release}": repacked.config,
+                f"/lib/modules/{name}": repacked.modules,
+                f"/boot/System.map-{name}": repacked.system_map,
+                f"/boot/config-{name}": repacked.config,
             },
             scripts={
                 "postinst": f'#!/bin/sh\nset -e\n[ "$1" != configure ] || {depmod}',
-                "postrm": _CLEAN.format(release=release),
+                "postrm": _CLEAN.format(release=name),
             },
         ),
     ]

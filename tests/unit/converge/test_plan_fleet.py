@@ -79,7 +79,7 @@ HOST = [
     "peermem", "gate", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
-    "preflight", "repositories", "pins", "program", "expectation", "packages.kernel", "recipes", "packages.modules",
+    "preflight", "repositories", "pins", "program", "expectation", "recipes", "packages.kernel", "packages.modules",
     "modules",
 ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     variants = ways(fleet, "gpu1")
     assert list(variants) == ["build", "keep", "receive"]
     assert list(variants["keep"]) == list(variants["receive"]) == HOST
-    assert list(variants["build"]) == [*HOST[:13], "recipes", "packages.modules", *HOST[13:]]
+    assert list(variants["build"]) == [*HOST[:5], "recipes", *HOST[5:13], "packages.modules", *HOST[13:]]
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over
@@ -118,7 +118,7 @@ def test_modules_that_are_signed_bring_their_certificate(fleet: Fleet, tmp_path:
     signed = changed(fleet, signing=Signing(certificate="/etc/keys/modules.der"))
     variants = ways(signed, "gpu1")
     assert list(variants["keep"]).index("signing") == list(variants["keep"]).index("modules") - 1
-    assert list(variants["build"]).index("signing") == list(variants["build"]).index("recipes") - 1
+    assert list(variants["build"]).index("signing") == list(variants["build"]).index("packages.modules") - 1
     assert (variants["build"]["signing"].signs, variants["build"]["signing"].certificate_content) == (True, "")
     assert variants["keep"]["signing"].certificate_content == "", "the builder hasn't delivered it"
     values = {"gds_secureboot_signs": False}

@@ -74,6 +74,13 @@ class Systemd:
         monkeypatch.setattr(services, "is_booted", lambda _: True)
         self.unit(PERSISTENCED, "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n")
         (root / "sys/module/nvidia").mkdir(parents=True)
+        self.function("0000:01:00.0", "0x10de", "0x030200")
+
+    def function(self, address: str, vendor: str, kind: str) -> None:
+        folder = self.root / "sys/bus/pci/devices" / address
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
 
     def unit(self, name: str, text: str) -> None:
         file = self.root / "usr/lib/systemd/system" / name
@@ -118,6 +125,19 @@ def test_the_services_of_the_driver_are_enabled_and_started(tmp_path: Path, monk
     assert short(apply(tmp_path, "loaded", desired).changes) == []
     removal.remove(ManagedHost(root=str(tmp_path)))
     assert not (tmp_path / f"etc/systemd/system/multi-user.target.wants/{PERSISTENCED}").is_symlink()
+
+
+@pytest.mark.parametrize(("vendor", "kind"), [("0x10de", "0x068000"), ("0x1234", "0x030000")])
+def test_a_service_without_a_gpu_to_serve_is_enabled_and_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, kind: str
+) -> None:
+    """nvidia-persistenced fails where there is none: with an NVSwitch alone, or with another vendor's adapter."""
+    systemd = Systemd(tmp_path, monkeypatch)
+    systemd.function("0000:01:00.0", vendor, kind)
+    desired = {"kernel_release": RUNNING, "modules": ["nvidia"], "services": [PERSISTENCED]}
+    assert short(apply(tmp_path, "loaded", desired).changes) == [("enable", PERSISTENCED, "not-enabled")]
+    assert systemd.commands == [["systemctl", "enable", PERSISTENCED]]
+    assert short(check(tmp_path, "loaded", desired).changes) == []
 
 
 def test_services_wait_for_the_reboot_into_the_locked_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
