@@ -53,7 +53,7 @@ KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-site"
 PREPARE = """
 export LC_ALL=C
 mkdir -p /etc/dnf/modules.d /etc/dnf/plugins /etc/yum.repos.d /var/lib/gdsdeploy /var/cache/dnf
-for folder in /var/lib/gdsdeploy /var/cache/dnf; do mount -t tmpfs tmpfs $folder; done
+for folder in /run /var/lib/gdsdeploy /var/cache/dnf; do mount -t tmpfs tmpfs $folder; done
 cp -r "$1/etc/." /etc/
 cd "$1/rpms"
 for names in $2; do

@@ -57,7 +57,8 @@ class Observed:
 
     ``unfinished``: what was interrupted, and what any transaction finishes first.
     ``recorded``: what gdsdeploy installed.  ``replaced``: which removals packages make room for.
-    ``loaded``: modules that leave before their packages change.  ``predicts``: this is a look; nothing follows it.
+    ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
+    ``predicts``: this is a look; nothing follows it.
     """
 
     installed: Mapping[str, Installed]
@@ -67,6 +68,7 @@ class Observed:
     recorded: Sequence[str]
     replaced: Callable[[Sequence[Change]], Collection[str]]
     loaded: Sequence[str]
+    users: Callable[[str], Sequence[str]]
     predicts: bool
 
 
@@ -118,6 +120,7 @@ class Packages(Resource[Desired]):
             read_names(host, INSTALLED),
             partial(chosen.replaced, host),
             unload.loaded(host),
+            partial(unload.users, host),
             host.check,
         )
 
@@ -163,7 +166,7 @@ class Packages(Resource[Desired]):
         present = {**observed.unfinished, **installed}
         return [
             *unheld,
-            *unload.changes(observed.loaded, moved),
+            *unload.changes(observed.loaded, moved, observed.users),
             *_completions(plan, observed, earlier),
             *moved,
             *(_hold_changes(desired, present) if chosen.holds else []),
@@ -181,11 +184,12 @@ class Packages(Resource[Desired]):
             chosen.unhold(host, obsolete)
             write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
-            self._transact(host, chosen, plan)
+            leaving = [change.subject for change in changes if change.kind == "remove"]
+            self._transact(host, chosen, plan, [name for name in leaving if name not in plan.going])
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 
-    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan) -> None:
+    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan, along: Sequence[str]) -> None:
         recorded = read_names(host, INSTALLED)
         if chosen.unfinished(host):
             chosen.finish(host)
@@ -201,7 +205,7 @@ class Packages(Resource[Desired]):
         # The record comes first, so that every package that gdsdeploy installs has one.
         write_names(host, INSTALLED, [*recorded, *new])
         try:
-            chosen.install(host, plan.missing, plan.going)
+            chosen.install(host, plan.missing, plan.going, along)
         except ApplyError:
             present = chosen.present(host, configured=False)
             removals.record(host, self._before, present, recorded)

@@ -225,7 +225,9 @@ release=$1
         provided = (line.partition("\t") for line in rows.splitlines())
         return {name for name, _, field in provided if names & {name, *_RELATION.findall(field)}}
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:

@@ -17,6 +17,8 @@ from .future import scratch_sources
 _LISTS, _PARTS = "/var/lib/apt/lists", "/etc/apt/sources.list.d"
 #: Seconds for all repositories, and without any data from one, after which it is out of reach of a look.
 _SECONDS, _SILENCE = 120.0, 10
+#: With which apt begins what is wrong; its last error only says that there was one.
+_ERROR = "E: "
 #: Hooks of an update change the host.  A look doesn't try again.
 _CONFIGURATION = """\
 #clear APT::Update;
@@ -42,7 +44,9 @@ def options(host: ManagedHost, sources: str) -> List[str]:
     argv = ["apt-get", f"--config-file={configuration}", "--quiet", "--error-on=any", "update"]
     output = host.look(argv, _SECONDS)
     if output.status != 0:
-        raise CannotTellError(f"the lock's repositories can't be read from here: {output.failure()}")
+        errors = [line[len(_ERROR) :] for line in output.stderr.splitlines() if line.startswith(_ERROR)]
+        words = errors[0] if errors else output.failure()
+        raise CannotTellError(f"this host can't read the repositories that it will have: {words}")
     return [f"--config-file={configuration}"]
 
 

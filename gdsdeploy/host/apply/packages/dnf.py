@@ -35,6 +35,11 @@ MODULES = "/etc/dnf/modules.d"
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
+#: Files that dnf reads.
+_READ = (
+    *("/etc/dnf/dnf.conf", "/etc/yum.repos.d/*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*"),
+    *("/etc/dnf/plugins/*", f"{MODULES}/*.module"),
+)
 #: A check of the whole database.
 _CHECK_SECONDS = 600.0
 _DNF = ["dnf", "--quiet", "--assumeyes"]
@@ -198,14 +203,16 @@ release=$2
     def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
         return {move.subject for move in moves if move.reason == offers.REPLACED}
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
         """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before.
 
         By itself, dnf removes what others obsolete, and nothing else that the new packages exclude.
         """
         if remove:
             self.purge(host, remove)
-        erasing = ["--allowerasing"] if _solve(host, install, ()).erases else []
+        erasing = ["--allowerasing"] if along and _solve(host, install, ()).erases else []
         run(host, [*_DNF, *_away(host), *_INSTALL, *erasing, "--", *_words(host, install)], TRANSACTION_SECONDS)
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
@@ -240,6 +247,11 @@ release=$2
 
 def _solve(host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> offers.Solution:
     """The transaction that dnf would make, with what a check predicts; raises CannotTellError."""
+    for path in host.glob(_READ):
+        entry = host.entry(path)
+        if entry is not None and entry.kind != files.FILE:
+            # dnf would wait at a pipe.
+            raise CannotTellError(f"{path}: is not a file")
     if not host.check:
         wait(host)
     request = {"install": _words(host, install), "remove": list(remove), "away": bool(_away(host)), "folder": ""}

@@ -201,8 +201,10 @@ class Manager:
         """Of the packages that ``moves`` remove, those that packages which come replace; raises CannotTellError."""
         return set()
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
-        """One transaction; raises ApplyError."""
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
+        """One transaction; along: what leaves with ``remove``, as simulated.  Raises ApplyError."""
         raise NotImplementedError
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
