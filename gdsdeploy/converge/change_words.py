@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
@@ -52,7 +53,7 @@ def role(change: Change) -> str:
     return ROLES.get(change.resource, "")
 
 
-def to_json(change: Change) -> dict[str, str]:
+def to_json(change: Change) -> dict[str, Any]:
     """A change with its words beside its data."""
     words = {
         "role": ROLES.get(change.resource, ""),

@@ -50,12 +50,19 @@ class HostPlan:
     changes: tuple[Change, ...] = ()
     #: what could not be told, each as a sentence
     unknown: tuple[str, ...] = ()
-    #: why preflight would refuse the machine; empty: it would not
-    refusal: str = ""
+    #: why the machine would be refused
+    refusals: tuple[Refusal, ...] = ()
     #: where its modules come from; None where that was not asked
     supply: Supply | None = None
     #: whether its profile lets provision reboot it
     may_reboot: bool = True
+    #: why it isn't known which packages would leave that the lock doesn't replace, each as a sentence; empty: it is
+    removals_unknown: tuple[str, ...] = ()
+
+    @property
+    def refusal(self) -> str:
+        """All refusals in a sentence; empty: there is none."""
+        return "; ".join(entry.message for entry in self.refusals)
 
     @property
     def satisfied(self) -> bool:
@@ -80,11 +87,19 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     for change in (change for result in results for change in result.changes):
         distinct.setdefault((change.kind, change.subject, change.after), change)
     changes = tuple(distinct.values())
-    refusals = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
+    refused = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
     unknown = [text for result in results for text in result.unknown]
     may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
-    refusal = "; ".join(refusal.message for refusal in refusals)
-    return HostPlan(host, changes, tuple(dict.fromkeys(unknown)), refusal, supply, may_reboot)
+    reasons = dict.fromkeys(reason for result in results for reason in _removals_unknown(result.report))
+    known = tuple(dict.fromkeys(unknown))
+    return HostPlan(host, changes, known, tuple(dict.fromkeys(refused)), supply, may_reboot, tuple(reasons))
+
+
+def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
+    removals = report.get("removals")
+    if not isinstance(removals, Mapping) or removals.get("known") is True:
+        return []
+    return [text(removals.get("why") or "the host gives no reason")]
 
 
 def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
@@ -111,8 +126,9 @@ def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result
 
 
 def _receiving(result: Result, after: str, reason: str) -> Result:
-    update = {"after": after, "reason": reason}
-    changes = (replace(change, **update) if change.kind == "receive" else change for change in result.changes)
+    changes = (
+        replace(change, after=after, reason=reason) if change.kind == "receive" else change for change in result.changes
+    )
     return replace(result, changes=tuple(changes))
 
 
@@ -147,7 +163,9 @@ def _result(value: Mapping[str, Any]) -> Result:
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    change = Change(**_texts(value, Change, "a change"))
+    users = _require(value, dict, "a change").get("users", [])
+    texts = _texts(value, Change, "a change")
+    change = Change(**texts, users=tuple(_text(user, "users") for user in _require(users, list, "users")))
     if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
         raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
     return change
@@ -155,7 +173,9 @@ def change(value: Any) -> Change:
 
 def _texts(value: Any, model: type[Change | Refusal], what: str) -> dict[str, str]:
     parts = _require(value, dict, what)
-    return {field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model)}
+    return {
+        field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model) if field.name != "users"
+    }
 
 
 def _require(value: Any, kind: type[K], what: str) -> K:

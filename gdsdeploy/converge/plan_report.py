@@ -65,6 +65,8 @@ def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
         "actions": [change_words.to_json(change) for change in plan.changes],
         "unknown": list(plan.unknown),
         "refusal": plan.refusal or None,
+        "refusals": [asdict(refusal) for refusal in plan.refusals],
+        "removals": {"known": not plan.removals_unknown, "why": list(plan.removals_unknown)},
         "modules": None if plan.supply is None else {"from": plan.supply.source, **asdict(plan.supply)},
     }
 
@@ -119,8 +121,10 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
     if plan.satisfied:
         return
     yield f"{SYMBOLS[state(plan)]} {name}:"
-    if plan.refusal:
-        yield f"  provision would refuse it: {plan.refusal}"
+    for refusal in plan.refusals:
+        yield f"  provision would refuse it: {refusal.message}"
+        if refusal.hint:
+            yield f"      hint: {refusal.hint}"
     if plan.supply is not None:
         yield f"  {supply_words(plan.supply)}"
     for group in change_words.grouped(plan.changes):
@@ -128,5 +132,9 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
         leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
         yield f"  - {change_words.sentence(group)}{leave}{suffix}"
         yield f"      found {change_words.before_words(group[0])}; wanted {change_words.after_words(group[0])}"
+        for user in (user for change in group for user in change.users):
+            yield f"      in use: {user}"
     for reason in plan.unknown:
         yield f"  ? unknown: {reason}"
+    for reason in plan.removals_unknown:
+        yield f"  ? it is unknown which packages would leave: {reason}"

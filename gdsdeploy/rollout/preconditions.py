@@ -270,7 +270,7 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
         if isinstance(plan, GdsError):
             yield Reason.of(plan, name)
         elif plan.refusal:
-            yield Reason(plan.refusal, (name,), "Assign it the right profile in the fleet file")
+            yield Reason(plan.refusal, (name,), plan.refusals[0].hint)
         elif plan.unknown and not plan.satisfied:
             text = f"not everything about it could be read: {first_few(plan.unknown, 3, '; ')}"
             yield Reason(text, (name,), f"gdsdeploy plan {fleet_path} --limit {name} shows all of it")

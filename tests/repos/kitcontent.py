@@ -61,10 +61,10 @@ def content(work: Path) -> Content:
     return Content(work, Archive("", None, work, {}, {}, None), work)
 
 
-def kernel(work: Path, release: str) -> Path:
-    """A folder with what the kits keep of kernel ``release``, as far as DOCA's packages take it."""
+def kernel(work: Path) -> Path:
+    """A folder with what the kits keep of a kernel, as far as DOCA's packages take it."""
     for module in ("infiniband/core/ib_core.ko.zst", "nvme/host/nvme.ko.zst"):
-        target = work / f"kernel/modules-{release}/kernel/drivers" / module
+        target = work / "kernel/modules/kernel/drivers" / module
         target.parent.mkdir(parents=True)
         target.write_text("module")
     (work / "kernel/headers").mkdir()

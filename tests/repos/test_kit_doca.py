@@ -52,7 +52,7 @@ def versions(target: Target, *repositories: str) -> dict[str, str]:
 def apt(ubuntu: Ubuntu, tmp_path: Path) -> dict[str, object]:
     """DOCA's repositories for a host of Ubuntu 24.04, served; returns their entries for the fleet file."""
     out, work = ubuntu.archive.root.parent, tmp_path / "work"
-    kernel = kitcontent.kernel(work, UBUNTU_KERNEL)
+    kernel = kitcontent.kernel(work)
     keys = doca.publish(kitcontent.content(work), UBUNTU_KERNEL, kernel, "24.04", out, work)
     return {
         name: {
@@ -126,7 +126,7 @@ def test_what_dkms_builds_says_which_kernel_it_is_of(apt: dict[str, object], tmp
 def dnf(rhel: Rhel, tmp_path: Path) -> dict[str, object]:
     """DOCA's repositories for a host of release 9, served: its own index is unsigned, a site signs the other one."""
     out, trees = rhel.cuda.root.parent, Trees(tmp_path / "work", kitcontent.content(tmp_path / "content"))
-    kitcontent.kernel(trees.work, f"{EL_KERNEL}.x86_64")
+    kitcontent.kernel(trees.work)
     shell = RpmPackage("bash", "5.1.8-9.el9", vendor="Red Hat, Inc.", provides=("/bin/sh", "python3"))
     (build([shell], tmp_path / "shell") / shell.file).rename(rhel.baseos.root / shell.file)
     rhel.baseos.publish(rhel.key)

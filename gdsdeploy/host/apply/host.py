@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
+import tempfile
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .. import process
@@ -17,8 +19,27 @@ from .errors import writing
 from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0
+#: Folder of files that a look leaves for its own time: on a disk, since package lists are large.
+_SCRATCH = "/var/tmp"  # noqa: S108  # nosec B108 # the folder in it is our own
+#: apt reads package lists as a user of its own.
+_PASSABLE, _READABLE = 0o711, 0o755
 #: Lines of a failed program's output that an error quotes.
 _TAIL = 12
+
+
+@dataclass
+class Prediction:
+    """What a check says that earlier resources bring, for the simulations of later ones.
+
+    ``files``: by their paths.  ``streams``: module streams that will be enabled.
+    ``preferences``: apt's, empty where they stay as they are.
+    ``offers``: whether packages will be offered that the host's own lists don't have.
+    """
+
+    files: Dict[str, files.File] = field(default_factory=dict)
+    streams: List[str] = field(default_factory=list)
+    preferences: str = ""
+    offers: bool = False
 
 
 class ManagedHost:
@@ -34,12 +55,12 @@ class ManagedHost:
         self.run_id = run_id
         self.root = root
         self.record = Record(root)
-        #: a check's prediction of apt's preferences, for the simulations of later resources; empty: as they are
-        self.preferences = ""
+        self.prediction = Prediction()
         #: notes for a person
         self.notes: List[str] = []
         self.say = say
         self._answers: Dict[Any, Any] = {}
+        self._scratch: Optional[tempfile.TemporaryDirectory[str]] = None
         self._undo: List[Tuple[str, Any]] = []
         #: paths that were written, for their labels
         self.written: Set[str] = set()
@@ -53,6 +74,22 @@ class ManagedHost:
         if output.status not in statuses or output.truncated:
             raise CannotTellError(f"{' '.join(argv[:2])}: {output.failure()}")
         return output.stdout
+
+    def look(self, argv: Sequence[str], seconds: float) -> Output:
+        """What a program that changes nothing prints, whatever its exit status is; cached until a change."""
+        output: Output = self.once(tuple(argv), lambda: process.run(argv, seconds))
+        return output
+
+    def scratch(self, name: str) -> str:
+        """A folder for files of a look, which goes with this object: every user may read there, and only we write."""
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="gdsdeploy-look-", dir=_SCRATCH)
+            os.chmod(self._scratch.name, _PASSABLE)
+        folder = os.path.join(self._scratch.name, name)
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+            os.chmod(folder, _READABLE)
+        return folder
 
     def once(self, key: Any, ask: Callable[[], Any]) -> Any:
         """The result of ``ask``, cached until a change."""

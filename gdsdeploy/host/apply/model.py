@@ -33,10 +33,12 @@ class Change:
     disruption: str = NONE
     #: the resource's name in the desired state, e.g. ``packages.driver``
     resource: str = ""
+    #: what uses the subject now, a sentence each; ``apply`` refuses to unload a module that is in use
+    users: Tuple[str, ...] = ()
 
-    def to_json(self) -> Dict[str, str]:
-        """The change as a JSON object of texts."""
-        return asdict(self)
+    def to_json(self) -> Dict[str, Any]:
+        """The change as a JSON object of texts, and a list of them: ``users``."""
+        return {**asdict(self), "users": list(self.users)}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ So modules in use stop the run before the transaction, on a host that will reboo
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List
 
 from ..errors import ApplyError
 from . import gpu, peermem, services
@@ -37,10 +37,19 @@ def loaded(host: ManagedHost) -> List[str]:
     return [module["name"] for module in gpu.modules(host.root, MODULES)]
 
 
-def changes(present: Iterable[str], moves: Iterable[Change]) -> List[Change]:
+def changes(present: Iterable[str], moves: Iterable[Change], users: Callable[[str], Iterable[str]]) -> List[Change]:
     """What is unloaded before the packages of ``moves`` change.  present: as :func:`loaded` says."""
-    names = [change.subject for change in moves if change.kind in (*INSTALLS, "remove")]
-    return [Change("unload", name, "loaded", "", "in-place", RELOAD) for name in present if needed(names)]
+    if not needed(change.subject for change in moves if change.kind in (*INSTALLS, "remove")):
+        return []
+    return [Change("unload", name, "loaded", "", "in-place", RELOAD, users=tuple(users(name))) for name in present]
+
+
+def users(host: ManagedHost, name: str) -> List[str]:
+    """Sentences about what keeps a module of MODULES in use; asked once until something changes."""
+    found: List[str] = host.once(
+        ("users", name), lambda: [user for module in gpu.modules(host.root, [name]) for user in _users(host, module)]
+    )
+    return found
 
 
 def before(host: ManagedHost, names: Iterable[str]) -> None:
@@ -49,9 +58,9 @@ def before(host: ManagedHost, names: Iterable[str]) -> None:
     Raises ApplyError: of kind ``in-use``, with all users, before anything is unloaded.
     """
     modules = gpu.modules(host.root, MODULES) if needed(names) else []
-    users = [user for module in modules for user in _users(host, module)]
-    if users:
-        message = f"{' and '.join(module['name'] for module in modules)} can't be unloaded: {'; '.join(users)}"
+    in_use = [user for module in modules for user in _users(host, module)]
+    if in_use:
+        message = f"{' and '.join(module['name'] for module in modules)} can't be unloaded: {'; '.join(in_use)}"
         hint = (
             "The packages would fail half-way. Drain this host or stop these programs, and run this again;"
             " gdsdeploy rollout drains hosts first"

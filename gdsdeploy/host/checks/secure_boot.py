@@ -11,7 +11,7 @@ subject("secure-boot", after="modules")
 
 #: Findings of the audit that are about signatures; see docs/audit.md.
 _REFUSED = ("unsigned", "signature-malformed", "signature-wrong", "signature-key")
-_UNDECIDED = ("signature-key-unknown", "secure-boot-unknown")
+_UNDECIDED = ("signature-key-unknown", "secure-boot-unknown", "enforcement-unknown")
 _HINT = "Sign the modules with an enrolled key: docs/secure-boot.md"
 
 

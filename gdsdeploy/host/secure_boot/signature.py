@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import IO, List, Optional, Tuple
 
 from ..errors import ElfError
+from ..io.phrases import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.findings import Finding, finding, unknown_finding
 from ..kmod.kernel import Kernel
@@ -166,7 +167,7 @@ def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
     hint = "enrol that key (gdsdeploy kmod enrol), or sign the module with an enrolled one"
     if not trust.enforced:
         if trust.enforced is None:
-            return [_undecided(f"{who}, which is not an enrolled key")]
+            return [_undecided(trust, f"{who}, which is not an enrolled key")]
         message = f"{who}, which isn't a key of this kernel: it loads the module and marks itself tainted"
         return [finding("signature-key", "note", message, hint + ", before Secure Boot is turned on")]
     if source == "firmware":
@@ -184,22 +185,29 @@ def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
 
 def _mok_unused(trust: Trust) -> List[Finding]:
     """Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c)."""
-    if not trust.enforced or trust.secure_boot is not False:
+    if trust.enforced is False or trust.secure_boot is not False:
         return []
-    message = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off, and "
-    return [finding("signature-key", "error", message + trust.why, "turn Secure Boot on, or don't enforce signatures")]
+    what = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off"
+    if trust.enforced is None:
+        return [_undecided(trust, what)]
+    message = f"{what}, and {trust.why}"
+    return [finding("signature-key", "error", message, "turn Secure Boot on, or don't enforce signatures")]
 
 
 def _unsigned(trust: Trust, what: str) -> List[Finding]:
     if trust.enforced:
         return [finding("unsigned", "error", f"{what}, and {trust.why}", _BUILD_HINT)]
     if trust.enforced is None:
-        return [_undecided(what)]
+        return [_undecided(trust, what)]
     hint = "sign it before Secure Boot or module.sig_enforce is turned on"
     return [finding("unsigned", "note", f"{what}: the kernel loads it and marks itself tainted", hint)]
 
 
-def _undecided(what: str) -> Finding:
+def _undecided(trust: Trust, what: str) -> Finding:
+    if trust.unread:
+        files = first_few(trust.unread, 3)
+        message = f"{what}, and it's unknown whether the kernel enforces signatures: can't read {files}"
+        return unknown_finding("enforcement-unknown", message, "read the boot loader's files as root")
     message = f"{what}, and it's unknown whether Secure Boot is on: the EFI variable SecureBoot can't be read"
     return unknown_finding("secure-boot-unknown", message, "mount efivarfs at /sys/firmware/efi/efivars")
 

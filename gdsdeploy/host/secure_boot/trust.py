@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ..errors import HostError
 from ..kmod.kernel import Kernel
-from ..rootdir import inside, list_folder, read_text
+from ..rootdir import LoopError, inside, list_folder, list_names, read_file, read_text
 from . import der
 from .certificate import Certificate, read_certificate
 from .image import certificates, path_of
@@ -17,6 +17,7 @@ from .image import certificates, path_of
 if TYPE_CHECKING:
     from .signature import Signature
 
+T = TypeVar("T")
 _EFI = "/sys/firmware/efi"
 #: Owners of EFI variables: the UEFI specification's own, its image security database, and shim.
 _GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -58,6 +59,8 @@ class Trust(NamedTuple):
     #: the machine owner's keys and the firmware's own (db)
     mok: List[Certificate]
     db: List[Certificate]
+    #: files that may enforce signatures and can't be read, each with the reason; empty where that doesn't matter
+    unread: Tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -74,7 +77,8 @@ class Trust(NamedTuple):
         if certificate is not None:
             return certificate, "MOK"
         # The kernel's image is unpacked only if that can change the findings.
-        certificate = next(filter(signature.is_by, built_in(self.kernel) or []), None) if own or self.enforced else None
+        decides = own or self.enforced is not False
+        certificate = next(filter(signature.is_by, built_in(self.kernel) or []), None) if decides else None
         if certificate is not None:
             return certificate, "the kernel"
         certificate = next(filter(signature.is_by, self.db), None)
@@ -87,9 +91,10 @@ def trust_of(kernel: Kernel) -> Trust:
     host = firmware(kernel.root)
     own = kernel.own_module()
     checks = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
-    why = _enforced_because(kernel, host.secure_boot)
-    enforced = None if not why and host.secure_boot is None else bool(why)
-    return Trust(kernel, checks, enforced, why, host.secure_boot, host.mok, host.db)
+    unread: List[str] = []
+    why = _enforced_because(kernel, host.secure_boot, unread)
+    enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
+    return Trust(kernel, checks, enforced, why, host.secure_boot, host.mok, host.db, () if why else tuple(unread))
 
 
 @lru_cache(maxsize=4)
@@ -124,11 +129,12 @@ def firmware(root: str) -> Firmware:
     return Firmware(bool(list_folder(root, _EFI)), _secure_boot(root), mok, requested, db)
 
 
-def _enforced_because(kernel: Kernel, secure_boot: Optional[bool]) -> str:
+def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[str]) -> str:
+    """Why the kernel enforces signatures; empty: nothing says so.  unread: gets the files that can't be read."""
     config = kernel.config
     if "CONFIG_MODULE_SIG_FORCE" in config:
         return "this kernel loads signed modules only"
-    options = _command_line(kernel)
+    options = _command_line(kernel, unread)
     if options.get("module.sig_enforce", "0") in _ON:
         return "module.sig_enforce is on the kernel's command line"
     if options.get("lockdown", "") in ("integrity", "confidentiality"):
@@ -148,25 +154,45 @@ def _runs(kernel: Kernel) -> bool:
     return read_text(kernel.root, "/proc/sys/kernel/osrelease").strip() == kernel.release
 
 
-def _command_line(kernel: Kernel) -> Dict[str, str]:
+def _command_line(kernel: Kernel, unread: List[str]) -> Dict[str, str]:
     """Options that this kernel runs with, and those of its next start."""
     root, release = kernel.root, kernel.release
-    texts = [read_text(root, "/proc/cmdline")] if _runs(kernel) else []
+
+    def text_of(path: str) -> str:
+        return _present(path, lambda: read_file(inside(root, path)), "", unread)
+
+    def names_in(path: str) -> List[str]:
+        return _present(path, lambda: list_names(inside(root, path)), [], unread)
+
+    texts = [text_of("/proc/cmdline")] if _runs(kernel) else []
     pattern = re.compile(rf"^\s*linux\w*\s.*-{re.escape(release)}(\s.*|)$", re.MULTILINE)
-    menu = [match for name in ("grub", "grub2") for match in pattern.findall(read_text(root, f"/boot/{name}/grub.cfg"))]
-    for name in list_folder(root, "/boot/loader/entries"):
-        text = read_text(root, "/boot/loader/entries/" + name)
+    menu = [match for name in ("grub", "grub2") for match in pattern.findall(text_of(f"/boot/{name}/grub.cfg"))]
+    for name in names_in("/boot/loader/entries"):
+        text = text_of("/boot/loader/entries/" + name)
         if release in text:
             menu += re.findall(r"^options\s(.*)$", text, re.MULTILINE)
     if any("$kernelopts" in line for line in menu):
-        texts += re.findall(r"^kernelopts=(.*)$", read_text(root, "/boot/grub2/grubenv"), re.MULTILINE)
+        texts += re.findall(r"^kernelopts=(.*)$", text_of("/boot/grub2/grubenv"), re.MULTILINE)
     if not menu:
         # Not in the menu yet: the next update of the menu adds these.
-        names = ("grub", *(f"grub.d/{name}" for name in list_folder(root, "/etc/default/grub.d")))
+        names = ("grub", *(f"grub.d/{name}" for name in names_in("/etc/default/grub.d")))
         pattern = re.compile(r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="?(.*?)"?$', re.MULTILINE)
-        texts += [match for name in names for match in pattern.findall(read_text(root, f"/etc/default/{name}"))]
+        texts += [match for name in names for match in pattern.findall(text_of(f"/etc/default/{name}"))]
     words = (word.partition("=") for word in " ".join(texts + menu).split())
     return {key.replace("-", "_"): value for key, _, value in words}
+
+
+def _present(path: str, read: Callable[[], T], nothing: T, unread: List[str]) -> T:
+    """What ``read`` finds at ``path``, or ``nothing``; unread: gets the path if something is there."""
+    try:
+        return read()
+    except (FileNotFoundError, NotADirectoryError):
+        return nothing
+    except OSError as error:
+        unread.append(f"{path} ({error.strerror})")
+    except LoopError:
+        unread.append(f"{path} (too many symbolic links)")
+    return nothing
 
 
 def _secure_boot(root: str) -> Optional[bool]:

@@ -69,7 +69,7 @@ def alternative(place: str) -> str:
 def publish(content: Content, release: str, kernel: Path, number: str, out: Path, work: Path) -> dict[str, str]:
     """Make both repositories in ``out`` for hosts of Ubuntu ``number`` with kernel ``release``.
 
-    kernel: folder with the kernel's ``modules-RELEASE`` and ``headers``.  Returns repository → fingerprint of its key,
+    kernel: folder with the kernel's ``modules`` and ``headers``.  Returns repository → fingerprint of its key,
     which is in ``out`` as ``REPOSITORY.gpg``.
     """
     keys = {}
@@ -121,7 +121,7 @@ def for_kernel(release: str, kernel: Path) -> Iterator[Deb]:
                 "Depends": "" if core else f"mlnx-ofed-kernel-modules (= {version})",
                 "Conflicts": f"{name}-dkms",
             },
-            trees={f"/lib/modules/{release}/updates/{name}": kernel / f"modules-{release}/kernel" / folder},
+            trees={f"/lib/modules/{release}/updates/{name}": kernel / "modules/kernel" / folder},
             texts={f"{headers}/Module.symvers": symvers(kernel / "headers")} if core else {},
             scripts={
                 "postinst": f'#!/bin/sh\nset -e\n[ "$1" = configure ] || exit 0\n{install}',

@@ -58,7 +58,7 @@ def for_kernel(versions: Versions, trees: Trees) -> list[Rpm]:
     for name, folder in doca.MODULES.items():
         kmod = f"kmod-{name.replace('mlnx-ofed-kernel', _NAME)}"
         tree = trees.new(kmod)
-        copy(kernel / f"modules-{release}/kernel" / folder, tree / f"lib/modules/{release}/extra/{name}")
+        copy(kernel / "modules/kernel" / folder, tree / f"lib/modules/{release}/extra/{name}")
         needs = (f"kernel-uname-r = {release}", *(() if _NAME in kmod else (f"kmod-{_NAME} = {full}",)))
         scripts = {"post": depmod, "postun": depmod}
         packages.append(Rpm(kmod, full, requires=needs, tree=tree, scripts=scripts))

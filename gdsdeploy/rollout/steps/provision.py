@@ -66,10 +66,7 @@ def look(work: Work, shelf: RunArchives) -> Look:
 def refuse(work: Work, look: Look) -> None:
     """Raise an objection to the machine: another system, unreadable facts, or no builder."""
     if look.plan.refusal:
-        raise HostUnfit(
-            f"{work.name}: {look.plan.refusal}",
-            hint="Assign it the right profile in the fleet file",
-        )
+        raise HostUnfit(f"{work.name}: {look.plan.refusal}", hint=look.plan.refusals[0].hint)
     if not look.sure:
         lines = "\n".join(f"  - {text}" for text in look.plan.unknown)
         raise RolloutRefused(

@@ -15,7 +15,7 @@ from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.provision import only_converges
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
-from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.apply.model import Change, Refusal
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
@@ -87,7 +87,7 @@ CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", 
         ([HostPlan("a"), HostPlan("b")], 0),
         ([HostPlan("a", (CHANGE,)), HostUnreachable("x")], ChangesPending.exit_code),
         ([HostPlan("a", unknown=("why",)), HostUnreachable("x")], HostUnreachable.exit_code),
-        ([HostPlan("a", (CHANGE,), refusal="it runs another system")], HostUnfit.exit_code),
+        ([HostPlan("a", (CHANGE,), refusals=(Refusal("os", "it runs another system"),))], HostUnfit.exit_code),
         ([HostPlan("a"), HostPlan("b", unknown=("why",))], ChecksUnknown.exit_code),
     ],
 )
@@ -135,7 +135,12 @@ def test_hosts_that_have_nothing_to_change_start_no_ansible(
 
 
 @pytest.mark.parametrize(
-    "lacking", [HostPlan("gpu2", (CHANGE,)), HostPlan("gpu2", unknown=("why",)), HostPlan("gpu2", refusal="why")]
+    "lacking",
+    [
+        HostPlan("gpu2", (CHANGE,)),
+        HostPlan("gpu2", unknown=("why",)),
+        HostPlan("gpu2", refusals=(Refusal("os", "why"),)),
+    ],
 )
 def test_only_hosts_that_lack_something_are_converged(
     lacking: HostPlan, make_fleet: Make, run: Run, planned: Callable[..., None]

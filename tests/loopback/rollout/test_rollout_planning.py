@@ -15,6 +15,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.apply.model import Refusal
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
@@ -112,7 +113,7 @@ def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> No
     fleet = make_fleet(*"abcde")
     fleet.plans |= {
         "a": HostUnreachable("a: no answer", hint="Is it up?"),
-        "b": HostPlan("b", CHANGE, refusal="it runs debian-12"),
+        "b": HostPlan("b", CHANGE, refusals=(Refusal("os", "it runs debian-12"),)),
         "c": HostPlan("c", CHANGE, unknown=("dpkg did not answer",)),
     }
     fleet.supplies = {"d": Supply("receive", "x", "w", lack="build1 did not answer")}

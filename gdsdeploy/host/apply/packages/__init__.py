@@ -57,7 +57,8 @@ class Observed:
 
     ``unfinished``: what was interrupted, and what any transaction finishes first.
     ``recorded``: what gdsdeploy installed.  ``replaced``: which removals packages make room for.
-    ``loaded``: modules that leave before their packages change.
+    ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
+    ``predicts``: this is a look; nothing follows it.
     """
 
     installed: Mapping[str, Installed]
@@ -67,6 +68,8 @@ class Observed:
     recorded: Sequence[str]
     replaced: Callable[[Sequence[Change]], Collection[str]]
     loaded: Sequence[str]
+    users: Callable[[str], Sequence[str]]
+    predicts: bool
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,29 @@ class Packages(Resource[Desired]):
             read_names(host, INSTALLED),
             partial(chosen.replaced, host),
             unload.loaded(host),
+            partial(unload.users, host),
+            host.check,
         )
+
+    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
+        """Of a look that has something to install: ``removals``, whether it is known what leaves, and if not, why."""
+        chosen = manager(desired.manager)
+        plan = _plan(chosen, desired, observed.installed, observed.ours)
+        if not observed.predicts or not plan.missing:
+            return {}
+        why = "packages are half-installed"
+        try:
+            is_known = observed.simulate(plan.missing, plan.going, plan.obsolete) is not None
+        except CannotTellError as error:
+            is_known, why = False, str(error)
+        return {"removals": {"known": is_known, "why": "" if is_known else why}}
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
-        plan = _plan(manager(desired.manager), desired, observed.installed, observed.ours)
+        chosen = manager(desired.manager)
+        plan = _plan(chosen, desired, observed.installed, observed.ours)
         try:
-            return _removals_refused(plan, observed.simulate, observed.recorded, observed.replaced)
+            return _removals_refused(chosen, plan, observed.simulate, observed.recorded, observed.replaced)
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
@@ -136,17 +155,18 @@ class Packages(Resource[Desired]):
         plan = _plan(chosen, desired, installed, observed.ours)
         moved = _lock_changes(chosen, plan, installed)
         others = {change.resource for change in pending}
-        if plan.missing and _OFFERING not in others:
+        if plan.missing:
             try:
                 moved = _simulated_changes(plan, moved, earlier, observed) or moved
             except CannotTellError:
-                if _PINNING not in others:
+                # The report says that removals aren't known.
+                if not others & {_OFFERING, _PINNING}:
                     raise
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         present = {**observed.unfinished, **installed}
         return [
             *unheld,
-            *unload.changes(observed.loaded, moved),
+            *unload.changes(observed.loaded, moved, observed.users),
             *_completions(plan, observed, earlier),
             *moved,
             *(_hold_changes(desired, present) if chosen.holds else []),
@@ -164,16 +184,19 @@ class Packages(Resource[Desired]):
             chosen.unhold(host, obsolete)
             write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
-            self._transact(host, chosen, plan)
+            leaving = [change.subject for change in changes if change.kind == "remove"]
+            self._transact(host, chosen, plan, [name for name in leaving if name not in plan.going])
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 
-    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan) -> None:
+    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan, along: Sequence[str]) -> None:
         recorded = read_names(host, INSTALLED)
         if chosen.unfinished(host):
             chosen.finish(host)
             # Before, nothing could be simulated.
-            refused = _removals_refused(plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host))
+            refused = _removals_refused(
+                chosen, plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host)
+            )
             if refused:
                 raise ApplyError(refused[0].message, refused[0].hint, "refused")
         chosen.finish(host)
@@ -182,7 +205,7 @@ class Packages(Resource[Desired]):
         # The record comes first, so that every package that gdsdeploy installs has one.
         write_names(host, INSTALLED, [*recorded, *new])
         try:
-            chosen.install(host, plan.missing, plan.going)
+            chosen.install(host, plan.missing, plan.going, along)
         except ApplyError:
             present = chosen.present(host, configured=False)
             removals.record(host, self._before, present, recorded)
@@ -237,11 +260,15 @@ class Packages(Resource[Desired]):
 
 
 def _removals_refused(
-    plan: _Plan, simulate: Simulate, recorded: Sequence[str], replaced: Callable[[Sequence[Change]], Collection[str]]
+    chosen: Manager,
+    plan: _Plan,
+    simulate: Simulate,
+    recorded: Sequence[str],
+    replaced: Callable[[Sequence[Change]], Collection[str]],
 ) -> List[Refusal]:
     """The refusal of a plan that removes what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
     moves = simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
-    return removals.refusals(moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
+    return removals.refusals(chosen.command, moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
 
 
 def staying(host: ManagedHost) -> List[str]:
@@ -298,7 +325,12 @@ def _predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Cha
         if change.kind in INSTALLS:
             later[name] = Installed((change.after,), is_held)
         elif change.kind == "remove":
+            rest = (
+                tuple(version for version in later[name].versions if version != change.before) if name in later else ()
+            )
+            # Of kernels, one version leaves and the others stay.
             later.pop(name, None)
+            later.update({name: Installed(rest, is_held)} if rest and change.before else {})
         elif name in later:
             later[name] = replace(later[name], is_held=change.kind == "hold")
     return later
@@ -322,20 +354,21 @@ def _simulated_changes(
     plan: _Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
 ) -> Optional[List[Change]]:
     """The changes that the package manager predicts after the earlier changes."""
-    before = {change.subject: change for change in earlier if change.kind in (*INSTALLS, "remove")}
-    install = {name: Package(name, change.after) for name, change in before.items() if change.kind in INSTALLS}
+    before = [change for change in earlier if change.kind in (*INSTALLS, "remove")]
+    install = {change.subject: Package(change.subject, change.after) for change in before if change.kind in INSTALLS}
     install.update({package.package: package for package in plan.missing})
-    remove = [name for name, change in before.items() if change.kind == "remove" and name not in install]
+    remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
     unheld = [change.subject for change in earlier if change.kind == "unhold"]
     simulated = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
     if simulated is None:
         return None
-    expected = {(change.subject, change.after) for change in before.values()}
-    ours = {change.subject for change in moved}
+    expected = {(change.subject, change.after) for change in before}
+    # A new kernel may take the place of the oldest one: then a name both comes and leaves.
+    ours = {(change.subject, change.kind == "remove") for change in moved}
     others = [
         replace(change, reason="dependency")
         for change in simulated
-        if (change.subject, change.after) not in expected and change.subject not in ours
+        if (change.subject, change.after) not in expected and (change.subject, change.kind == "remove") not in ours
     ]
     # The lock's own packages are listed as the lock has them: apt lists none that is half-installed.
     removed, rest = ([one for one in others if (one.kind == "remove") is first] for first in (True, False))

@@ -16,7 +16,7 @@ from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import aptsources
+from . import aptlists, aptsources
 from . import state as database
 from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
@@ -68,6 +68,7 @@ class Apt(Manager):
     sources = (SOURCES,)
     keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
     configured = (SOURCES, PREFERENCES, HOOK.path)
+    command = "apt-get"
     spare = "apt-get autoremove"
     kernel_hooks = ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard")
     kernel_event = """\
@@ -117,7 +118,11 @@ release=$1
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
-        argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
+        try:
+            future = aptlists.options(host, SOURCES)
+        except CannotTellError:
+            future = []
+        argv = ["apt-get", *future, "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
         repositories = aptsources.exclusive(host.query(argv).splitlines() if closed else [], desired.indices)
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
@@ -127,17 +132,17 @@ release=$1
         certain = preferences(desired.pins, desired.deny, names, [])
         text = preferences(desired.pins, desired.deny, names, repositories)
         if text != text_before:
-            names = names_to_deny(desired.deny, packages, host.query(["apt-cache", "pkgnames"]).split())
+            names = names_to_deny(desired.deny, packages, host.query(["apt-cache", *future, "pkgnames"]).split())
             text = preferences(desired.pins, desired.deny, names, repositories)
         if host.check and text != text_before:
-            host.preferences = text
+            host.prediction.preferences = text
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
             "others": [(HOOK, host.entry(HOOK.path))],
             "text": text_before,
             "certain": certain,
-            "closed": closed,
+            "closed": closed and not future,
             "pinned": host.exists(PREFERENCES),
         }
 
@@ -192,9 +197,8 @@ release=$1
             return None
         words = _transaction(install, remove)
         try:
-            return self._moves(
-                str(host.once(("simulate", host.preferences, *words, *loose), lambda: _simulate(host, words, loose)))
-            )
+            key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
+            return self._moves(str(host.once(key, lambda: _simulate(host, words, loose))))
         except CannotTellError:
             if host.check:
                 raise
@@ -213,14 +217,17 @@ release=$1
     def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
         """Those that a package which comes names in Replaces, or with which it shares a name that both provide."""
         coming = [f"{move.subject}={move.after}" for move in moves if move.kind != "remove"]
-        shown = host.query(["apt-cache", "show", "--", *coming], statuses=(0, 100)) if coming else ""
+        argv = ["apt-cache", *aptlists.options(host, SOURCES), "show", "--", *coming]
+        shown = host.query(argv, statuses=(0, 100)) if coming else ""
         names = {name for field in _REPLACES.findall(shown) for name in _RELATION.findall(field)}
         going = [move.subject for move in moves if move.kind == "remove"]
         rows = host.query(["dpkg-query", "--show", "--showformat", "${Package}\\t${Provides}\\n", "--", *going])
         provided = (line.partition("\t") for line in rows.splitlines())
         return {name for name, _, field in provided if names & {name, *_RELATION.findall(field)}}
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
@@ -373,11 +380,11 @@ def _is_lost(state: str) -> bool:
 
 def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
     """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted."""
-    argv = ["apt-get", "--assume-yes", *_LOOK]
+    argv = ["apt-get", *aptlists.options(host, SOURCES), "--assume-yes", *_LOOK]
     with contextlib.ExitStack() as stack:
-        if host.preferences:
+        if host.prediction.preferences:
             # apt reads this file before those of preferences.d, as it will read ours.
-            text = f"{host.preferences}\n{host.text(_MAIN)}"
+            text = f"{host.prediction.preferences}\n{host.text(_MAIN)}"
             argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
         if loose:
             status = stack.enter_context(_temporary("status", _without_holds(host.text(_STATUS), loose)))

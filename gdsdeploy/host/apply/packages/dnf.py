@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
-from ... import process
 from ...errors import ApplyError, CannotTellError
-from ...process import Output
 from ...rootdir import list_folder
 from .. import files
 from ..file_resource import restore
@@ -16,6 +14,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, versions
 from . import state as database
+from .future import scratch_sources
 from .managers import (
     REFRESH_SECONDS,
     RETURNING,
@@ -26,6 +25,7 @@ from .managers import (
     Pin,
     register,
     run,
+    wait,
 )
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
@@ -35,6 +35,11 @@ MODULES = "/etc/dnf/modules.d"
 BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
+#: Files that dnf reads.
+_READ = (
+    *("/etc/dnf/dnf.conf", "/etc/yum.repos.d/*.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*"),
+    *("/etc/dnf/plugins/*", f"{MODULES}/*.module"),
+)
 #: A check of the whole database.
 _CHECK_SECONDS = 600.0
 _DNF = ["dnf", "--quiet", "--assumeyes"]
@@ -51,6 +56,7 @@ class Dnf(Manager):
     sources = (REPOSITORIES,)
     keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
     configured = (REPOSITORIES, LOCKS)
+    command = "dnf"
     spare = "dnf remove --oldinstallonly"
     kernel_hooks = ("/etc/kernel/install.d/99-gdsdeploy-guard.install",)
     kernel_event = """\
@@ -78,12 +84,17 @@ release=$2
 
     def observe_pins(self, host: ManagedHost, desired: Any) -> Any:
         entry = host.entry(LOCKS)
+        has_plugin, missing = host.exists(_PLUGIN_FILE), [one for one in desired.modules if one not in streams(host)]
         # Anything but a file there is refused.
         text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
+        file = File.of(LOCKS, merge_locks(text, locks(desired.pins, desired.deny)))
+        if host.check:
+            host.prediction.files.update({} if has_plugin and file.content.decode() == text else {LOCKS: file})
+            host.prediction.streams = missing
         return {
-            "plugin": host.exists(_PLUGIN_FILE),
-            "streams": [stream for stream in desired.modules if stream not in streams(host)],
-            "file": File.of(LOCKS, merge_locks(text, locks(desired.pins, desired.deny))),
+            "plugin": has_plugin,
+            "streams": missing,
+            "file": file,
             "entry": entry,
             "pinned": BEGIN in text.splitlines(),
         }
@@ -181,19 +192,34 @@ release=$2
 
     def same(self, version: str) -> str:
         """Without the epoch 0."""
-        return version[2:] if version.startswith("0:") else version
+        return offers.plain(version)
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
+    def simulate(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
+    ) -> Optional[List[Change]]:
+        """What dnf resolves, as :meth:`install` has it done."""
+        return list(_solve(host, install, remove).moves)
+
+    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
+        return {move.subject for move in moves if move.reason == offers.REPLACED}
+
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
         """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before.
 
-        A rollback has brought files, because a mirror drops old versions; it doesn't need the repositories.
+        By itself, dnf removes what others obsolete, and nothing else that the new packages exclude.
         """
         if remove:
             self.purge(host, remove)
-        names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
-        returning = [file_of(package) if host.exists(file_of(package)) else "" for package in install]
-        words = [file or name for file, name in zip(returning, names)]
-        run(host, [*_DNF, *_away(host), *_INSTALL, "--", *words], TRANSACTION_SECONDS)
+        erasing = ["--allowerasing"] if along and _solve(host, install, ()).erases else []
+        run(host, [*_DNF, *_away(host), *_INSTALL, *erasing, "--", *_words(host, install)], TRANSACTION_SECONDS)
+
+    def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
+        try:
+            return [move.subject for move in _solve(host, (), names).moves]
+        except CannotTellError:
+            return None
 
     def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         """``dnf remove``, without what came along."""
@@ -205,11 +231,11 @@ release=$2
 
     def half_installed(self, host: ManagedHost) -> List[Refusal]:
         """A damaged database, or packages of which an interrupted transaction left the old version, too."""
-        output = _look(host, ["rpmdb", "--verifydb"])
+        output = host.look(["rpmdb", "--verifydb"], _CHECK_SECONDS)
         if output.status != 0:
             message = f"the database of rpm is damaged: {output.failure()}"
             return [Refusal("half-installed", message, "save /var/lib/rpm, then run: rpmdb --rebuilddb")]
-        output = _look(host, ["dnf", "--quiet", "check", "--duplicates"])
+        output = host.look(["dnf", "--quiet", "check", "--duplicates"], _CHECK_SECONDS)
         double = [line.split()[0] for line in output.stdout.splitlines() if " is a duplicate with " in line]
         if double:
             message = f"a transaction of dnf was interrupted; packages are there in two versions: {', '.join(double)}"
@@ -219,9 +245,36 @@ release=$2
         return []
 
 
-def _look(host: ManagedHost, argv: Sequence[str]) -> Output:
-    output: Output = host.once(tuple(argv), lambda: process.run(argv, _CHECK_SECONDS))
-    return output
+def _solve(host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> offers.Solution:
+    """The transaction that dnf would make, with what a check predicts; raises CannotTellError."""
+    for path in host.glob(_READ):
+        entry = host.entry(path)
+        if entry is not None and entry.kind != files.FILE:
+            # dnf would wait at a pipe.
+            raise CannotTellError(f"{path}: is not a file")
+    if not host.check:
+        wait(host)
+    request = {"install": _words(host, install), "remove": list(remove), "away": bool(_away(host)), "folder": ""}
+    return offers.solve(host, {**request, **_predicted(host)} if host.check else request)
+
+
+def _words(host: ManagedHost, install: Sequence[Package]) -> List[str]:
+    """Packages as dnf takes them.  A rollback has brought files, because a mirror drops old versions."""
+    names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
+    returning = [file_of(package) if host.exists(file_of(package)) else "" for package in install]
+    return [file or name for file, name in zip(returning, names)]
+
+
+def _predicted(host: ManagedHost) -> Dict[str, Any]:
+    """What makes a request one for a look, at the host as it will be."""
+    files_by_path = host.prediction.files
+    request: Dict[str, Any] = {"folder": host.scratch("dnf"), "streams": host.prediction.streams}
+    if host.prediction.offers:
+        request["repositories"] = scratch_sources(host, REPOSITORIES)
+    if LOCKS in files_by_path:
+        lines = (line.strip() for line in files_by_path[LOCKS].content.decode().splitlines())
+        request["locks"] = [line for line in lines if line and not line.startswith("#")]
+    return request
 
 
 def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:

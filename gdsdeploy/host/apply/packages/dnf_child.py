@@ -1,59 +1,224 @@
-"""The program that asks dnf what it would choose from; dnf.py starts it with dnf's own Python and never imports it.
+"""The program that asks dnf; offers.py starts it with dnf's own Python and never imports it.
 
-It has one argument: a JSON list of package names.  Its output is a JSON object: ``offered`` has ``[NAME,
-EPOCH:VERSION-RELEASE, ARCH, SHA256]`` of every package that dnf may install, ``hidden`` has ``[NAME,
-EPOCH:VERSION-RELEASE, REASON]`` of those that it may not.
+It has one argument: a JSON object with ``names`` or with ``install``.  Its output is a JSON object.
 
-It reads cached metadata only.  The plugin versionlock applies its locks to programs that use dnf's interface, and not
-to ``dnf repoquery``.
+For ``names``, a list of package names, it answers ``offered``, with ``[NAME, EPOCH:VERSION-RELEASE, ARCH, SHA256]`` of
+every package that dnf may install, and ``hidden``, with ``[NAME, EPOCH:VERSION-RELEASE, REASON]`` of those that it may
+not.  It reads cached metadata only.
+
+For ``install``, a list of NAME-EPOCH:VERSION-RELEASE and of paths, it answers what ``dnf install`` would change, after
+``dnf remove`` of the names in ``remove``: ``moves``, with ``[KIND, NAME, BEFORE, AFTER, REPLACED]``, and ``erases``:
+whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, and ``text``, what dnf says.
+
+``folder``: for a look, which leaves the host as it is.  Metadata that the host lacks are loaded into this folder, with
+``anew`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
+dnf's own rules, as for ``dnf install``.
+``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
+lines of the list of locks, and the module streams to enable, as they will be.  ``away``: repositories may be out of
+reach.
+
+The plugin versionlock applies its locks to programs that use dnf's interface, and not to ``dnf repoquery``.
 """
 
+import glob
 import json
 import os
 import sys
-from typing import Any, Dict, List
+import tempfile
+from typing import Any, Dict, List, Set
 
 #: Reasons: a setting or a lock hides the package, or a module stream does.
 EXCLUDED, STREAM = "excluded", "stream"
+#: Kinds of problems: no such package, no solution, no metadata.
+MISSING, CONFLICT, METADATA = "missing", "conflict", "metadata"
+#: Repositories of the lock have names that begin like this.
+_OURS = "gdsdeploy-"
+#: Seconds without any data, and for one attempt, after which a repository is out of reach of a look.
+_SECONDS = 10
 
 
-def answer(names: List[str]) -> Dict[str, Any]:
-    """The object that the program prints."""
-    import dnf  # of dnf's own Python
+def prepare(base: Any, request: Dict[str, Any]) -> None:
+    """Configuration, plugins and repositories of the host."""
+    base.conf.read()
+    base.conf.substitutions.update_from_etc(base.conf.installroot)
+    if base.conf.substitutions.get("releasever") is None:
+        # dnf's own command leaves out what it can't detect.
+        base.conf.substitutions.pop("releasever", None)
+    # Predicted locks take the place of those that the plugin reads.
+    base.init_plugins(disabled_glob=["versionlock"] if request.get("locks") is not None else [])
+    base.pre_configure_plugins()
+    if request.get("repositories"):
+        base.conf.reposdir = [others_beside(request["repositories"], base.conf.reposdir)]
+    base.read_all_repos()
+    base.configure_plugins()
+
+
+def others_beside(file: str, folders: List[str]) -> str:
+    """The folder of ``file``, a future file of repositories; links lead to the host's other files."""
+    place, name = os.path.split(file)
+    for number, folder in enumerate(folders):
+        for path in glob.glob(os.path.join(folder, "*.repo")):
+            link = os.path.join(place, f"{number}-{os.path.basename(path)}")
+            if os.path.basename(path) != name and not os.path.lexists(link):
+                os.symlink(path, link)
+    return place
+
+
+def offers(base: Any, names: List[str]) -> Dict[str, Any]:
+    """What dnf may install of ``names``, and what it may not."""
     import hawkey
 
-    with dnf.Base() as base:
-        base.conf.read()
-        base.conf.substitutions.update_from_etc(base.conf.installroot)
-        if base.conf.substitutions.get("releasever") is None:
-            # dnf's own command leaves out what it can't detect.
-            base.conf.substitutions.pop("releasever", None)
-        base.init_plugins()
-        base.pre_configure_plugins()
-        base.read_all_repos()
-        base.configure_plugins()
-        for repository in base.repos.iter_enabled():
-            # dnf has read all that it needs; without any lists a repository offers nothing.
-            repository.skip_if_unavailable = True
-        sack = base.fill_sack_from_repos_in_cache()
+    for repository in base.repos.iter_enabled():
+        # dnf has read all that it needs; without any lists a repository offers nothing.
+        repository.skip_if_unavailable = True
+    sack = base.fill_sack_from_repos_in_cache()
 
-        def packages(flags: int) -> Dict[str, Any]:
-            matches = sack.query(flags=flags).available().filter(name=names)
-            return {f"{package} {package.reponame}": package for package in matches}
+    def packages(flags: int) -> Dict[str, Any]:
+        matches = sack.query(flags=flags).available().filter(name=names)
+        return {f"{package} {package.reponame}": package for package in matches}
 
-        offered = packages(hawkey.APPLY_EXCLUDES)
-        # Hidden by a stream only: without modular excludes it would be offered.
-        by_stream = packages(hawkey.IGNORE_MODULAR_EXCLUDES)
-        hidden = {key: package for key, package in packages(hawkey.IGNORE_EXCLUDES).items() if key not in offered}
-        return {
-            "offered": [
-                [package.name, version(package), package.arch, package.returnIdSum()[1]] for package in offered.values()
-            ],
-            "hidden": [
-                [package.name, version(package), STREAM if key in by_stream else EXCLUDED]
-                for key, package in hidden.items()
-            ],
-        }
+    offered = packages(hawkey.APPLY_EXCLUDES)
+    # Hidden by a stream only: without modular excludes it would be offered.
+    by_stream = packages(hawkey.IGNORE_MODULAR_EXCLUDES)
+    hidden = {key: package for key, package in packages(hawkey.IGNORE_EXCLUDES).items() if key not in offered}
+    return {
+        "offered": [
+            [package.name, version(package), package.arch, package.returnIdSum()[1]] for package in offered.values()
+        ],
+        "hidden": [
+            [package.name, version(package), STREAM if key in by_stream else EXCLUDED]
+            for key, package in hidden.items()
+        ],
+    }
+
+
+def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
+    """What a transaction changes, or why there is none."""
+    import dnf
+
+    with dnf.Base() as base, tempfile.TemporaryDirectory() as empty:
+        prepare(base, request)
+        base.conf.install_weak_deps = False
+        base.conf.clean_requirements_on_remove = False
+        if request["folder"]:
+            look_only(base, request)
+            base.conf.logdir = empty
+        try:
+            base.fill_sack(load_available_repos=bool(request["install"]))
+            # Hooks of plugins may change the host, and so would the history of transactions.
+            base._plugins = dnf.plugin.Plugins()
+            base.conf.persistdir = empty
+            going = erased(base, request["remove"])
+            predict(base, request)
+            missing = mark(base, request["install"], going)
+        except dnf.exceptions.RepoError as error:
+            return {"problem": METADATA, "text": str(error)}
+        except dnf.exceptions.Error as error:
+            return {"problem": CONFLICT, "text": str(error)}
+        if missing:
+            return {"problem": MISSING, "text": ", ".join(missing)}
+        for erases in (False, True):
+            try:
+                base.resolve(allow_erasing=erases)
+            except dnf.exceptions.Error as error:
+                problem = str(error)
+            else:
+                return {"moves": moves(base.goal), "erases": erases}
+        return {"problem": CONFLICT, "text": problem}
+
+
+def look_only(base: Any, request: Dict[str, Any]) -> None:
+    """Write into the folder only; what the host has in its cache is read there."""
+    folder, cache = request["folder"], base.conf.cachedir
+    for repository in base.repos.iter_enabled():
+        repository.metadata_expire = -1
+        is_cached = os.path.exists(os.path.join(repository._repo.getCachedir(), "repodata", "repomd.xml"))
+        if is_cached and not (request["anew"] and repository.id.startswith(_OURS)):
+            repository.basecachedir = cache
+        else:
+            repository.basecachedir = folder
+            repository.timeout, repository.retries = _SECONDS, 1
+    base.conf.cachedir = folder
+    for name in os.listdir(cache) if os.path.isdir(cache) else []:
+        # What dnf has made of its lists, for speed; dnf replaces the link where that is out of date.
+        if name.endswith((".solv", ".solvx")) and not os.path.lexists(os.path.join(folder, name)):
+            os.symlink(os.path.join(cache, name), os.path.join(folder, name))
+
+
+def predict(base: Any, request: Dict[str, Any]) -> None:
+    """Enable module streams, and apply the lines of a list of locks as the plugin versionlock does."""
+    import dnf.module.module_base
+    import dnf.subject
+
+    streams = dnf.module.module_base.ModuleBase(base)
+    for stream in request.get("streams", ()):
+        streams.reset([stream.partition(":")[0]])
+        streams.enable([stream])
+    sack, names = base.sack, set()
+    locked, excluded = sack.query().filter(empty=True), sack.query().filter(empty=True)
+    for line in request.get("locks") or ():
+        for nevra in dnf.subject.Subject(line.lstrip("!")).get_nevra_possibilities():
+            if line.startswith("!"):
+                excluded = excluded.union(nevra.to_query(sack))
+            else:
+                names.add(nevra.name)
+                locked = locked.union(nevra.to_query(sack))
+    if names:
+        excluded = excluded.union(sack.query().filter(name__glob=sorted(names)).difference(locked))
+    sack.add_excludes(excluded.available())
+
+
+def erased(base: Any, names: List[str]) -> List[Any]:
+    """The installed packages that ``dnf remove`` takes away: ``names`` and what depends on them."""
+    if not names:
+        return []
+    for package in base.sack.query().installed().filter(name=names):
+        base.goal.erase(package, clean_deps=False)
+    base.resolve(allow_erasing=True)
+    going = list(base.goal.list_erasures())
+    base.reset(goal=True)
+    return going
+
+
+def mark(base: Any, install: List[str], going: List[Any]) -> List[str]:
+    """Ask for a transaction; those of ``install`` that dnf doesn't find."""
+    import dnf
+
+    missing = []
+    for package in base.add_remote_rpms([word for word in install if word.startswith("/")]):
+        base.package_install(package)
+    for package in going:
+        base.goal.erase(package, clean_deps=False)
+    for word in (word for word in install if not word.startswith("/")):
+        try:
+            base.install(word)
+        except dnf.exceptions.MarkingError:
+            missing.append(word)
+    return missing
+
+
+def moves(goal: Any) -> List[List[Any]]:
+    """``[KIND, NAME, BEFORE, AFTER, REPLACED]`` of everything that dnf has resolved."""
+    newer, older = goal.list_upgrades(), goal.list_downgrades()
+    coming = [*goal.list_installs(), *newer, *older]
+    names = {package.name for package in coming}
+    provided = {name for package in coming for name in provides(package)}
+    obsoleted = goal.list_obsoleted()
+    rows = []
+    for package in [*obsoleted, *goal.list_erasures()]:
+        replaced = package in obsoleted or package.name in names or bool(provided & provides(package))
+        rows.append(["remove", package.name, version(package), "", replaced])
+    for package in coming:
+        before = [one for one in goal.obsoleted_by_package(package) if one.name == package.name]
+        kind = "upgrade" if package in newer else "downgrade" if package in older else "install"
+        rows.append([kind, package.name, version(before[0]) if before else "", version(package), False])
+    return rows
+
+
+def provides(package: Any) -> Set[str]:
+    """The names that a package provides for others to choose; not its libraries, files and capabilities."""
+    words = (str(provide).split()[0] for provide in package.provides)
+    return {word for word in words if "(" not in word and not word.startswith("/")}
 
 
 def version(package: Any) -> str:
@@ -63,9 +228,18 @@ def version(package: Any) -> str:
 
 def main() -> None:
     """Plugins may print: that goes to standard error."""
+    import dnf  # of dnf's own Python
+
+    request = json.loads(sys.argv[1])
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
-        json.dump(answer(json.loads(sys.argv[1])), output)
+        if "install" in request:
+            answer = transaction(request)
+        else:
+            with dnf.Base() as base:
+                prepare(base, request)
+                answer = offers(base, request["names"])
+        json.dump(answer, output)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,8 @@ class Manager:
     keys: ClassVar[Tuple[str, ...]] = ()
     #: files whose content depends on what else the host has configured
     configured: ClassVar[Tuple[str, ...]] = ()
+    #: with which people call it
+    command: ClassVar[str]
     #: the command that removes old kernels
     spare: ClassVar[str]
     #: files that it runs after a kernel was installed or removed, and shell lines in them that set event and release
@@ -199,8 +201,10 @@ class Manager:
         """Of the packages that ``moves`` remove, those that packages which come replace; raises CannotTellError."""
         return set()
 
-    def install(self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> None:
-        """One transaction; raises ApplyError."""
+    def install(
+        self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
+    ) -> None:
+        """One transaction; along: what leaves with ``remove``, as simulated.  Raises ApplyError."""
         raise NotImplementedError
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
@@ -310,8 +314,9 @@ def run(host: ManagedHost, argv: Sequence[str], seconds: float, env: Mapping[str
     if holders:
         raise _busy(holders[0])
     if any(text in printed for text in _NO_SPACE) or _is_full(host):
+        clean = "dnf clean packages" if argv[0] == "dnf" else "apt-get clean"
         message = f"{argv[0]}: no space left on the device{words}"
-        raise ApplyError(message, "make room, e.g. apt-get clean, and run this again: df -h", "no-space")
+        raise ApplyError(message, f"make room, e.g. {clean}, and run this again: df -h", "no-space")
     _explain_build(host, argv[0])
     raise ApplyError(f"{argv[0]} ended with status {output.status}{words}")
 

@@ -1,4 +1,7 @@
-"""What dnf would choose from, as dnf_child.py answers: with every exclude, lock and module stream of the host."""
+"""What dnf would choose from and what it would change, as dnf_child.py answers.
+
+Both with every exclude, lock and module stream of the host.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import json
 import os
 import pkgutil
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Set
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ...errors import ApplyError
+from ...errors import ApplyError, CannotTellError
+from ...process import Output
 from ...rootdir import read_text
 from ..host import ManagedHost
+from ..model import INSTALLS, Change
 from .managers import REFRESH_SECONDS, run
 
 #: Why a locked package can't be taken: as in dnf_child.py; no repository has it; another version may be taken, too.
 EXCLUDED, STREAM, MISSING, UNLOCKED = "excluded", "stream", "missing", "unlocked"
+#: Why a transaction has no solution, beside MISSING: packages exclude each other; package lists can't be read.
+CONFLICT, METADATA = "conflict", "metadata"
 HINTS: Mapping[str, str] = {
     EXCLUDED: "An exclude= in /etc/dnf/dnf.conf, an excludepkgs= in /etc/yum.repos.d or another line of"
     " /etc/dnf/plugins/versionlock.list hides them: take it away.",
@@ -23,7 +30,21 @@ HINTS: Mapping[str, str] = {
     UNLOCKED: "The plugin versionlock isn't at work: look at plugins= in /etc/dnf/dnf.conf and at"
     " /etc/dnf/plugins/versionlock.conf.",
 }
+#: Of a package that leaves: one that comes obsoletes it, has its name, or provides a name that it provides, too.
+REPLACED = "replaced"
 _PROGRAM = "/usr/bin/dnf"
+_LOOK = "see what is wrong with dnf: dnf repolist"
+#: Why there is no transaction → what to do, and the kind of the error.
+_UNSOLVED: Mapping[str, Tuple[str, str]] = {
+    MISSING: ('The repository no longer has them: "gdsdeploy lock FLEET --check" tells.', "verify"),
+    CONFLICT: (
+        "Something on this host excludes them: take it away, or lock other versions",
+        "refused",
+    ),
+    METADATA: ("see which repository of this host doesn't answer: dnf repolist", "failed"),
+}
+#: A look at large repositories that the host hasn't read yet.
+_SOLVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -34,15 +55,65 @@ class Offer:
     hidden: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Solution:
+    """``moves``: everything that changes; their reason is REPLACED or empty.
+
+    ``erases``: dnf needs ``--allowerasing`` for it.
+    """
+
+    moves: Tuple[Change, ...]
+    erases: bool
+
+
 def ask(host: ManagedHost, names: Sequence[str], options: Sequence[str] = ()) -> Offer:
     """Read the package lists that are older than dnf's limit (or with ``--refresh`` all) and ask; raises ApplyError."""
     run(host, ["dnf", "--quiet", "--assumeyes", *options, "makecache"], REFRESH_SECONDS)
-    output = host.attempt([_python(host), "-I", "-c", _source(), json.dumps(list(names))], REFRESH_SECONDS)
+    output = host.attempt(_argv(host, {"names": list(names)}), REFRESH_SECONDS)
     try:
-        return _parse(json.loads(output.stdout if output.status == 0 and not output.truncated else ""))
+        return _parse(_answer(output))
     except (ValueError, TypeError, LookupError, AttributeError):
-        hint = "see what is wrong with dnf: dnf repolist"
-        raise ApplyError(f"dnf can't be asked what it would install: {output.failure()}", hint) from None
+        raise ApplyError(f"dnf can't be asked what it would install: {output.failure()}", _LOOK) from None
+
+
+def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
+    """The transaction that dnf resolves; request: as dnf_child.py has it.
+
+    Raises CannotTellError where dnf finds none, or can't be asked.
+    """
+    seconds = _SOLVE_SECONDS if request["folder"] else REFRESH_SECONDS
+    output = host.look(_argv(host, {**request, "anew": False}), seconds)
+    try:
+        value = _answer(output)
+        if value.get("problem") == MISSING and request["folder"]:
+            output = host.look(_argv(host, {**request, "anew": True}), seconds)
+            value = _answer(output)
+        if "problem" in value:
+            words = " ".join(str(value["text"]).split())
+            hint, kind = _UNSOLVED[value["problem"]]
+            raise CannotTellError(f"dnf can't install the locked packages: {words}", hint, kind)
+        return Solution(tuple(dict.fromkeys(_move(*row) for row in value["moves"])), value["erases"] is True)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise CannotTellError(f"dnf can't be asked what it would change: {output.failure()}", _LOOK) from None
+
+
+def _move(kind: str, name: str, before: str, after: str, is_replaced: bool) -> Change:
+    if kind not in (*INSTALLS, "remove"):
+        raise ValueError(kind)
+    return Change(kind, str(name), plain(before), plain(after), REPLACED if is_replaced is True else "")
+
+
+def plain(version: str) -> str:
+    """Without the epoch 0, as rpm writes versions."""
+    return version[2:] if version.startswith("0:") else version
+
+
+def _argv(host: ManagedHost, request: Mapping[str, Any]) -> List[str]:
+    return [_python(host), "-I", "-c", _source(), json.dumps(request)]
+
+
+def _answer(output: Output) -> Any:
+    return json.loads(output.stdout if output.status == 0 and not output.truncated else "")
 
 
 def _parse(value: Any) -> Offer:

@@ -13,11 +13,15 @@ REMOVED = "/var/lib/gdsdeploy/removed"
 
 
 def refusals(
-    moves: Sequence[Change], expected: Collection[str], replaced: Callable[[Sequence[Change]], Collection[str]]
+    command: str,
+    moves: Sequence[Change],
+    expected: Collection[str],
+    replaced: Callable[[Sequence[Change]], Collection[str]],
 ) -> List[Refusal]:
     """The refusal of ``moves`` that remove packages which nothing replaces.
 
-    expected: names that leave on purpose.  replaced: asks which of the removed packages others replace.
+    command: with which people call the package manager.  expected: names that leave on purpose.
+    replaced: asks which of the removed packages others replace.
     """
     removed = [move for move in moves if move.kind == "remove" and move.subject not in expected]
     names = replaced(moves) if removed else ()
@@ -27,7 +31,8 @@ def refusals(
     message = f"the locked packages would remove installed ones that the lock doesn't replace: {', '.join(lost)}"
     words = " ".join(move.subject for move in removed if move.subject not in names)
     hint = (
-        f"If this host doesn't need them, run on it: apt-get remove {words}; otherwise lock the driver version of these"
+        f"If this host doesn't need them, run on it: {command} remove {words};"
+        " otherwise lock the driver version of these"
     )
     return [Refusal("removals", message, hint)]
 

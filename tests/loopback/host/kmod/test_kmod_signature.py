@@ -211,6 +211,48 @@ def test_what_does_not(root: Root, path: str, text: str) -> None:
     assert messages_of(root, MODULE) == ["note unsigned"]
 
 
+def unreadable(root: Root, path: str) -> None:
+    """A folder in place of a file, or a link to itself in place of a folder."""
+    place = root.path / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.suffix or place.name in ("cmdline", "grub"):
+        place.mkdir()
+    else:
+        place.symlink_to(place.name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "proc/cmdline", "boot/grub/grub.cfg", "boot/grub2/grub.cfg", "boot/loader/entries",
+        "boot/loader/entries/x.conf", "etc/default/grub", "etc/default/grub.d/sign.cfg",
+    ],
+)  # fmt: skip
+def test_a_file_that_may_enforce_and_cannot_be_read_leaves_it_unknown(
+    root: Root, keys: dict[str, Pair], path: str
+) -> None:
+    running(root)
+    unreadable(root, path)
+    assert messages_of(root, MODULE) == ["warning enforcement-unknown"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning enforcement-unknown"]
+    (entry,) = signature.findings(Kernel(RELEASE, str(root.path)), str(root.modules / "updates/thing.ko"))
+    assert f"can't read /{path} (" in entry["message"]
+    # With a key of the kernel it loads in any case.
+    assert messages_of(root, MODULE + SIGNATURE) == []
+    image_of(root, keys["p256"])
+    assert messages_of(root, keys["p256"].sign(MODULE)) == []
+    root.etc(CONFIG, FORCED)
+    assert messages_of(root, MODULE) == ["error unsigned"]
+
+
+def test_a_key_of_the_owner_may_be_of_no_use_without_secure_boot(root: Root, keys: dict[str, Pair]) -> None:
+    efi(root.path, secure_boot=0, mok=signature_list(keys["rsa"].der.read_bytes()))
+    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == []
+    unreadable(root, "boot/grub/grub.cfg")
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning enforcement-unknown"]
+
+
 def test_what_runs_says_nothing_about_another_kernel(root: Root) -> None:
     root.etc("proc/sys/kernel/osrelease", "6.1.0-1-amd64\n")
     root.etc("proc/cmdline", "module.sig_enforce=1\n")

@@ -41,7 +41,7 @@ def test_the_python_of_dnf_is_asked_after_the_lists_were_read(monkeypatch: pytes
     offer, started = ask(monkeypatch, tmp_path, Output(0, json.dumps(ANSWER), ""))
     assert started[0] == ["dnf", "--quiet", "--assumeyes", "--refresh", "makecache"]
     assert started[1][:3] == ["/usr/libexec/platform-python", "-I", "-c"]
-    assert started[1][-1] == '["driver"]'
+    assert json.loads(started[1][-1]) == {"names": ["driver"]}
     # A file for another machine is on offer, and can't be the locked one.
     assert offer.digests == {"driver=3:2-1": {"a" * 64, "b" * 64}, "other=0:1-1": set()}
     assert offer.hidden == {"kernel=0:5-1": offers.EXCLUDED, "driver=3:3-1": offers.STREAM}

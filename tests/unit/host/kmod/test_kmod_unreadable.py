@@ -115,6 +115,17 @@ def test_no_gate_admits_it(root: Root, capsys: pytest.CaptureFixture[str]) -> No
     assert "input-unknown" in {entry["id"] for entry in objections}
 
 
+def test_no_gate_admits_an_unsigned_module_where_the_boot_menu_cannot_be_read(root: Root) -> None:
+    root.nvidia()
+    root.nvidia_fs(signature=SIGNATURE)
+    assert guard.judge(RELEASE, EXPECTED, str(root.path)).admitted
+    (root.path / "boot/grub/grub.cfg").mkdir(parents=True)
+    assert [result["ok"] for result in look(root)] == [None, True]
+    verdict = guard.judge(RELEASE, EXPECTED, str(root.path))
+    assert not verdict.admitted
+    assert "/boot/grub/grub.cfg" in verdict.why()
+
+
 def test_a_builder_without_the_kernels_modules_is_judged_by_its_headers(root: Root) -> None:
     for path in (OWN, DRM):
         (root.modules / path).unlink()
