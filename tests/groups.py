@@ -18,6 +18,7 @@ ORDER = (
     ("lab/test_rollout_story.py", "machines"),
     ("lab/test_rollout_light.py", None),
     ("lab/test_slurm_lights.py", None),
+    ("lab/test_family_vm.py", None),
     ("lab/test_vm_*.py", "another machine"),
     ("lab/*", None),
     ("loopback/*", None),
