@@ -102,6 +102,7 @@ TABLE: Final = (
     Use("gds_host", "program"),
     Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
     Use("gds_modules", "recipes", _SOURCE | _options_of("gds_modules", *_RECIPES), when=_has_dkms),
+    Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use(
         "gds_driver",
         "driver_options",
@@ -109,7 +110,6 @@ TABLE: Final = (
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
-    Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
     Use(
         "gds_boot",

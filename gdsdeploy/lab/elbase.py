@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.kit import el
 from gdsdeploy.lab.kit.elversions import RELEASES, Versions
 from gdsdeploy.lab.kit.kits import Kit
-from gdsdeploy.lab.recipe import Recipe
+from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.systems import System
 
@@ -31,21 +33,29 @@ def versions(system: System) -> Versions:
     return RELEASES[int(system.number)]
 
 
-def recipe(system: System, kit: Kit, archive: Archive, kind: str, renamer: Path | None) -> Recipe:
-    """The recipe of hosts of ``system``, from Debian's archive.
-
-    renamer: for VM hosts, the module that gives their kernels the packages' releases.
-    """
+def recipe(system: System, kit: Kit, archive: Archive, boot: Boot | None) -> Recipe:
+    """The recipe of hosts of ``system``, from Debian's archive; boot: of VM hosts, whose rpms come from the kit."""
+    kind = "light" if boot is None else "vm"
     packages = (name for name in guest.packages(kind) if name not in _WITHOUT)
     content = _files(system, archive, kind)
-    offered = kit.folder / el.repositories(versions(system))["baseos"]
-    content |= {f"run/rpms/{package.file}": offered / package.file for package in el.base(versions(system))}
-    if renamer is not None:
+    places = {name: kit.folder / place for name, place in el.repositories(versions(system)).items()}
+    content |= {f"run/rpms/{package.file}": places["baseos"] / package.file for package in el.base(versions(system))}
+    if boot is not None:
+        older, newest = versions(system).older, versions(system).kernel
+        kernels = [] if boot.has_kernel else el.kernel_files(older)
+        rpms = []
+        if boot.preinstalled is not None:
+            # With what dnf would take for them from the distribution.  DKMS needs headers of the kernel that is there.
+            kernels += el.kernel_files(older, "devel", "devel-matched") if kernels else []
+            kernels += el.kernel_files(newest, "devel")
+            rpms = [_rpm(places.values(), *package) for package in boot.preinstalled.packages]
+            rpms += places["appstream"].glob("*.rpm")
+        rpms += [places["baseos"] / name for name in kernels]
         content |= {
-            **{f"run/kernel/{name}": offered / name for name in el.booted_names(versions(system).older)},
+            **{f"run/packages/{path.name}": path for path in rpms},
             "etc/dracut.conf.d/lab.conf": guest.data("guest/el/dracut-vm.conf").read_text(),
             "etc/kernel/cmdline": f"root=UUID={guest.ROOT_UUID} ro {_COMMAND_LINE}\n",
-            guest.RENAMER: renamer,
+            guest.RENAMER: boot.renamer,
         }
     return Recipe(
         *(system.os, kind, system.base, archive, (*packages, *_PACKAGES), content),
@@ -53,6 +63,15 @@ def recipe(system: System, kit: Kit, archive: Archive, kind: str, renamer: Path 
         # mmdebstrap's cleaning needs apt, which is gone then.
         options=("--skip=cleanup",),
     )
+
+
+def _rpm(folders: Iterable[Path], name: str, version: str) -> Path:
+    """The file of a package in one of the folders; raises LabUnavailable without one."""
+    pattern = f"{name}-{version.rpartition(':')[2]}.*.rpm"
+    for folder in folders:
+        for path in folder.glob(pattern):
+            return path
+    raise LabUnavailable(f"the lab's repositories have no {name} {version}")
 
 
 def _files(system: System, archive: Archive, kind: str) -> dict[str, str | Path]:

@@ -9,7 +9,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import Release
 from gdsdeploy.lab.kit import ubuntu
 from gdsdeploy.lab.kit.kits import Kit
-from gdsdeploy.lab.recipe import Recipe
+from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.systems import System
 
@@ -19,24 +19,26 @@ UBUNTU_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 _GRUB = "etc/default/grub"
 
 
-def recipe(system: System, kit: Kit, archive: Archive, kind: str, renamer: Path | None) -> Recipe:  # noqa: ARG001
-    """The recipe of hosts of ``system``, from the archive of its kit on disk.
-
-    renamer: for VM hosts, the module that gives their kernels the packages' releases.
-    """
+def recipe(system: System, kit: Kit, archive: Archive, boot: Boot | None) -> Recipe:  # noqa: ARG001
+    """The recipe of hosts of ``system``, from the repositories of its kit on disk; boot: of VM hosts."""
     family = ubuntu.RELEASES[system.os]
     release = Release(family.codename, system.base.number, "")
     # _apt, apt's own user, may not read this user's cache.
     options = {"APT::Sandbox::User": "root"}
     imitated = Archive(f"copy://{kit.folder / 'ubuntu'}", None, kit.keyring("ubuntu"), {}, options, None)
+    kind = "light" if boot is None else "vm"
     packages, content = guest.packages(kind), _files(system, release, imitated, kind)
-    if renamer is not None:
-        packages += (f"linux-image-{ubuntu.release(family.older)}",)
+    sources: tuple[str, ...] = ()
+    if boot is not None:
+        packages += () if boot.has_kernel else (f"linux-image-{ubuntu.release(family.older)}",)
         content |= {
-            guest.RENAMER: renamer,
+            guest.RENAMER: boot.renamer,
             "etc/initramfs-tools/hooks/lab-release": guest.data("guest/lab-release.initramfs-tools").read_text(),
         }
-    return Recipe(system.os, kind, release, imitated, packages, content)
+    if boot is not None and boot.preinstalled is not None:
+        packages += tuple(f"{name}={version}" for name, version in boot.preinstalled.packages)
+        sources = (f"deb [signed-by={kit.keyring('cuda')}] copy://{kit.folder / 'cuda'} /",)
+    return Recipe(system.os, kind, release, imitated, packages, content, sources=sources)
 
 
 def _files(system: System, release: Release, archive: Archive, kind: str) -> dict[str, str | Path]:

@@ -74,9 +74,16 @@ def source_line(index: Mapping[str, Any]) -> str:
     return f"deb {signed} {index['uri']} {index['suite']} {' '.join(index['components'])}"
 
 
-def image_packages(target: Target) -> ImagePackages:
-    """The locked packages of one profile that a host needs if it doesn't build its modules."""
-    chosen = [package for package in target.packages if package.needed_by in ("host", "both")]
+def image_packages(target: Target, *, kernel: bool = True) -> ImagePackages:
+    """The locked packages of one profile that a host needs if it doesn't build its modules.
+
+    kernel: whether those of the kernel are among them.
+    """
+    chosen = [
+        package
+        for package in target.packages
+        if package.needed_by in ("host", "both") and (kernel or not package.part.startswith("kernel-"))
+    ]
     return ImagePackages(
         sources=tuple(source_line(index.model_dump()) for index in target.indices),
         packages=tuple((package.package, package.version) for package in chosen),

@@ -31,7 +31,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import kits
-from gdsdeploy.lab.recipe import Recipe
+from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 from gdsdeploy.lab.systems import System
 
@@ -131,10 +131,12 @@ def _recipe(lab: Lab, kind: str, archive: Archive, preinstalled: ImagePackages |
     server, system = lab.server, lab.system
     if server is None:
         return recipe.debian(system.base, archive, kind, preinstalled)
-    if preinstalled is not None:
-        raise LabUnavailable(f"hosts of {system.os} can't start with installed packages")
-    renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER if kind == "vm" else None
-    return _RECIPES[system.kit](system, server.kit, archive, kind, renamer)
+    if preinstalled is not None and kind == "light":
+        raise LabUnavailable(f"light hosts of {system.os} can't start with installed packages")
+    if kind == "light":
+        return _RECIPES[system.kit](system, server.kit, archive, None)
+    renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER
+    return _RECIPES[system.kit](system, server.kit, archive, Boot(renamer, preinstalled))
 
 
 def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:

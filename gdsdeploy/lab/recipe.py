@@ -57,6 +57,22 @@ class Recipe:
         return [*from_archive(self.release, self.archive, root, "minbase", self.packages, *more), *self.sources]
 
 
+@dataclass(frozen=True)
+class Boot:
+    """What VM hosts of systems other than Debian have.
+
+    renamer: the module that gives their kernels the packages' releases.  preinstalled: packages of the kit.
+    """
+
+    renamer: Path
+    preinstalled: ImagePackages | None = None
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel is among the preinstalled packages; it replaces the older one."""
+        return self.preinstalled is not None and self.preinstalled.kernel
+
+
 def debian(release: Release, archive: Archive, kind: str, preinstalled: ImagePackages | None = None) -> Recipe:
     """The recipe of Debian's own hosts, with ``preinstalled`` packages; a kernel among them is the only one."""
     packages, sources, scripts = [*guest.packages(kind)], [], []

@@ -1,7 +1,7 @@
 # Gives a VM base system its initramfs and GRUB, and makes the disk's first partition and boot sectors from it.
 # Runs on the controller as root in private mount and process namespaces; no block device is needed.
 # Arguments: root of the base system, output folder, partition size in KiB, partition offset in bytes, root UUID.
-# A root of the RHEL family has the kernel's packages in /run/kernel.
+# A root of the RHEL family has the packages of its kernel, and others to install, in /run/packages.
 set -eu
 root=$1 out=$2 size=$3 offset=$4 uuid=$5
 
@@ -18,13 +18,13 @@ mkdir -p "$root/dev/disk/by-uuid"
 : >"$root/dev/vda1"
 ln -s ../../vda1 "$root/dev/disk/by-uuid/$uuid"
 
-if [ -d "$root/run/kernel" ]; then
+if [ -d "$root/run/packages" ]; then
     grub=grub2
     # Kernels of an image have the image's id in their entries; each host generates its own on first boot.
     echo 0000000000000000000000000000001a >"$root/etc/machine-id"
-    chroot "$root" sh -euc 'rpm --install --nosignature /run/kernel/*.rpm; sh /usr/local/lib/lab/lab-entries'
+    chroot "$root" sh -euc 'rpm --install --nosignature /run/packages/*.rpm; sh /usr/local/lib/lab/lab-entries'
     : >"$root/etc/machine-id"
-    rm -r "$root/run/kernel"
+    rm -r "$root/run/packages"
     grep -q "root=UUID=$uuid" "$root/boot/grub2/entries.cfg"
 else
     grub=grub

@@ -87,7 +87,7 @@ def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
 
 
 def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
-    """The packages of both kernels, which differ in their names; the headers are the newest one's."""
+    """The packages of both kernels, which differ in their names; the older one's headers are empty."""
     work = trees.work / "kernel"
     release, sources = versions.release, f"usr/src/kernels/{versions.release}"
     files = kernel.repack(trees.content, release, work, ending=".ko.xz")
@@ -95,21 +95,30 @@ def kernel_packages(versions: Versions, trees: Trees) -> list[Rpm]:
     _merge_headers(kernel.headers(trees.content, release, f"/{sources}", work), devel / sources)
     return [
         *(package for version in (versions.older, versions.kernel) for package in _booted(version, files, trees)),
+        *_devel(versions.older, None),
+        *_devel(versions.kernel, devel),
+    ]
+
+
+def kernel_files(version: str, *parts: str) -> list[str]:
+    """File names of parts of the kernel ``version``; those that boot it, without ``parts``."""
+    names = [f"kernel-{part}" for part in parts] or ["kernel", "kernel-core", "kernel-modules", "kernel-modules-core"]
+    return [f"{name}-{version}.{rpm.ARCHITECTURE}.rpm" for name in names]
+
+
+def _devel(version: str, tree: Path | None) -> list[Rpm]:
+    """The headers of a kernel, and what keeps them at its version."""
+    return [
         Rpm(
-            "kernel-devel", versions.kernel, vendor=RED_HAT, tree=devel,
-            provides=("installonlypkg(kernel)", f"kernel-devel-uname-r = {release}"),
+            "kernel-devel", version, vendor=RED_HAT, tree=tree,
+            provides=("installonlypkg(kernel)", f"kernel-devel-uname-r = {elversions.release(version)}"),
             requires=("gcc", "make", "findutils", "elfutils-libelf-devel", "openssl"),
         ),
         Rpm(
-            "kernel-devel-matched", versions.kernel, vendor=RED_HAT,
-            requires=(f"kernel-devel = {versions.kernel}", f"kernel-core = {versions.kernel}"),
+            "kernel-devel-matched", version, vendor=RED_HAT,
+            requires=(f"kernel-devel = {version}", f"kernel-core = {version}"),
         ),
     ]  # fmt: skip
-
-
-def booted_names(version: str) -> list[str]:
-    """File names of the packages that boot the kernel ``version``."""
-    return [f"kernel{part}-{version}.{rpm.ARCHITECTURE}.rpm" for part in ("", "-core", "-modules", "-modules-core")]
 
 
 def _booted(version: str, files: kernel.Kernel, trees: Trees) -> list[Rpm]:
@@ -125,7 +134,6 @@ def _booted(version: str, files: kernel.Kernel, trees: Trees) -> list[Rpm]:
     (modules / folder / "source").symlink_to("build")
     only = ("installonlypkg(kernel)",)
     part = {name: f"kernel-{name}-uname-r = {release}" for name in ("core", "modules", "modules-core")}
-    depmod = f"/usr/sbin/depmod -a {release} || :\n"
     return [
         Rpm(
             "kernel", version, vendor=RED_HAT, provides=(*only, f"kernel-x86_64 = {version}"),
@@ -145,10 +153,11 @@ def _booted(version: str, files: kernel.Kernel, trees: Trees) -> list[Rpm]:
         ),
         Rpm(
             "kernel-modules-core", version, vendor=RED_HAT, tree=modules, provides=(*only, part["modules-core"]),
-            requires=(f"kernel-uname-r = {release}",), scripts={"posttrans": depmod, "postun": _LEFT.format(release)},
+            # kernel-install runs depmod.  The vendor's scriptlets do, too: an emulated machine needs 20 s each time.
+            requires=(f"kernel-uname-r = {release}",), scripts={"postun": _LEFT.format(release)},
         ),
         Rpm(
-            "kernel-modules", version, vendor=RED_HAT, provides=(*only, part["modules"]), scripts={"posttrans": depmod},
+            "kernel-modules", version, vendor=RED_HAT, provides=(*only, part["modules"]),
             requires=(f"kernel-uname-r = {release}", part["modules-core"]),
         ),
     ]  # fmt: skip

@@ -29,7 +29,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import doca, el, kits
 from gdsdeploy.lab.kit.kits import Kit
-from gdsdeploy.lab.recipe import Recipe
+from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.state import Lab
 
 
@@ -281,7 +281,7 @@ def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
     versions = elbase.versions(system)
     offered = folder / el.repositories(versions)["baseos"]
     offered.mkdir(parents=True)
-    for name in [*(package.file for package in el.base(versions)), *el.booted_names(versions.older)]:
+    for name in [*(package.file for package in el.base(versions)), *el.kernel_files(versions.older)]:
         (offered / name).write_text(name)
     (home / "release.ko").write_bytes(b"module")
     laid_out: dict[str, bytes] = {}
@@ -293,12 +293,12 @@ def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
         laid_out.update({str(p.relative_to(tree)): p.read_bytes() for p in tree.rglob("*") if p.is_file()})
 
     monkeypatch.setattr(run, "run", execute)
-    recipe = elbase.recipe(system, kits.Kit(folder, {}), mirror, "vm", home / "release.ko")
+    recipe = elbase.recipe(system, kits.Kit(folder, {}), mirror, Boot(home / "release.ko"))
     images.light_base(home, recipe)
     assert laid_out["usr/local/lib/lab/gds_lab_release.ko"] == b"module"
     assert laid_out["etc/kernel/cmdline"].startswith(f"root=UUID={guest.ROOT_UUID} ro console=ttyS0".encode())
-    kernels = {Path(name).name for name in laid_out if name.startswith("run/kernel/")}
-    assert kernels == set(el.booted_names(versions.older))
+    kernels = {Path(name).name for name in laid_out if name.startswith("run/packages/")}
+    assert kernels == set(el.kernel_files(versions.older))
     assert {Path(name).name for name in laid_out if name.startswith("run/rpms/")} == {
         package.file for package in el.base(versions)
     }

@@ -74,7 +74,7 @@ def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
 
 
 HOST = [
-    "preflight", "repositories", "pins", "program", "expectation", "driver_options", "packages.driver", "guard",
+    "preflight", "repositories", "pins", "program", "expectation", "guard", "driver_options", "packages.driver",
     "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default",
     "peermem", "gate", "loaded", "reboot",
 ]  # fmt: skip
