@@ -148,6 +148,9 @@ def test_another_release_of_the_system_is_closed_without_closing_the_system(serv
     older = f"{ours}:2|{uri}/|Debian|Debian|bookworm|bookworm"
     indices = [index(uri, "trixie"), index(uri, "bookworm", exclusive=True)]
     assert exclusive([system, lacking, older], indices) == [(f"{uri}/ bookworm", "o=Debian,l=Debian,n=bookworm")]
+    # A Release file without any names, as that of a local installer.
+    nameless = f"{ours}:1|file:/var/repo/|$(ORIGIN)|$(LABEL)||$(CODENAME)"
+    assert exclusive([nameless], [index("file:///var/repo", "/", exclusive=True)]) == []
     # Without its own name, it can't be distinguished from the system's.
     assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], indices) == []
 

@@ -138,11 +138,13 @@ class Archive:
             (folder / "InRelease").write_bytes(key.clearsign(release))
 
     def _release(self, suite: Suite, listed: Sequence[str]) -> bytes:
+        # NVIDIA's flat repository has neither suite nor codename.
+        own = "" if suite.name.endswith("/") else suite.name
         fields = {
             "Origin": suite.origin,
             "Label": suite.origin,
-            "Suite": suite.name,
-            "Codename": suite.codename or suite.name,
+            "Suite": own,
+            "Codename": suite.codename or own,
             "Date": format_datetime(suite.date, usegmt=True),
             "Architectures": f"all {self.architecture}",
             "Components": " ".join(suite.component_prefix + c for c in suite.packages if c),

@@ -44,8 +44,9 @@ _PACKAGES = (
         "lsb-release",
     ),
 )
-#: Debian's archive gives these another priority than their control files.
-_REQUIRED = frozenset({"apt", "mount", "tzdata"})
+#: Debian's archive gives these another priority than their control files; and every host of Ubuntu has zstd, which its
+#: initramfs-tools needs.
+_REQUIRED = frozenset({"apt", "mount", "tzdata", "zstd"})
 #: A maintainer script that runs the hooks of a kernel's folder in /etc/kernel.
 _HOOKS = """#!/bin/sh
 set -e

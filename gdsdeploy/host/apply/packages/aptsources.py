@@ -18,6 +18,7 @@ SUFFIXES = (".list", ".sources")
 #: For ``apt-get indextargets --format``: what :func:`exclusive` reads; ``|`` is in no field of a Release file we know.
 TARGET_FORMAT = "$(SOURCESENTRY)|$(REPO_URI)|$(ORIGIN)|$(LABEL)|$(RELEASE)|$(CODENAME)"
 _OURS = "/gdsdeploy.sources:"
+_ABSENT = re.compile(r"\$\([A-Z]+\)")
 _LOCAL = re.compile(r"^file:/+")
 _FALSE = {"no", "false", "without", "off", "disable"}
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[\s*([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+\S+)*)\s*$")
@@ -146,7 +147,9 @@ def exclusive(targets: Iterable[str], indices: Sequence[Index]) -> List[Tuple[st
     ours: Dict[str, str] = {}
     others = set()
     for line in targets:
-        entry, uri, origin, label, suite, codename = (line.split("|") + [""] * 6)[:6]
+        # apt leaves the word as it is for a field that the Release file doesn't have, as NVIDIA's codename.
+        words = ["" if _ABSENT.fullmatch(word) else word for word in line.split("|")]
+        entry, uri, origin, label, suite, codename = (words + [""] * 6)[:6]
         fields = (("o", origin), ("l", label), ("n", codename))
         names = ",".join(f"{key}={value}" for key, value in fields if value.strip("./") and "," not in value)
         matching = [i for i in indices if _same(i.uri, uri) and (i.suite or suite).strip("./") == suite.strip("./")]
