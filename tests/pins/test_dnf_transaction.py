@@ -100,11 +100,11 @@ def packages(*words: str) -> list[dict[str, str]]:
     return [dict(zip(("package", "version"), word.split("="), strict=True)) for word in words]
 
 
-def document(site: Site, *wanted: str, pinned: bool = True, uri: str = "", **more: Any) -> dict[str, Any]:
+def document(site: Site, *locked: str, pinned: bool = True, uri: str = "", **more: Any) -> dict[str, Any]:
     """The resource packages, by default after the repository and pins that it needs."""
     index = {"repository": "site", "uri": uri or f"{site.uri}/rpms", "suite": "", "components": [], "host_keyring": KEY}
     content = base64.b64encode((site.folder / "key").read_bytes()).decode()
-    pins = packages(*wanted)
+    pins = packages(*locked)
     resources: list[tuple[str, dict[str, Any]]] = [
         ("repositories", {"indices": [index], "keys": [{"dest": KEY, "content": content}], "pins": pins}),
         ("pins", {"indices": [index], "pins": pins, "deny": more.pop("deny", []), "modules": ["drv:two"]}),
@@ -153,8 +153,8 @@ say all; say all --check; have
 
 def test_a_look_without_the_repositories_foresees_everything(site: Site, tmp_path: Path) -> None:
     """New and moved dependencies, what is obsoleted, excluded, and the oldest kernel of too many."""
-    wanted = ("driver=3:2-1", "library2=2-1", "tools-new=2-1", "kernel=3-1")
-    checked, done, again, have = run(site, tmp_path, EVERYTHING, LOOK, all=document(site, *wanted))
+    locked = ("driver=3:2-1", "library2=2-1", "tools-new=2-1", "kernel=3-1")
+    checked, done, again, have = run(site, tmp_path, EVERYTHING, LOOK, all=document(site, *locked))
     assert of_packages(checked)["refusals"] == []
     assert of_packages(checked)["report"] == {"removals": {"known": True, "why": ""}}
     assert moves(checked) == moves(done)
@@ -182,9 +182,9 @@ say bare; have; cat /var/lib/gdsdeploy/removed
 
 def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_path: Path) -> None:
     """Before the repositories are there, and afterwards."""
-    wanted = ("driver=3:2-1", "library2=2-1")
+    locked = ("driver=3:2-1", "library2=2-1")
     installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
-    documents = {"new": document(site, *wanted), "bare": document(site, *wanted, pinned=False)}
+    documents = {"new": document(site, *locked), "bare": document(site, *locked, pinned=False)}
     planned, stopped, same, checked, refused, still, done, have, removed = run(
         site, tmp_path, installed, REFUSED, **documents
     )
@@ -257,8 +257,8 @@ python3 -I -S host.pyz remove packages --json --check; echo; have
 
 
 def test_a_removal_says_what_goes_along(site: Site, tmp_path: Path) -> None:
-    wanted = document(site, "driver=3:1-1")
-    wanted["resources"][1]["desired"]["modules"] = ["drv:one"]
-    answer, have = run(site, tmp_path, "tools-1-1", PURGE, all=wanted)
+    state = document(site, "driver=3:1-1")
+    state["resources"][1]["desired"]["modules"] = ["drv:one"]
+    answer, have = run(site, tmp_path, "tools-1-1", PURGE, all=state)
     assert moves(answer) == ["remove driver 3:1-1 remove", "remove decode 1-1 remove"]
     assert have.split() == ["common-1", "decode-1", "driver-1", "tools-1"]

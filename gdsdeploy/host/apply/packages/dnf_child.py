@@ -11,7 +11,7 @@ For ``install``, a list of NAME-EPOCH:VERSION-RELEASE and of paths, it answers w
 whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, and ``text``, what dnf says.
 
 ``folder``: for a look, which leaves the host as it is.  Metadata that the host lacks are loaded into this folder, with
-``anew`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
+``refresh`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
 dnf's own rules, as for ``dnf install``.
 ``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
 lines of the list of locks, and the module streams to enable, as they will be.  ``away``: repositories may be out of
@@ -100,6 +100,8 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
         prepare(base, request)
         base.conf.install_weak_deps = False
         base.conf.clean_requirements_on_remove = False
+        for repository in base.repos.iter_enabled() if request["away"] else ():
+            repository.skip_if_unavailable = True
         if request["folder"]:
             look_only(base, request)
             base.conf.logdir = empty
@@ -133,7 +135,7 @@ def look_only(base: Any, request: Dict[str, Any]) -> None:
     for repository in base.repos.iter_enabled():
         repository.metadata_expire = -1
         is_cached = os.path.exists(os.path.join(repository._repo.getCachedir(), "repodata", "repomd.xml"))
-        if is_cached and not (request["anew"] and repository.id.startswith(_OURS)):
+        if is_cached and not (request["refresh"] and repository.id.startswith(_OURS)):
             repository.basecachedir = cache
         else:
             repository.basecachedir = folder
