@@ -43,6 +43,9 @@ RPMS = [
     Rpm("tools-new", "2-1", obsoletes=("tools",)),
     Rpm("source", "1-1"),
     Rpm("needs-source", "1-1", requires=("source",)),
+    # Its next version could stay, but dnf removes it with the source before that comes.
+    Rpm("addon", "1-1", requires=("source",)),
+    Rpm("addon", "2-1"),
     # No repository has what it requires.
     Rpm("impossible", "1-1", requires=("nothing",)),
     Rpm("weak", "1-1"),
@@ -205,13 +208,13 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_p
 
 def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_path: Path) -> None:
     leaving = {"leaving": packages("source=0-1")}
-    script = "say all --check; say all; have; rpm --erase --justdb needs-source; say all; have"
+    script = "say all --check; say all; have; rpm --erase --justdb needs-source addon; say all; have"
     checked, refused, same, done, have = run(
-        site, tmp_path, "driver-1-1,common-1-1,source-1-1,needs-source-1-1", script,
+        site, tmp_path, "driver-1-1,common-1-1,source-1-1,needs-source-1-1,addon-1-1", script,
         all=document(site, "driver=3:2-1", **leaving),
     )  # fmt: skip
     assert [entry["id"] for entry in of_packages(checked)["refusals"]] == ["removals"]
-    assert json.loads(refused)["error"]["message"].endswith("doesn't replace: needs-source 1-1")
+    assert json.loads(refused)["error"]["message"].endswith("doesn't replace: addon 1-1, needs-source 1-1")
     assert "needs-source-1" in same
     assert "remove source 1-1 leaving" in moves(done)
     assert have.split() == ["common-2", "driver-2"]

@@ -106,11 +106,11 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
             look_only(base, request)
             base.conf.logdir = empty
         try:
+            going = erased(request["remove"], empty) if request["remove"] else set()
             base.fill_sack(load_available_repos=bool(request["install"]))
             # Hooks of plugins may change the host, and so would the history of transactions.
             base._plugins = dnf.plugin.Plugins()
             base.conf.persistdir = empty
-            going = erased(base, request["remove"])
             predict(base, request)
             missing = mark(base, request["install"], going)
         except dnf.exceptions.RepoError as error:
@@ -170,27 +170,33 @@ def predict(base: Any, request: Dict[str, Any]) -> None:
     sack.add_excludes(excluded.available())
 
 
-def erased(base: Any, names: List[str]) -> List[Any]:
-    """The installed packages that ``dnf remove`` takes away: ``names`` and what depends on them."""
-    if not names:
-        return []
-    for package in base.sack.query().installed().filter(name=names):
-        base.goal.erase(package, clean_deps=False)
-    base.resolve(allow_erasing=True)
-    going = list(base.goal.list_erasures())
-    base.reset(goal=True)
-    return going
+def erased(names: List[str], empty: str) -> Set[str]:
+    """The installed packages that ``dnf remove`` takes away, which reads no repository: ``names`` and what needs them.
+
+    empty: a folder for what dnf writes.
+    """
+    import dnf
+
+    with dnf.Base() as base:
+        base.conf.read()
+        base.conf.logdir = base.conf.persistdir = base.conf.cachedir = empty
+        base.fill_sack(load_available_repos=False)
+        for package in base.sack.query().installed().filter(name=names):
+            base.goal.erase(package, clean_deps=False)
+        base.resolve(allow_erasing=True)
+        return {str(package) for package in base.goal.list_erasures()}
 
 
-def mark(base: Any, install: List[str], going: List[Any]) -> List[str]:
+def mark(base: Any, install: List[str], going: Set[str]) -> List[str]:
     """Ask for a transaction; those of ``install`` that dnf doesn't find."""
     import dnf
 
     missing = []
     for package in base.add_remote_rpms([word for word in install if word.startswith("/")]):
         base.package_install(package)
-    for package in going:
-        base.goal.erase(package, clean_deps=False)
+    for package in base.sack.query().installed():
+        if str(package) in going:
+            base.goal.erase(package, clean_deps=False)
     for word in (word for word in install if not word.startswith("/")):
         try:
             base.install(word)
@@ -203,12 +209,12 @@ def moves(goal: Any) -> List[List[Any]]:
     """``[KIND, NAME, BEFORE, AFTER, REPLACED]`` of everything that dnf has resolved."""
     newer, older = goal.list_upgrades(), goal.list_downgrades()
     coming = [*goal.list_installs(), *newer, *older]
-    names = {package.name for package in coming}
     provided = {name for package in coming for name in provides(package)}
     obsoleted = goal.list_obsoleted()
     rows = []
     for package in [*obsoleted, *goal.list_erasures()]:
-        replaced = package in obsoleted or package.name in names or bool(provided & provides(package))
+        # Each package provides its own name, so a newer kernel replaces an older one.
+        replaced = package in obsoleted or bool(provided & provides(package))
         rows.append(["remove", package.name, version(package), "", replaced])
     for package in coming:
         before = [one for one in goal.obsoleted_by_package(package) if one.name == package.name]
