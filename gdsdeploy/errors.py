@@ -6,7 +6,19 @@ Only `cli/__init__.py` turns one into an exit code.  Any other exception that es
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+#: FLEET in a command: written where the fleet file isn't known.
+_PLACE = re.compile(r"(\bgdsdeploy(?: [a-z][a-z-]*)+ )FLEET\b")
+
+
+def with_fleet(text: str, fleet: Path | str) -> str:
+    """A text whose commands name the fleet file ``fleet`` in place of FLEET."""
+    name = shlex.quote(str(fleet))
+    return _PLACE.sub(lambda match: match[1] + name, text)
 
 
 class GdsError(Exception):
@@ -25,6 +37,11 @@ class GdsError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def name_fleet(self, fleet: Path | str) -> None:
+        """Have the commands of message and hint name the fleet file."""
+        self.message = with_fleet(self.message, fleet)
+        self.hint = with_fleet(self.hint, fleet) if self.hint else self.hint
 
 
 class ProgramFailed(GdsError, exit_code=3):

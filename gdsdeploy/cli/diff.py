@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -48,4 +49,6 @@ def _read(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise GdsError(f"{path}: cannot be read: {reason}", hint=reading.look(str(path))) from None
     except ValueError as error:
-        raise GdsError(f"{path}: {error}", hint="Write one with: gdsdeploy validate FLEET --json > FILE") from None
+        raise GdsError(
+            f"{path}: {error}", hint=f"Write it again: gdsdeploy validate fleet.yml --json > {shlex.quote(str(path))}"
+        ) from None

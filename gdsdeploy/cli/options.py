@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from gdsdeploy.errors import GdsError
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
-fleet = click.argument("fleet", type=PATH)
-optional_fleet = click.argument("fleet", required=False, type=PATH)
+
+def fleet(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument FLEET, which the commands in errors then name."""
+    return click.argument("fleet", type=PATH)(_naming_fleet(command))
+
+
+def optional_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same; it may be missing."""
+    return click.argument("fleet", required=False, type=PATH)(_naming_fleet(command))
+
+
+def _naming_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return command(*arguments, **options)
+        except GdsError as error:
+            if options.get("fleet") is not None:
+                error.name_fleet(options["fleet"])
+            raise
+
+    return run
+
+
 limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
 limit_with_builders = click.option(
     "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."

@@ -62,7 +62,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
         if name not in failures and name not in run.satisfied:
             changed = len(result.changed) if result else 0
             console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
-    raise_last(failures)
+    raise_last(failures, fleet)
     console.say(f"Next: gdsdeploy validate {fleet}")
 
 
@@ -74,10 +74,11 @@ def require_flags(ansible: tuple[str, ...]) -> None:
         raise click.UsageError(f"{problem}\n{hint}", click.get_current_context())
 
 
-def raise_last(failures: dict[str, GdsError]) -> None:
+def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
     """Print every failure; the last one ends the command with its exit code."""
     errors = list(failures.values())
     for error in errors[:-1]:
+        error.name_fleet(fleet)
         console.error(error.message, error.hint)
     if errors:
         raise errors[-1]

@@ -33,5 +33,5 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) ->
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
     if as_json:
         console.data(summary(run))
-    raise_last(run.failures())
+    raise_last(run.failures(), fleet)
     console.say("Reboot the hosts to unload modules that still run.")

@@ -31,7 +31,8 @@ def before_words(change: Change) -> str:
 
 def after_words(change: Change) -> str:
     """What the host should have."""
-    return _short(change.after) or ("nothing" if change.kind in ("remove", "delete") else "as the lock has it")
+    ends = change.kind in ("remove", "delete", "unload")
+    return _short(change.after) or ("nothing" if ends else "as the lock has it")
 
 
 def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:

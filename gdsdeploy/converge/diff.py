@@ -88,11 +88,10 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
         distinct.setdefault((change.kind, change.subject, change.after), change)
     changes = tuple(distinct.values())
     refused = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
-    unknown = [text for result in results for text in result.unknown]
+    unknown = dict.fromkeys(text for result in results for text in result.unknown)
     may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
     reasons = dict.fromkeys(reason for result in results for reason in _removals_unknown(result.report))
-    known = tuple(dict.fromkeys(unknown))
-    return HostPlan(host, changes, known, tuple(dict.fromkeys(refused)), supply, may_reboot, tuple(reasons))
+    return HostPlan(host, changes, tuple(unknown), tuple(dict.fromkeys(refused)), supply, may_reboot, tuple(reasons))
 
 
 def _removals_unknown(report: Mapping[str, Any]) -> list[str]:

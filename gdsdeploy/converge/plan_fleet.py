@@ -72,6 +72,8 @@ def plan_fleet(
     seconds: dict[str, float] = dict.fromkeys(names, 0.0)
 
     def add(name: str, outcome: HostPlan | GdsError) -> None:
+        if isinstance(outcome, GdsError):
+            outcome.name_fleet(fleet_path)
         plans[name] = outcome
         progress(outcome, name, seconds[name])
 

@@ -230,7 +230,7 @@ def fleet_and_lock(fleet_path: Path, *, fresh: bool = True) -> tuple[Fleet, Lock
     return fleet, lock
 
 
-def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str = "FLEET") -> None:
+def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str) -> None:
     """Raise LockStale naming every reason unless ``lock`` fits ``fleet``."""
     reasons = status(fleet, lock)
     if reasons:

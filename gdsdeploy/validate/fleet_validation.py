@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gdsdeploy.errors import (
     HostUnreachable,
     all_errors,
     did_you_mean,
+    with_fleet,
 )
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host import checks
@@ -124,10 +125,21 @@ def validate(
         for name in same:
             reports[name] = report_without_evidence(expected[name], error, reports[name].seconds)
             progress(line(reports[name]))
-    hosts = tuple(reports[name] for name in names)
+    hosts = tuple(_naming_fleet(reports[name], fleet_path) for name in names)
     return Report(
         str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, options.today())
     )
+
+
+def _naming_fleet(report: HostReport, fleet_path: Path) -> HostReport:
+    """The report, whose next steps name the fleet file and the host."""
+
+    def step(hint: str) -> str:
+        return with_fleet(hint, fleet_path).replace("--limit HOST", f"--limit {report.host}")
+
+    findings = tuple(replace(finding, hint=step(finding.hint)) for finding in report.findings)
+    trouble = report.trouble and replace(report.trouble, hint=step(report.trouble.hint))
+    return replace(report, findings=findings, trouble=trouble)
 
 
 def _loading(expected: Expectation) -> float:

@@ -47,14 +47,14 @@ def program(tmp_path_factory: pytest.TempPathFactory, signing_key: Key) -> Path:
 
 
 def document(uri: str, key: str) -> dict[str, Any]:
-    wanted = resource(2, "stack-driver", "stack-library2")
+    pins = resource(2, "stack-driver", "stack-library2")
     index = {
         "repository": "more", "uri": uri, "suite": "./", "components": [], "host_keyring": KEYRING, "exclusive": True,
     }  # fmt: skip
     resources: list[tuple[str, dict[str, Any]]] = [
-        ("repositories", {"indices": [index], "keys": [{"dest": KEYRING, "content": key}], "pins": wanted}),
-        ("pins", {"indices": [index], "pins": wanted, "deny": ["stack-decode*"]}),
-        ("packages", {"wanted": wanted}),
+        ("repositories", {"indices": [index], "keys": [{"dest": KEYRING, "content": key}], "pins": pins}),
+        ("pins", {"indices": [index], "pins": pins, "deny": ["stack-decode*"]}),
+        ("packages", {"wanted": pins}),
     ]
     return {
         "version": 1,

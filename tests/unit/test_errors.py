@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gdsdeploy.errors import all_errors
+import pytest
+
+from gdsdeploy.errors import GdsError, all_errors, with_fleet
 
 DOCS = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 
@@ -17,6 +19,26 @@ def test_exit_codes_are_unique() -> None:
 
 def test_every_error_says_what_it_means() -> None:
     assert all(error.__doc__ for error in all_errors())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"gdsdeploy lock FLEET --check" tells', '"gdsdeploy lock my.yml --check" tells'),
+        ("Begin one: gdsdeploy rollout start FLEET", "Begin one: gdsdeploy rollout start my.yml"),
+        ("gdsdeploy support-bundle FLEET -o FILE", "gdsdeploy support-bundle my.yml -o FILE"),
+        ('kmod keygen --name "NAME OF YOUR FLEET"', 'kmod keygen --name "NAME OF YOUR FLEET"'),
+        ("gdsdeploy lock FLEETS", "gdsdeploy lock FLEETS"),
+    ],
+)
+def test_commands_name_the_fleet_file(text: str, expected: str) -> None:
+    assert with_fleet(text, Path("my.yml")) == expected
+
+
+def test_a_path_is_one_word_of_the_command() -> None:
+    error = GdsError("stale", hint="Run: gdsdeploy lock FLEET")
+    error.name_fleet(r"my \1 fleet.yml")
+    assert error.hint == r"Run: gdsdeploy lock 'my \1 fleet.yml'"
 
 
 def test_the_documentation_lists_every_code() -> None:

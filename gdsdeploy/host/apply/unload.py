@@ -46,10 +46,10 @@ def changes(present: Iterable[str], moves: Iterable[Change], users: Callable[[st
 
 def users(host: ManagedHost, name: str) -> List[str]:
     """Sentences about what keeps a module of MODULES in use; asked once until something changes."""
-    found: List[str] = host.once(
+    sentences: List[str] = host.once(
         ("users", name), lambda: [user for module in gpu.modules(host.root, [name]) for user in _users(host, module)]
     )
-    return found
+    return sentences
 
 
 def before(host: ManagedHost, names: Iterable[str]) -> None:

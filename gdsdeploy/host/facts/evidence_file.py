@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import sys
 from typing import Any, Dict, Tuple
 
@@ -112,7 +113,7 @@ def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
 def damaged(path: str, error: Exception) -> EvidenceFileError:
     """The error for a file that isn't a support bundle, or has lost a part."""
     words = f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
-    hint = "Make one with: gdsdeploy support-bundle FLEET -o FILE"
+    hint = f"Make it again: gdsdeploy support-bundle FLEET -o {shlex.quote(path)}"
     return EvidenceFileError(f"{path}: isn't a support bundle, or is a damaged one ({words})", hint)
 
 

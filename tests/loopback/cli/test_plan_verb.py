@@ -102,6 +102,15 @@ def test_exit_codes(
     assert f"of {len(plans)} hosts: nothing to do" in out
 
 
+def test_errors_of_every_kind_name_the_fleet_file(make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise HostUnfit("gpu1: x", hint="Run: gdsdeploy topology FLEET --limit gpu1")
+
+    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", fail)
+    fleet = make_fleet(gpu1=RIGHT).path
+    assert run("plan", fleet)[2].endswith(f"hint: Run: gdsdeploy topology {fleet} --limit gpu1\n")
+
+
 # --- provision -------------------------------------------------------------------------------------------------------
 
 

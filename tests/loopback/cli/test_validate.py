@@ -94,11 +94,16 @@ def test_what_was_found_is_signed(make_fleet: Make, run: Run, tmp_path: Path, mo
 def test_all_checks_run_without_a_selection(make_fleet: Make, run: Run) -> None:
     from gdsdeploy.host import checks
 
-    _, out, _ = run(make_fleet(gpu1=WRONG).path, "--json")
-    names = {finding["check"].partition(":")[0] for finding in json.loads(out)["hosts"]["gpu1"]["findings"]}
+    fleet = make_fleet(gpu1=WRONG).path
+    _, out, _ = run(fleet, "--json")
+    findings = json.loads(out)["hosts"]["gpu1"]["findings"]
+    names = {finding["check"].partition(":")[0] for finding in findings}
     assert "kernel.running" in names
     assert len(names) > 10
     assert names <= {check.id for check in checks.listed()}
+    hints = " ".join(finding["hint"] for finding in findings)
+    assert "FLEET" not in hints
+    assert str(fleet) in hints
 
 
 # --- hosts without evidence ------------------------------------------------------------------------------------------

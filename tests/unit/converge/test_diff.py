@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,43 @@ def test_what_could_not_be_read_is_never_nothing_to_do() -> None:
     assert (result.changes, result.satisfied) == ((), False)
 
 
+def test_it_is_said_that_removals_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [
+        {"removals": {"known": True, "why": ""}},
+        {"removals": {"known": False, "why": "no answer"}},
+        {"removals": {"known": False, "why": "no answer"}},
+        {"removals": {"known": False}},
+        {"removals": "?"},
+    ]
+    results = [Result(f"packages.{n}", (WRITE,), report=report) for n, report in enumerate(reports)]
+    result = plan("a", {BUILD: results}, BUILDS, None)
+    assert result.removals_unknown == ("no answer", "the host gives no reason")
+    assert "  ? it is unknown which packages would leave: no answer\n" in plan_report.text({"a": result})
+    (host,) = json.loads(plan_report.to_json({"a": result}, {}, fleet="f", lock_digest="d"))["hosts"].values()
+    assert host["removals"] == {"known": False, "why": ["no answer", "the host gives no reason"]}
+    assert plan("a", {BUILD: results[:1]}, BUILDS, None).removals_unknown == ()
+
+
+def test_refusals_keep_their_ids_and_hints() -> None:
+    refusals = (Refusal("removals", "x would leave", "run: dnf remove x"), Refusal("os", "it runs debian-12"))
+    result = plan("a", {BUILD: [Result("packages.driver", (WRITE,), refusals)]}, BUILDS, None)
+    assert result.refusal == "x would leave; it runs debian-12"
+    text = plan_report.text({"a": result})
+    assert "  provision would refuse it: x would leave\n      hint: run: dnf remove x\n" in text
+    (host,) = json.loads(plan_report.to_json({"a": result}, {}, fleet="f", lock_digest="d"))["hosts"].values()
+    assert host["refusals"][0] == {"id": "removals", "message": "x would leave", "hint": "run: dnf remove x"}
+
+
+def test_what_uses_a_module_is_named() -> None:
+    unload = Change("unload", "nvidia_fs", "loaded", "", "in-place", "module reload", "packages.driver", ("python3",))
+    result = HostPlan("a", (unload, WRITE))
+    assert "found loaded, and its packages change; wanted nothing\n      in use: python3\n" in plan_report.text(
+        {"a": result}
+    )
+    assert change_words.to_json(unload)["users"] == ["python3"]
+    assert change(unload.to_json()) == unload
+
+
 def test_two_resources_may_want_the_same_folder() -> None:
     folder = Change("make", "/etc/gdsdeploy", "", "0755", "missing", resource="program")
     again = replace(folder, resource="expectation")
@@ -176,7 +214,7 @@ def test_an_answer_is_read() -> None:
         ]),
         *({"build": [{**GOOD, "changes": [{**WRITE.to_json(), key: value}]}]} for key, value in [
             ("kind", "explode"), ("kind", None), ("kind", ["write"]), ("subject", 7), ("disruption", "war"),
-            ("after", {}), ("reason", []),
+            ("after", {}), ("reason", []), ("users", "python3"), ("users", [7]), ("users", None),
         ]),
     ],
 )  # fmt: skip

@@ -127,6 +127,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(before, after)
     assert code == 1
     assert f"{after}: it isn't a validation report" in err
+    assert f"gdsdeploy validate fleet.yml --json > {after}\n" in err
     after.write_text("{")
     assert "it isn't a report: not JSON" in run(before, after)[2]
     after.write_text(json.dumps({**BEFORE, "version": 2}))

@@ -174,4 +174,5 @@ def test_files_of_another_kind_are_refused(tmp_path: Path, file: str, keys: list
     assert judge(bundle.read(packed(tmp_path / "good.tar", lambda _: None)), progress=lambda _: None).hosts
     with pytest.raises(GdsError, match="isn't a support bundle, or is a damaged one") as caught:
         bundle.read(packed(tmp_path / "case.tar", change))
+    assert str(caught.value.hint).endswith(f"-o {tmp_path / 'case.tar'}")
     assert len(caught.value.message) < 400

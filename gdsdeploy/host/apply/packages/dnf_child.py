@@ -11,7 +11,7 @@ For ``install``, a list of NAME-EPOCH:VERSION-RELEASE and of paths, it answers w
 whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, and ``text``, what dnf says.
 
 ``folder``: for a look, which leaves the host as it is.  Metadata that the host lacks are loaded into this folder, with
-``anew`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
+``refresh`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
 dnf's own rules, as for ``dnf install``.
 ``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
 lines of the list of locks, and the module streams to enable, as they will be.  ``away``: repositories may be out of
@@ -100,15 +100,17 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
         prepare(base, request)
         base.conf.install_weak_deps = False
         base.conf.clean_requirements_on_remove = False
+        for repository in base.repos.iter_enabled() if request["away"] else ():
+            repository.skip_if_unavailable = True
         if request["folder"]:
             look_only(base, request)
             base.conf.logdir = empty
         try:
+            going = erased(request["remove"], empty) if request["remove"] else set()
             base.fill_sack(load_available_repos=bool(request["install"]))
             # Hooks of plugins may change the host, and so would the history of transactions.
             base._plugins = dnf.plugin.Plugins()
             base.conf.persistdir = empty
-            going = erased(base, request["remove"])
             predict(base, request)
             missing = mark(base, request["install"], going)
         except dnf.exceptions.RepoError as error:
@@ -133,7 +135,7 @@ def look_only(base: Any, request: Dict[str, Any]) -> None:
     for repository in base.repos.iter_enabled():
         repository.metadata_expire = -1
         is_cached = os.path.exists(os.path.join(repository._repo.getCachedir(), "repodata", "repomd.xml"))
-        if is_cached and not (request["anew"] and repository.id.startswith(_OURS)):
+        if is_cached and not (request["refresh"] and repository.id.startswith(_OURS)):
             repository.basecachedir = cache
         else:
             repository.basecachedir = folder
@@ -168,27 +170,33 @@ def predict(base: Any, request: Dict[str, Any]) -> None:
     sack.add_excludes(excluded.available())
 
 
-def erased(base: Any, names: List[str]) -> List[Any]:
-    """The installed packages that ``dnf remove`` takes away: ``names`` and what depends on them."""
-    if not names:
-        return []
-    for package in base.sack.query().installed().filter(name=names):
-        base.goal.erase(package, clean_deps=False)
-    base.resolve(allow_erasing=True)
-    going = list(base.goal.list_erasures())
-    base.reset(goal=True)
-    return going
+def erased(names: List[str], empty: str) -> Set[str]:
+    """The installed packages that ``dnf remove`` takes away, which reads no repository: ``names`` and what needs them.
+
+    empty: a folder for what dnf writes.
+    """
+    import dnf
+
+    with dnf.Base() as base:
+        base.conf.read()
+        base.conf.logdir = base.conf.persistdir = base.conf.cachedir = empty
+        base.fill_sack(load_available_repos=False)
+        for package in base.sack.query().installed().filter(name=names):
+            base.goal.erase(package, clean_deps=False)
+        base.resolve(allow_erasing=True)
+        return {str(package) for package in base.goal.list_erasures()}
 
 
-def mark(base: Any, install: List[str], going: List[Any]) -> List[str]:
+def mark(base: Any, install: List[str], going: Set[str]) -> List[str]:
     """Ask for a transaction; those of ``install`` that dnf doesn't find."""
     import dnf
 
     missing = []
     for package in base.add_remote_rpms([word for word in install if word.startswith("/")]):
         base.package_install(package)
-    for package in going:
-        base.goal.erase(package, clean_deps=False)
+    for package in base.sack.query().installed():
+        if str(package) in going:
+            base.goal.erase(package, clean_deps=False)
     for word in (word for word in install if not word.startswith("/")):
         try:
             base.install(word)
@@ -201,12 +209,12 @@ def moves(goal: Any) -> List[List[Any]]:
     """``[KIND, NAME, BEFORE, AFTER, REPLACED]`` of everything that dnf has resolved."""
     newer, older = goal.list_upgrades(), goal.list_downgrades()
     coming = [*goal.list_installs(), *newer, *older]
-    names = {package.name for package in coming}
     provided = {name for package in coming for name in provides(package)}
     obsoleted = goal.list_obsoleted()
     rows = []
     for package in [*obsoleted, *goal.list_erasures()]:
-        replaced = package in obsoleted or package.name in names or bool(provided & provides(package))
+        # Each package provides its own name, so a newer kernel replaces an older one.
+        replaced = package in obsoleted or bool(provided & provides(package))
         rows.append(["remove", package.name, version(package), "", replaced])
     for package in coming:
         before = [one for one in goal.obsoleted_by_package(package) if one.name == package.name]

@@ -82,11 +82,11 @@ def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
     Raises CannotTellError where dnf finds none, or can't be asked.
     """
     seconds = _SOLVE_SECONDS if request["folder"] else REFRESH_SECONDS
-    output = host.look(_argv(host, {**request, "anew": False}), seconds)
+    output = host.look(_argv(host, {**request, "refresh": False}), seconds)
     try:
         value = _answer(output)
         if value.get("problem") == MISSING and request["folder"]:
-            output = host.look(_argv(host, {**request, "anew": True}), seconds)
+            output = host.look(_argv(host, {**request, "refresh": True}), seconds)
             value = _answer(output)
         if "problem" in value:
             words = " ".join(str(value["text"]).split())

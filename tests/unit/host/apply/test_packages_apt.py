@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,13 +159,52 @@ def test_obsolete_holds_of_ours_go_first_and_kernels_keep_theirs(apt: AptHost) -
     assert short(apt.check(packages(wanted="driver=2"))) == ["upgrade driver 1>2 version"], "nothing is known"
 
 
-def test_with_sources_to_come_only_the_lock_is_predicted(apt: AptHost) -> None:
-    apt.simulated = "Inst libnew (2 x [amd64])\nInst libcuda1 (550-2 x [amd64])\n"
-    index = {"repository": "x", "uri": "http://x", "suite": "s", "components": ["main"], "host_keyring": "/k.gpg"}
+INDEX = {"repository": "x", "uri": "http://x", "suite": "s", "components": ["main"], "host_keyring": "/k.gpg"}
+SOURCES = {"resource": "repositories", "desired": {"manager": "apt", "indices": [INDEX]}}
+
+
+def test_with_sources_that_cannot_be_read_only_the_lock_is_predicted(apt: AptHost) -> None:
+    apt.simulated = "Remv libold [1]\nInst libcuda1 (550-2 x [amd64])\n"
     apt.write("/k.gpg", "key")
-    sources = {"resource": "repositories", "desired": {"manager": "apt", "indices": [index]}}
-    changes = apt.check(sources, packages(wanted="libcuda1=550-2"))
-    assert short(changes[1:]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
+    words = "E: Failed to fetch http://x/dists/s/InRelease  Could not resolve 'x'"
+    apt.failing["apt-get --config-file="] = Output(100, "", f"W: other\n{words}\nE: Some index files failed.\n")
+    result = apt.check(SOURCES, packages(wanted="libcuda1=550-2"))[1]
+    assert short([result]) == ["install libcuda1 550-2 missing", "hold libcuda1 held not-held"]
+    assert result.refusals == []
+    why = f"this host can't read the repositories that it will have: {words[3:]}"
+    assert result.report == {"removals": {"known": False, "why": why}}
+
+
+def test_sources_to_come_are_read_into_a_folder_of_the_look(apt: AptHost) -> None:
+    """The host's own sources and lists are there, too; what apt may touch of them is a copy."""
+    apt.packages = {"libold": ("1", "ii")}
+    apt.simulated = "Remv libold [1]\nInst libcuda1 (550-2 x [amd64])\n"
+    apt.write("/k.gpg", "key")
+    apt.write("/etc/apt/sources.list.d/own.list", "deb http://own s main\n")
+    lists = "/var/lib/apt/lists/"
+    for name in ("own_InRelease", "own_Packages", "lock"):
+        apt.write(lists + name, name)
+    links: dict[str, bool] = {}
+    run = apt.run
+
+    def look(argv: list[str], *words: Any, **more: Any) -> Output:
+        if argv[-1] == "update":
+            (option,) = [word for word in argv if word.startswith("--config-file=")]
+            folder = Path(option.partition("=")[2]).parents[1]
+            texts["conf"] = (folder / "configuration/apt.conf").read_text()
+            texts["ours"] = (folder / "sources/gdsdeploy.sources").read_text()
+            links.update({path.name: path.is_symlink() for path in folder.glob("[ls]*/*") if not path.is_dir()})
+        return run(argv, *words, **more)
+
+    texts: dict[str, str] = {}
+    process.run = look  # the fixture puts it back
+    result = apt.check(SOURCES, packages(wanted="libcuda1=550-2"))[1]
+    assert links == {"own.list": True, "gdsdeploy.sources": False, "own_InRelease": False, "own_Packages": True}
+    assert texts["conf"].startswith("#clear APT::Update;\n")
+    assert "URIs: http://x\n" in texts["ours"]
+    assert [refusal.id for refusal in result.refusals] == ["removals"]
+    assert result.report == {"removals": {"known": True, "why": ""}}
+    assert sum(line.endswith(" update") for line in apt.changed) == 1
 
 
 def test_a_transaction_that_apt_refuses_is_never_no_change(apt: AptHost) -> None:
@@ -333,6 +373,21 @@ def test_modules_are_unloaded_before_packages_that_exchange_them(apt: AptHost) -
             change(ManagedHost(root=str(apt.root)))
         assert caught.value.kind == "in-use"
         assert [line for line in apt.changed if not line.startswith("apt-mark")] == []
+
+
+def test_a_check_names_what_uses_a_module_that_leaves(apt: AptHost) -> None:
+    apt.packages = {"nvidia-fs": ("1", "ii")}
+    apt.write("/proc/modules", "nvidia_fs 1 3 lnet, Live 0x0 (OE)\nnvidia_peermem 1 0 - Live 0x0 (OE)\n")
+    apt.write("/proc/7/comm", "python3\n")
+    (apt.root / "proc/7/fd").mkdir()
+    (apt.root / "proc/7/fd/3").symlink_to("/dev/nvidia-fs0")
+    (result,) = apt.check(packages(wanted="nvidia-fs=2"))
+    assert [(change.subject, change.users) for change in result.changes if change.kind == "unload"] == [
+        ("nvidia_peermem", ()),
+        ("nvidia_fs", ("python3 (process 7) has /dev/nvidia-fs0 open", "the module lnet uses nvidia_fs")),
+    ]
+    (change, *_) = [change for change in result.to_json()["changes"] if change["subject"] == "nvidia_fs"]
+    assert change["users"] == result.changes[1].users
 
 
 def test_the_unit_of_peermem_stops_with_its_module_and_an_rdma_program_keeps_both(apt: AptHost) -> None:

@@ -1,0 +1,237 @@
+"""What dnf resolves, as data: predicted changes, refusals, and what apply asks dnf to do; dnf is imitated."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import process
+from gdsdeploy.host.apply import engine, registry
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.packages import managers, offers
+from gdsdeploy.host.errors import ApplyError
+from gdsdeploy.host.process import Output
+from tests.unit.host.apply.apt_host import packages, short
+
+
+@dataclass
+class DnfHost:
+    """``moves`` and ``erases``: what dnf resolves; ``answers``: what it prints in their place, in order.
+
+    ``repositories`` and ``key``: the content of the files that dnf was last asked to read.
+    """
+
+    root: Path
+    packages: dict[str, str] = field(default_factory=dict)
+    moves: list[list[Any]] = field(default_factory=list)
+    erases: bool = False
+    answers: list[Output] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    repositories: str = ""
+    key: str = ""
+
+    def run(self, argv: list[str], *_: Any, **__: Any) -> Output:
+        words = [str(word) for word in argv]
+        if words[0] == "rpm":
+            rows = [
+                f"{name}\t{os.uname().machine}\t{v}\tii \n" for name, vs in self.packages.items() for v in vs.split()
+            ]
+            return Output(0, "".join(rows), "")
+        if words[1:3] == ["-I", "-c"]:
+            self.requests.append(json.loads(words[-1]))
+            self._read_files(self.requests[-1].get("repositories"))
+            answer = json.dumps({"moves": self.moves, "erases": self.erases})
+            return self.answers.pop(0) if self.answers else Output(0, answer, "")
+        self.changed.append(" ".join(words))
+        for kind, name, _before, after, _replaced in self.moves:
+            if kind == "remove":
+                self.packages.pop(name, None)
+            else:
+                self.packages[name] = after.removeprefix("0:")
+        return Output(0, "", "")
+
+    def _read_files(self, path: str | None) -> None:
+        if path is not None:
+            self.repositories = Path(path).read_text()
+            (place,) = re.findall(r"^gpgkey=file://(.*)$", self.repositories, re.MULTILINE)
+            self.key = Path(place).read_text()
+
+    def check(self, *resources: dict[str, Any]) -> list[engine.Result]:
+        return engine.run(ManagedHost(check=True, root=str(self.root)), self.read(*resources))
+
+    def apply(self, *resources: dict[str, Any]) -> list[engine.Result]:
+        return engine.run(ManagedHost(root=str(self.root)), self.read(*resources))
+
+    def read(self, *resources: dict[str, Any]) -> list[engine.DesiredResource]:
+        return engine.read_resources({"version": 1, "resources": list(resources)})
+
+
+@pytest.fixture
+def dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DnfHost:
+    host = DnfHost(tmp_path / "root")
+    for folder in ("boot", "lib/modules", "var/lib/rpm", "usr", "etc/yum.repos.d"):
+        (host.root / folder).mkdir(parents=True)
+    monkeypatch.setattr(process, "run", host.run)
+    monkeypatch.setattr(managers, "_explain_build", lambda *_: None)
+    return host
+
+
+DRIVER = packages(manager="dnf", wanted="driver=3:2-1")
+UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", False]
+
+
+def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
+    dnf.packages = {"driver": "3:1-1", "common": "1-1", "old-name": "1-1"}
+    dnf.moves = [
+        ["remove", "old-name", "0:1-1", "", True], UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", False],
+        ["install", "extra", "", "0:7-1", False],
+    ]  # fmt: skip
+    predicted = short(dnf.check(DRIVER))
+    assert predicted == [
+        "remove old-name 1-1 dependency",
+        "upgrade driver 3:1-1>3:2-1 version",
+        "upgrade common 1-1>2-1 dependency",
+        "install extra 7-1 dependency",
+    ]
+    assert short(dnf.apply(DRIVER)) == predicted
+    (command,) = dnf.changed
+    assert command.endswith(" install -- driver-3:2-1"), "what is obsoleted leaves by itself"
+    assert (dnf.root / "var/lib/gdsdeploy/removed").read_text() == "old-name=1-1\n"
+
+
+def test_a_look_writes_into_its_own_folder_and_apply_by_dnfs_rules(dnf: DnfHost) -> None:
+    dnf.packages, dnf.moves = {"driver": "3:1-1"}, [UPGRADE]
+    dnf.check(DRIVER)
+    (request,) = dnf.requests
+    assert request["install"] == ["driver-3:2-1"]
+    assert request["folder"].startswith("/var/tmp/gdsdeploy-look-")
+    assert not Path(request["folder"]).exists(), "it goes with the look"
+    dnf.apply(DRIVER)
+    assert {request["folder"] for request in dnf.requests[1:]} == {""}
+
+
+def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) -> None:
+    dnf.packages = {"driver": "3:1-1", "decode": "1-1", "library1": "1-1"}
+    dnf.moves = [["remove", "decode", "0:1-1", "", False], ["remove", "library1", "0:1-1", "", True], UPGRADE]
+    dnf.erases = True
+    (result,) = dnf.check(DRIVER)
+    (refusal,) = result.refusals
+    assert (refusal.id, refusal.message.rpartition(": ")[2]) == ("removals", "decode 1-1")
+    assert "run on it: dnf remove decode; otherwise" in refusal.hint
+    with pytest.raises(ApplyError, match="doesn't replace: decode 1-1") as caught:
+        dnf.apply(DRIVER)
+    assert (caught.value.kind, dnf.changed) == ("refused", [])
+    dnf.packages.pop("decode")
+    dnf.moves.pop(0)
+    dnf.apply(DRIVER)
+    assert [" --allowerasing " in command for command in dnf.changed] == [True]
+
+
+def test_an_old_kernel_that_makes_room_is_no_loss_and_the_others_stay(dnf: DnfHost) -> None:
+    dnf.packages = {"kernel": "5-1 6-1"}
+    dnf.moves = [["remove", "kernel", "0:5-1", "", True], ["install", "kernel", "", "0:7-1", False]]
+    first = packages("kernel", manager="dnf", wanted="kernel=7-1")
+    same = packages("again", manager="dnf", wanted="kernel=7-1")
+    results = dnf.check(first, same)
+    assert short(results) == ["remove kernel 5-1 dependency", "upgrade kernel 6-1>7-1 version"]
+    assert [result.refusals for result in results] == [[], []]
+
+
+def test_a_package_that_old_lists_lack_is_looked_for_in_new_ones(dnf: DnfHost) -> None:
+    dnf.packages, dnf.moves = {"driver": "3:1-1"}, [UPGRADE]
+    missing = Output(0, json.dumps({"problem": "missing", "text": "driver-3:2-1"}), "")
+    dnf.answers = [missing]
+    assert short(dnf.check(DRIVER)) == ["upgrade driver 3:1-1>3:2-1 version"]
+    assert [request["refresh"] for request in dnf.requests] == [False, True]
+    dnf.answers = [missing]
+    with pytest.raises(ApplyError, match="dnf can't install the locked packages: driver-3:2-1") as caught:
+        dnf.apply(DRIVER)
+    assert (caught.value.kind, "gdsdeploy lock FLEET --check" in caught.value.hint) == ("verify", True)
+    assert dnf.changed == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Output(0, json.dumps({"problem": "conflict", "text": "\n Problem: a conflicts\n  with b"}), ""), "refused"),
+        (Output(0, json.dumps({"problem": "metadata", "text": "no answer"}), ""), "failed"),
+        (Output(0, json.dumps({"problem": "unheard of", "text": ""}), ""), "io"),
+        (Output(1, "", "ModuleNotFoundError: No module named 'dnf'"), "io"),
+        (Output(0, "[]", ""), "io"),
+        (Output(0, json.dumps({"moves": [["explode", "a", "1", "2", False]], "erases": False}), ""), "io"),
+        (Output(0, json.dumps({"moves": [["install", "a"]], "erases": False}), ""), "io"),
+        (Output(0, json.dumps({"moves": []}), ""), "io"),
+    ],
+)
+def test_without_a_solution_nothing_changes(dnf: DnfHost, answer: Output, kind: str) -> None:
+    dnf.packages = {"driver": "3:1-1"}
+    dnf.answers = [answer] * 9
+    (result,) = dnf.check(DRIVER)
+    assert (result.changes, len(result.unknown)) == ([], 1)
+    assert result.report == {"removals": {"known": False, "why": result.unknown[0]}}
+    with pytest.raises(ApplyError) as caught:
+        dnf.apply(DRIVER)
+    assert (caught.value.kind, dnf.changed) == (kind, [])
+    assert "\n" not in caught.value.message
+
+
+def test_dnf_is_not_asked_where_it_would_wait_at_a_pipe(dnf: DnfHost) -> None:
+    dnf.packages = {"driver": "3:1-1"}
+    os.mkfifo(dnf.root / "etc/yum.repos.d/other.repo")
+    assert dnf.check(DRIVER)[0].unknown == ["/etc/yum.repos.d/other.repo: is not a file"]
+    assert dnf.requests == []
+
+
+INDEX = {"repository": "x", "uri": "http://x", "suite": "", "components": [], "host_keyring": "/etc/pki/rpm-gpg/K"}
+KEY = {"dest": "/etc/pki/rpm-gpg/K", "content": "a2V5"}
+PINS = {"pins": [{"package": "driver", "version": "3:2-1"}], "indices": [INDEX]}
+
+
+def test_a_look_has_the_repositories_locks_and_streams_that_will_be(dnf: DnfHost) -> None:
+    dnf.packages, dnf.moves = {"driver": "3:1-1"}, [UPGRADE]
+    resources = [
+        {"resource": "repositories", "desired": {"manager": "dnf", "indices": [INDEX], "keys": [KEY]}},
+        {"resource": "pins", "desired": {"manager": "dnf", **PINS, "deny": ["other"], "modules": ["drv:two"]}},
+        DRIVER,
+    ]
+    result = dnf.check(*resources)[-1]
+    assert result.report == {"removals": {"known": True, "why": ""}}
+    (request,) = dnf.requests
+    assert "[gdsdeploy-x]\n" in dnf.repositories
+    assert dnf.key == "key", "it is where the file of repositories says"
+    assert request["locks"] == ["driver-3:2-1.*", "other-0:0-0.none"]
+    assert request["streams"] == ["drv:two"]
+    assert request["repositories"].endswith("/gdsdeploy.repo")
+
+
+def test_a_repository_that_the_host_cannot_read_leaves_what_the_lock_says(dnf: DnfHost) -> None:
+    dnf.packages = {"driver": "3:1-1"}
+    dnf.answers = [Output(0, json.dumps({"problem": "metadata", "text": "no answer"}), "")] * 3
+    sources = {"resource": "repositories", "desired": {"manager": "dnf", "indices": [INDEX], "keys": [KEY]}}
+    result = dnf.check(sources, DRIVER)[-1]
+    assert (short([result]), result.unknown) == (["upgrade driver 3:1-1>3:2-1 version"], [])
+    assert result.report["removals"] == {"known": False, "why": "dnf can't install the locked packages: no answer"}
+
+
+def test_a_removal_says_what_goes_along(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    dnf.packages = {"driver": "3:1-1", "decode": "1-1"}
+    dnf.moves = [["remove", "driver", "3:1-1", "", False], ["remove", "decode", "0:1-1", "", False]]
+    (dnf.root / "var/lib/gdsdeploy").mkdir()
+    (dnf.root / "var/lib/gdsdeploy/installed").write_text("driver\n")
+    changes = registry.resource("packages").revert(ManagedHost(check=True, root=str(dnf.root)))
+    assert [f"{change.kind} {change.subject}" for change in changes] == ["remove driver", "remove decode"]
+    assert dnf.requests[0]["remove"] == ["driver"]
+
+
+def test_problems_of_both_programs_have_the_same_names() -> None:
+    from gdsdeploy.host.apply.packages import dnf_child
+
+    kinds = (dnf_child.MISSING, dnf_child.CONFLICT, dnf_child.METADATA)
+    assert kinds == (offers.MISSING, offers.CONFLICT, offers.METADATA)
