@@ -200,7 +200,7 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
     """
     versions = RELEASES[int(os.rpartition("-")[2])]
     trees = Trees(work / "trees", content)
-    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(versions, trees)]
+    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(trees)]
     contents = {
         "baseos": [*base(versions), *kernel_packages(versions, trees)],
         "appstream": appstream(versions, trees),

@@ -13,7 +13,7 @@ class Versions:
     """What a release of the family offers.
 
     tag: its part of packages' releases.  base: the Debian release with its programs.  kernel: the newest.  older: the
-    one that VM hosts begin with.  The versions of NVIDIA's packages are those of their content.
+    one that VM hosts begin with.  NVIDIA's packages are those of ``cuda.py``, in the same versions.
     """
 
     major: int
@@ -23,10 +23,7 @@ class Versions:
     kernel: str
     older: str
     dkms: str
-    driver: str = "550.163.01"
-    nvidia_fs: str = cuda.DEBIAN_NVIDIA_FS
-    cuda: str = "12.4"
-    libcufile: str = "1.9.1.3"
+    driver: str = cuda.DRIVER
 
     @property
     def release(self) -> str:
@@ -41,11 +38,8 @@ def release(version: str) -> str:
 
 RELEASES = {
     9: Versions(9, "9.6", "el9", "bookworm", "5.14.0-570.73.1.el9_6", "5.14.0-570.12.1.el9_6", "3.2.2-1.el9"),
-    10: Versions(
-        10, "10.1", "el10", "trixie", "6.12.0-124.20.1.el10_1", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10",
-        nvidia_fs="2.26.6",
-    ),
-}  # fmt: skip
+    10: Versions(10, "10.1", "el10", "trixie", "6.12.0-124.20.1.el10_1", "6.12.0-124.8.1.el10_1", "3.2.2-1.el10"),
+}
 
 
 #: What Debian's files give a host without an rpm of its own: name → version, without the distribution's tag.
