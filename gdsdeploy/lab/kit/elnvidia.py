@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gdsdeploy import run
 from gdsdeploy.lab.kit import cuda
 from gdsdeploy.lab.kit.content import Original
 from gdsdeploy.lab.kit.elversions import Versions
 from gdsdeploy.lab.kit.rpm import Rpm, Stream
-from gdsdeploy.lab.kit.trees import Trees, replace
+from gdsdeploy.lab.kit.trees import Trees, copy, replace
 
 #: Debian's folder of libraries.
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
-#: Files of the driver's source that Debian builds with debugging symbols: nine tenths of it.
-_OBJECTS = ("nvidia/nv-kernel.o_binary", "nvidia-modeset/nv-modeset-kernel.o_binary")
 
 
 def _debian(package: str, version: str) -> Original:
@@ -122,14 +119,8 @@ def _open_tree(versions: Versions, trees: Trees) -> Path:
     """The open modules' source below the name that NVIDIA's packages of this branch gave it."""
     v = versions.driver
     place = f"usr/src/nvidia-open-{v}"
-    origin = f"usr/src/nvidia-current-open-{v}"
-    tree = trees.moved("kmod-nvidia-open-dkms", _debian("nvidia-open-kernel-dkms", v), {origin: place})
-    for name in _OBJECTS:
-        path = tree / place / name
-        path.rename(path.with_suffix(".debug"))
-        doing = "leave the debugging symbols out of the driver's source"
-        run.run(["objcopy", "--strip-debug", path.with_suffix(".debug"), path], doing=doing)
-        path.with_suffix(".debug").unlink()
+    tree = trees.new("kmod-nvidia-open-dkms")
+    copy(cuda.open_source(trees.content), tree / place)
     replace(tree / place / "dkms.conf", _driver_conf(v))
     return tree
 
