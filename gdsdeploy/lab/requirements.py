@@ -43,6 +43,7 @@ _KIT = (
     Requirement("gpg", "gpg", "signs the repositories"),
     Requirement("gpgconf", "gpgconf", "ends the signing agent"),
     Requirement("gpg-agent", "gpg-agent", "holds the signing key"),
+    Requirement("objcopy", "binutils", "leaves debugging symbols out of the driver's source"),
     Requirement("zstd", "zstd", "compresses kernel modules"),
     Requirement("xargs", "findutils", "signs kernel modules"),
 )
@@ -51,7 +52,6 @@ RPM = (
     Requirement("rpmbuild", "rpm", "makes the packages of the lab's repositories"),
     Requirement("rpmsign", "rpm", "signs them"),
     Requirement("createrepo_c", "createrepo-c", "makes the repositories"),
-    Requirement("objcopy", "binutils", "leaves debugging symbols out of the driver's source"),
     Requirement("xz", "xz-utils", "compresses kernel modules"),
 )
 _LIGHT = (Requirement("systemd-nspawn", "systemd-container", "runs the light hosts"),)

@@ -95,6 +95,13 @@ class PreflightRecord:
         return self.builds is Answer.YES and self.loads is Answer.YES
 
     @property
+    def ok_so_far(self) -> bool:
+        """Whether some modules were tried, and each of those builds and loads."""
+        untried = {Answer.NOT_TRIED}
+        tried = [answers for each in self.modules if (answers := {each.builds, each.loads}) != untried]
+        return bool(tried) and all(answers == {Answer.YES} for answers in tried)
+
+    @property
     def failed(self) -> bool:
         """Whether some module doesn't build or would not load."""
         return Answer.NO in (self.builds, self.loads)
@@ -117,12 +124,15 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
-def ingredients(target: Target) -> str:
-    """``sha256:…`` over the packages and pins that the modules of ``target`` depend on.  Pure."""
+def ingredients(target: Target, *, nvidia_fs: bool = True) -> str:
+    """``sha256:…`` over the packages and pins that the modules of ``target`` depend on.  Pure.
+
+    nvidia_fs: whether with those of nvidia-fs, on which the driver's own modules don't depend.
+    """
     lines = sorted(
         f"{package.package} {package.version} {package.architecture} {package.sha256}"
         for package in target.packages
-        if package.part in _PARTS
+        if package.part in _PARTS and (nvidia_fs or package.part != "nvidia-fs-source")
     )
     lines += [f"{key}={target.pins.get(key, '')}" for key in ("flavour", "mode", "rdma")]
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()

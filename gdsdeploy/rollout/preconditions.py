@@ -18,7 +18,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Plan
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.preflight import record
@@ -59,6 +59,8 @@ class Trial:
     record: PreflightRecord | None
     #: whether hosts of the profile have the same packages already
     same: bool = False
+    #: whether hosts of the profile have the same kernel and driver already
+    same_driver: bool = False
     #: whether there is a record that an older gdsdeploy wrote
     outdated: bool = False
     #: machines whose modules for this stack, built and audited, the controller keeps for every host of the profile
@@ -66,7 +68,12 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        return self.same or bool(self.builders) or (self.record is not None and self.record.ok)
+        return self.same or bool(self.builders) or self.preflight_ok
+
+    @property
+    def preflight_ok(self) -> bool:
+        """Whether the preflight tried every module that the hosts don't have yet, and each builds and loads."""
+        return self.record is not None and (self.record.ok or (self.same_driver and self.record.ok_so_far))
 
 
 @dataclass(frozen=True)
@@ -321,33 +328,37 @@ def _trials(
 ) -> Iterator[Trial]:
     for profile in sorted({fleet.hosts[name].profile for name in pending}):
         target = lock.targets[profile]
-        ingredients = record.ingredients(target)
         names = [name for name in pending if fleet.hosts[name].profile == profile]
         digests = {previous.get(name, "") for name in names}
         before = [releases.find(fleet_path, digest) if digest else None for digest in digests]
-        same = all(
-            release is not None and profile in release.lock.targets
-            and record.ingredients(release.lock.targets[profile]) == ingredients
-            for release in before
-        )  # fmt: skip
+        had = [release.lock.targets.get(profile) if release is not None else None for release in before]
         caches = [supplies[name] for name in names if name in supplies and supplies[name].cached]
         yield Trial(
             profile,
             target.kernel.release,
             target.driver.version,
             record.find(target),
-            same,
+            same=_had_same(had, target),
+            same_driver=_had_same(had, target, nvidia_fs=False),
             outdated=record.outdated(target),
             builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
         )
+
+
+def _had_same(had: Sequence[Target | None], target: Target, *, nvidia_fs: bool = True) -> bool:
+    """Whether hosts with the stacks ``had`` have what the modules of ``target`` are made from."""
+    made_from = record.ingredients(target, nvidia_fs=nvidia_fs)
+    return all(was is not None and record.ingredients(was, nvidia_fs=nvidia_fs) == made_from for was in had)
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
     for trial in trials:
         if not trial.ok:
             stack = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
+            stack += " and another nvidia-fs" if trial.same_driver else ""
             problem, hint = _problem(trial)
-            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode full"
+            mode = "quick" if trial.same_driver else "full"
+            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode {mode}"
             yield Reason(f"{stack}{problem}", hint=f"{hint}: {command}")
 
 

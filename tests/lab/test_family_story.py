@@ -1,7 +1,8 @@
-"""The whole job on light hosts of other systems: lock, plan, provision, validate, plan again, remove.
+"""The whole job on light hosts of other systems: lock, plan, provision, validate, plan again, roll out, remove.
 
 Repositories, names and layout are the vendors', the content is Debian's (docs/lab.md); DKMS compiles the driver and
-nvidia-fs.  The tests build on each other, in order.
+nvidia-fs.  The rollout brings another nvidia-fs and libcufile, so the driver is compiled once.  Its first attempt meets
+a fault in the canary.  The second host is a copy of the provisioned one.  The tests build on each other, in order.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gdsdeploy import lab as labs
+from gdsdeploy.lab import fleet
+from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import cuda, elversions, ubuntu
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.lock import Target
+from gdsdeploy.model.lock import Lock, Target
 from tests.lab.program import gdsdeploy
+from tests.lab.test_rollout_story import outcome, steps, words
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -44,6 +49,26 @@ LEFT = re.compile(
 #: Tools that Ubuntu's hosts have from the beginning.  apt keeps them once they are there, since other packages suggest
 #: them.
 TOOLS = ("dpkg-dev", "gcc-12", "initramfs-tools", "linux-base", "lsb-release", "make", "patch", "xz-utils", "zstd")
+#: The database of packages, and every file of the stack with its size and times.
+CONTENTS = r"""
+cat /var/lib/dpkg/status 2>/dev/null || rpm -qa --queryformat '%{NEVRA} %{INSTALLTIME}\n' | sort
+find /etc /boot /lib/modules /usr/src /usr/local /usr/lib/gdsdeploy /var/lib/gdsdeploy /var/lib/dkms \
+    -type f -printf '%p %s %T@ %C@\n' | sort
+"""
+EXPECTATION = "cat /etc/gdsdeploy/expectation.json"
+VALIDATE = "python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz validate --json || [ $? -le 31 ]"
+#: The stack that hosts get first; without these pins, the lock takes the newest that is on offer.
+OLD = {"nvidia_fs": "2.25", "libcufile": "1.9.0"}
+ROLLOUT = {"canary": {"hosts": ["node1"], "soak": "1s"}}
+#: A copy of the old library in front of the package's own; the loader takes it, whatever is installed.
+COPY_OF_LIBRARY = r"""
+set -eu
+found=$(realpath "$(ldconfig -p | sed -n 's/.*libcufile.so.0 .*=> //p' | head -n 1)")
+cp "$found" /usr/local/lib/
+echo /usr/local/lib >/etc/ld.so.conf.d/00-site.conf
+ldconfig
+"""
+WITHOUT_COPY = "rm /usr/local/lib/libcufile.so.* /etc/ld.so.conf.d/00-site.conf && ldconfig"
 INSTALL = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install "
 
 
@@ -100,11 +125,15 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Family:
-    """A running lab, its lock, and what its host had before."""
+    """A running lab, its first lock, and what its host had before."""
 
     lab: Lab
-    target: Target
+    lock: Lock
     before: frozenset[str]
+
+    @property
+    def target(self) -> Target:
+        return target_of(self.lock)
 
     @property
     def expected(self) -> Expected:
@@ -114,30 +143,68 @@ class Family:
     def host(self) -> LabHost:
         return self.lab.host("node1")
 
-    def snapshot(self) -> frozenset[str]:
-        return snapshot(self.host)
+    def snapshot(self, name: str = "node1") -> frozenset[str]:
+        """The packages and files of a host; see SNAPSHOT."""
+        lines = self.root(name, SNAPSHOT).splitlines()
+        return frozenset(line for line in lines if not LEFT.fullmatch(line))
+
+    def root(self, name: str, script: str) -> str:
+        """The output of ``script`` on a host."""
+        return self.lab.host(name).ssh(["sudo", "sh", "-c", script]).stdout
+
+    def module(self, name: str, module: str) -> dict[str, str]:
+        """What modinfo says of the module that DKMS has put in place on a host."""
+        folder = f"/lib/modules/{self.target.kernel.release}/{self.expected.modules}"
+        lines = self.root(name, f"/sbin/modinfo {folder}/{module}.ko*").splitlines()
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+    def contents(self, name: str) -> str:
+        """What differs as soon as anything is done with a host's packages, files or modules."""
+        return self.root(name, CONTENTS)
+
+    def healthy(self, name: str, lock: Lock) -> None:
+        """The host has the modules of ``lock``, and every check passes there, by its own judgement."""
+        expectation, report = (json.loads(self.root(name, script)) for script in (EXPECTATION, VALIDATE))
+        assert expectation["lock_digest"] == lock.digest
+        fine = ("pass", "not-applicable")
+        assert {each["check"]: each["found"] for each in report["findings"] if each["verdict"] not in fine} == {}
+        nvidia_fs = target_of(lock).nvidia_fs
+        assert nvidia_fs is not None
+        assert self.module(name, "nvidia-fs")["version"] == nvidia_fs.version
 
 
-def snapshot(host: LabHost) -> frozenset[str]:
-    lines = host.ssh(["sudo", "sh", "-c", SNAPSHOT]).stdout.splitlines()
-    return frozenset(line for line in lines if not LEFT.fullmatch(line))
+def target_of(lock: Lock) -> Target:
+    (target,) = lock.targets.values()
+    return target
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(os, marks=pytest.mark.proves("provision", "stand-in", os=os)) for os in EXPECTED],
-)
-def family(request: pytest.FixtureRequest) -> Iterator[Family]:
+def write(lab: Lab, pins: dict[str, str], **more: Any) -> None:
+    """The fleet file for all hosts of ``lab``."""
+    value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
+    value["profiles"]["nodes"].update(pins)
+    lab.fleet_path.write_text(yaml.safe_dump({**value, **more}, sort_keys=False))
+
+
+def locked(lab: Lab) -> Lock:
+    gdsdeploy("lock", "--upgrade", lab.fleet_path)
+    return lockfile.read(lockfile.beside(lab.fleet_path))
+
+
+@pytest.fixture(scope="module", params=list(EXPECTED))
+def os(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def family(os: str) -> Iterator[Family]:
     lab = Lab(unique("family"))
     try:
-        gdsdeploy(
-            "lab", "up", "--lab", lab.name, "--os", request.param, "--vm", "0", "--light", "0", "--node", "1", "--yes"
-        )
-        gdsdeploy("lock", lab.fleet_path)
-        (target,) = lockfile.read(lockfile.beside(lab.fleet_path)).targets.values()
+        gdsdeploy("lab", "up", "--lab", lab.name, "--os", os, "--vm", "0", "--light", "0", "--node", "1", "--yes")
+        write(lab, OLD)
+        family = Family(lab, locked(lab), frozenset())
         if lab.system.family == "ubuntu":
-            lab.host("node1").ssh(["sudo", "sh", "-c", f"{INSTALL} {' '.join(TOOLS)}"])
-        yield Family(lab, target, snapshot(lab.host("node1")))
+            family.root("node1", f"{INSTALL} {' '.join(TOOLS)}")
+        yield replace(family, before=family.snapshot())
     finally:
         labs.down(lab)
 
@@ -175,15 +242,14 @@ def test_the_plan_names_what_is_to_come_and_changes_nothing(family: Family) -> N
 
 def test_provision_builds_the_modules_for_the_locked_kernel(family: Family, provisioned: dict[str, Any]) -> None:
     assert "gds_modules: Install the sources and tools" in provisioned["changed"]
-    release, target = family.target.kernel.release, family.target
-    folder = f"/lib/modules/{release}/{family.expected.modules}"
-    assert target.nvidia_fs is not None
-    for module, version in (("nvidia", cuda.DRIVER), ("nvidia-fs", target.nvidia_fs.version)):
-        fields = family.host.ssh(["sudo", "sh", "-c", f"/sbin/modinfo {folder}/{module}.ko*"]).stdout
-        assert re.search(rf"^version: +{re.escape(version)}$", fields, re.MULTILINE)
-        assert re.search(rf"^vermagic: +{re.escape(release)} SMP", fields, re.MULTILINE)
+    assert family.target.nvidia_fs is not None
+    for module, version in (("nvidia", cuda.DRIVER), ("nvidia-fs", family.target.nvidia_fs.version)):
+        fields = family.module("node1", module)
+        assert fields["version"] == version
+        assert fields["vermagic"].startswith(f"{family.target.kernel.release} SMP")
 
 
+@pytest.mark.proves("provision", "stand-in")
 def test_the_host_passes_its_validation(family: Family, provisioned: dict[str, Any]) -> None:
     report = json.loads(gdsdeploy("validate", family.lab.fleet_path, "--json").stdout)["hosts"]["node1"]
     verdicts = {finding["check"]: finding["verdict"] for finding in report["findings"]}
@@ -197,14 +263,78 @@ def test_the_second_plan_is_empty(family: Family, provisioned: dict[str, Any]) -
     assert plan["state"] == "nothing to do"
 
 
-def test_remove_leaves_the_host_as_it_was(family: Family, provisioned: dict[str, Any]) -> None:
-    gdsdeploy("remove", family.lab.fleet_path, "--limit", "node1", "--json")
-    # Libraries that the stack needed stay until the administrator removes what nothing needs.
-    if family.lab.system.family == "ubuntu":
-        family.host.ssh(["sudo", "apt-get", "-qq", "autoremove", "--purge"])
-    after = family.snapshot()
-    assert sorted(family.before - after) == []
-    assert sorted(line for line in after - family.before if not family.expected.stays.fullmatch(line)) == []
+@pytest.fixture(scope="module")
+def upgrade(family: Family, provisioned: dict[str, Any]) -> Lock:
+    """The lock of another stack, beside a fleet file of two hosts, and proven to build; both hosts have the old one."""
+    lab = family.lab
+    labs.clone(lab, family.host, 2)
+    write(lab, OLD)
+    # All of it is there already, but for what names the host.
+    gdsdeploy("provision", lab.fleet_path)
+    write(lab, {}, rollout=ROLLOUT)
+    lock = locked(lab)
+    gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
+    return lock
+
+
+def test_the_upgrade_leaves_the_driver(family: Family, upgrade: Lock) -> None:
+    old, new = family.target, target_of(upgrade)
+    assert (new.driver, new.kernel) == (old.driver, old.kernel)
+    assert old.nvidia_fs is not None
+    assert new.nvidia_fs is not None
+    assert (old.nvidia_fs.version, new.nvidia_fs.version) == cuda.NVIDIA_FS
+    assert [old.libcufile.version, new.libcufile.version] == list(cuda.LIBCUFILE)
+
+
+def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, upgrade: Lock) -> None:
+    before = family.snapshot()
+    family.root("node1", COPY_OF_LIBRARY)
+    faulty, untouched = family.snapshot(), family.contents("node2")
+    document = rollout(family.lab, status=51)
+
+    assert outcome(document, "node1") == "rolled-back", words(document, "node1")
+    assert outcome(document, "node2") is None
+    (failed,) = [entry for entry in document["hosts"]["node1"]["steps"] if entry["error"]]
+    assert failed["step"] == "validate", words(document, "node1")
+    assert "cufile.library" in failed["error"]["message"]
+    assert steps(document, "node1")[-2:] == ["undo-validate", "return"]
+    family.healthy("node1", family.lock)
+    assert sorted(family.snapshot() ^ faulty) == []
+    assert family.contents("node2") == untouched
+
+    family.root("node1", WITHOUT_COPY)
+    assert sorted(family.snapshot() ^ before) == []
+    gdsdeploy("rollout", "abort", family.lab.fleet_path)
+
+
+@pytest.mark.proves("rollout", "stand-in")
+def test_the_rollout_comes_to_its_end_once_the_canary_is_repaired(family: Family, upgrade: Lock) -> None:
+    document = rollout(family.lab, status=0)
+    assert (document["phase"], document["away"]) == ("finished", [])
+    for name in ("node1", "node2"):
+        assert outcome(document, name) == "done", words(document, name)
+        family.healthy(name, upgrade)
+    assert sorted(family.snapshot("node1") ^ family.snapshot("node2")) == []
+    plans = json.loads(gdsdeploy("plan", family.lab.fleet_path, "--json").stdout)["hosts"]
+    assert {plan["state"] for plan in plans.values()} == {"nothing to do"}
+
+
+def rollout(lab: Lab, *, status: int) -> dict[str, Any]:
+    """Roll out; what ``status`` says afterwards."""
+    gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=status)
+    document: dict[str, Any] = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
+    return document
+
+
+def test_remove_leaves_the_hosts_as_the_first_was(family: Family, upgrade: Lock) -> None:
+    gdsdeploy("remove", family.lab.fleet_path, "--limit", "node*", "--json")
+    for name in ("node1", "node2"):
+        # Libraries that the stack needed stay until the administrator removes what nothing needs.
+        if family.lab.system.family == "ubuntu":
+            family.root(name, "apt-get -qq autoremove --purge")
+        after = family.snapshot(name)
+        assert sorted(family.before - after) == []
+        assert sorted(line for line in after - family.before if not family.expected.stays.fullmatch(line)) == []
 
 
 def test_the_lab_leaves_nothing(family: Family) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gdsdeploy import run
 from gdsdeploy.lab.kit.content import Content, Original
 from gdsdeploy.lab.kit.deb import Deb
 
@@ -99,11 +100,19 @@ def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
     return content.unpack(Original(package, SUITE, version)).files
 
 
+def open_source(content: Content) -> Path:
+    """Debian's source of the open modules, without the debugging symbols that are nine tenths of it."""
+    source = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
+    for name in ("nvidia/nv-kernel.o_binary", "nvidia-modeset/nv-modeset-kernel.o_binary"):
+        run.run(["objcopy", "--strip-debug", source / name], doing="leave the debugging symbols out of the driver")
+    return source
+
+
 def _modules(content: Content, offer: Offer) -> list[Deb]:
     """The open modules of the driver, and what they need."""
     end, own = offer.suffix, offer.source
     tree = f"/usr/src/nvidia-{offer.driver}"
-    sources = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
+    sources = open_source(content)
     firmware = _unpacked(content, "firmware-nvidia-gsp") / f"usr/lib/firmware/nvidia/{DRIVER}"
     name = f"nvidia-dkms{end}-open"
     initramfs = "if [ -x /usr/sbin/update-initramfs ]; then update-initramfs -u; fi\n"

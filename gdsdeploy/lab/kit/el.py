@@ -10,9 +10,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from gdsdeploy import run
 from gdsdeploy.lab.kit import doca, eldoca, elnvidia, elversions, installer, kernel, rpm, sign
 from gdsdeploy.lab.kit.content import Content, Original
-from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, Versions
+from gdsdeploy.lab.kit.elversions import BASE, BASE_FILES, RELEASES, TOOLS, Versions
 from gdsdeploy.lab.kit.rpm import Rpm
 from gdsdeploy.lab.kit.trees import Trees, copy
 
@@ -34,6 +35,22 @@ def base(versions: Versions) -> list[Rpm]:
 
 
 # The family's own repositories
+
+
+def compiler(versions: Versions, trees: Trees) -> list[Rpm]:
+    """What preflights unpack, for a host has it as ``lab-base``: all files are gcc's."""
+    tree, names = trees.new("gcc"), sorted({name for packages in TOOLS.values() for name in packages})
+    for package_file in trees.content.closure(names, versions.base):
+        run.run(["dpkg-deb", "-x", package_file, tree], doing=f"unpack {package_file.name}")
+    for folder in ("doc", "info", "locale", "man"):
+        shutil.rmtree(tree / "usr/share" / folder, ignore_errors=True)
+    return [
+        Rpm(
+            name, f"{BASE[versions.major][name]}.{versions.tag}", vendor=RED_HAT,
+            tree=tree if name == "gcc" else None, requires=() if name == "gcc" else ("gcc",),
+        )
+        for name in TOOLS
+    ]  # fmt: skip
 
 
 def dkms(versions: Versions, trees: Trees) -> list[Rpm]:
@@ -209,10 +226,10 @@ def build(os: str, content: Content, out: Path, work: Path) -> dict[str, str]:
     """
     versions = RELEASES[int(os.rpartition("-")[2])]
     trees = Trees(work / "trees", content)
-    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(versions, trees)]
+    cuda = [*elnvidia.driver(versions, trees), *elnvidia.gds(trees)]
     contents = {
         "baseos": [*base(versions), *kernel_packages(versions, trees)],
-        "appstream": appstream(versions, trees),
+        "appstream": [*appstream(versions, trees), *compiler(versions, trees)],
         "epel": dkms(versions, trees),
         "cuda": cuda,
         "doca": eldoca.network(versions, trees),

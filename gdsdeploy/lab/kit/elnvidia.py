@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gdsdeploy import run
 from gdsdeploy.lab.kit import cuda
 from gdsdeploy.lab.kit.content import Original
 from gdsdeploy.lab.kit.elversions import Versions
 from gdsdeploy.lab.kit.rpm import Rpm, Stream
-from gdsdeploy.lab.kit.trees import Trees, replace
+from gdsdeploy.lab.kit.trees import Trees, copy, replace
 
 #: Debian's folder of libraries.
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
-#: Files of the driver's source that Debian builds with debugging symbols: nine tenths of it.
-_OBJECTS = ("nvidia/nv-kernel.o_binary", "nvidia-modeset/nv-modeset-kernel.o_binary")
 
 
 def _debian(package: str, version: str) -> Original:
@@ -122,14 +119,8 @@ def _open_tree(versions: Versions, trees: Trees) -> Path:
     """The open modules' source below the name that NVIDIA's packages of this branch gave it."""
     v = versions.driver
     place = f"usr/src/nvidia-open-{v}"
-    origin = f"usr/src/nvidia-current-open-{v}"
-    tree = trees.moved("kmod-nvidia-open-dkms", _debian("nvidia-open-kernel-dkms", v), {origin: place})
-    for name in _OBJECTS:
-        path = tree / place / name
-        path.rename(path.with_suffix(".debug"))
-        doing = "leave the debugging symbols out of the driver's source"
-        run.run(["objcopy", "--strip-debug", path.with_suffix(".debug"), path], doing=doing)
-        path.with_suffix(".debug").unlink()
+    tree = trees.new("kmod-nvidia-open-dkms")
+    copy(cuda.open_source(trees.content), tree / place)
     replace(tree / place / "dkms.conf", _driver_conf(v))
     return tree
 
@@ -208,19 +199,31 @@ def service_scripts(unit: str, *, user: str = "") -> dict[str, str]:
 # GPUDirect Storage
 
 
-def gds(versions: Versions, trees: Trees) -> list[Rpm]:
-    """nvidia-fs, libcufile and the tools of one CUDA release."""
-    name, v, fs = versions.cuda.replace(".", "-"), versions.libcufile, versions.nvidia_fs
-    root = f"usr/local/cuda-{versions.cuda}"
+def gds(trees: Trees) -> list[Rpm]:
+    """nvidia-fs, libcufile and the tools of one CUDA release, in two versions each."""
+    return [
+        *(rpm for version in cuda.NVIDIA_FS for rpm in _nvidia_fs(version, trees)),
+        *(rpm for version in cuda.LIBCUFILE for rpm in _libcufile(version, trees)),
+    ]
+
+
+def _libcufile(v: str, trees: Trees) -> list[Rpm]:
+    name, root = cuda.CUDA.replace(".", "-"), f"usr/local/cuda-{cuda.CUDA}"
     library, link = f"{root}/targets/x86_64-linux/lib", "/etc/cufile.json"
     config = f"/{root}/gds/cufile.json"
-    tools = trees.moved("gds-tools", _debian("gds-tools", v), {"usr/libexec/gds/tools/*": f"{root}/gds/tools"})
+    debian_tools = _debian("gds-tools", cuda.DEBIAN_LIBCUFILE)
+    tools = trees.moved(f"gds-tools-{v}", debian_tools, {"usr/libexec/gds/tools/*": f"{root}/gds/tools"})
     libcufile = trees.moved(
-        "libcufile", _debian("libcufile0", v), {f"{_LIBRARIES}/*": library},
+        f"libcufile-{v}", debian_tools, {"usr/share/doc/gds-tools/examples/cufile.json": config.lstrip("/")},
         {f"etc/ld.so.conf.d/000_cuda-{name}.conf": f"/{library}\n"},
     )  # fmt: skip
-    trees.add(libcufile, _debian("libcufile-rdma1", v), {f"{_LIBRARIES}/*": library})
-    trees.add(libcufile, _debian("gds-tools", v), {"usr/share/doc/gds-tools/examples/cufile.json": config.lstrip("/")})
+    for package, soname in {"libcufile0": "libcufile.so.0", "libcufile-rdma1": "libcufile_rdma.so.1"}.items():
+        stem, debian = soname.rpartition(".")[0], cuda.DEBIAN_LIBCUFILE.rpartition(".")[0]
+        file = f"{stem}.{v.rpartition('.')[0]}"
+        trees.add(libcufile, _debian(package, cuda.DEBIAN_LIBCUFILE), {
+            f"{_LIBRARIES}/{stem}.{debian}": f"{library}/{file}",
+        })  # fmt: skip
+        (libcufile / library / soname).symlink_to(file)
     return [
         Rpm(
             f"libcufile-{name}", f"{v}-1", provides=("libcufile.so.0()(64bit)",), tree=libcufile, config=(config,),
@@ -232,24 +235,26 @@ def gds(versions: Versions, trees: Trees) -> list[Rpm]:
         ),
         Rpm(f"gds-tools-{name}", f"{v}-1", requires=(f"libcufile-{name} >= {v}", "numactl-libs"), tree=tools),
         Rpm(
-            f"nvidia-gds-{name}", f"{versions.cuda}.1-1",
-            requires=(f"libcufile-{name} >= {v}", f"gds-tools-{name} >= {v}", f"nvidia-fs >= {fs}"),
-        ),
-        Rpm("nvidia-fs", f"{fs}-1", requires=(f"nvidia-fs-dkms = {fs}-1",)),
-        Rpm(
-            "nvidia-fs-dkms", f"{fs}-1", requires=("dkms", "(kmod-nvidia-open-dkms or kmod-nvidia-latest-dkms)"),
-            tree=_nvidia_fs(versions, trees), scripts=dkms_scripts("nvidia-fs", fs),
+            f"nvidia-gds-{name}", f"{cuda.LIBCUFILE[v]}-1",
+            requires=(f"libcufile-{name} >= {v}", f"gds-tools-{name} >= {v}", "nvidia-fs >= 2.19"),
         ),
     ]  # fmt: skip
 
 
-def _nvidia_fs(versions: Versions, trees: Trees) -> Path:
-    place, origin = f"usr/src/nvidia-fs-{versions.nvidia_fs}", f"usr/src/nvidia-fs-{cuda.DEBIAN_NVIDIA_FS}"
+def _nvidia_fs(v: str, trees: Trees) -> list[Rpm]:
+    place, origin = f"usr/src/nvidia-fs-{v}", f"usr/src/nvidia-fs-{cuda.DEBIAN_NVIDIA_FS}"
     texts = {"etc/modules-load.d/nvidia-fs.conf": "nvidia-fs\n"}
-    tree = trees.moved("nvidia-fs-dkms", _debian("nvidia-fs-dkms", cuda.DEBIAN_NVIDIA_FS), {origin: place}, texts)
-    for name, text in cuda.renamed_nvidia_fs(tree / place, versions.nvidia_fs, "nvidia-open").items():
+    source = _debian("nvidia-fs-dkms", cuda.DEBIAN_NVIDIA_FS)
+    tree = trees.moved(f"nvidia-fs-dkms-{v}", source, {origin: place}, texts)
+    for name, text in cuda.renamed_nvidia_fs(tree / place, v, "nvidia-open").items():
         replace(tree / place / name, text)
-    return tree
+    return [
+        Rpm("nvidia-fs", f"{v}-1", requires=(f"nvidia-fs-dkms = {v}-1",)),
+        Rpm(
+            "nvidia-fs-dkms", f"{v}-1", requires=("dkms", "(kmod-nvidia-open-dkms or kmod-nvidia-latest-dkms)"),
+            tree=tree, scripts=dkms_scripts("nvidia-fs", v),
+        ),
+    ]  # fmt: skip
 
 
 def streams(versions: Versions, rpms: Iterable[Rpm]) -> Sequence[Stream]:

@@ -101,6 +101,9 @@ def _result(trial: Trial) -> str:
         return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
     if trial.same:
         return "as the hosts have it"
+    if trial.record is not None and trial.preflight_ok:
+        words = f"preflight of {trial.record.time[:10]} ({trial.record.mode}): nvidia-fs builds and loads"
+        return f"{words}; the driver is as the hosts have it"
     if trial.builders:
         return f"built and audited by {', '.join(trial.builders)}"
     if trial.record is None:

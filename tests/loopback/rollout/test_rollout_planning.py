@@ -166,6 +166,32 @@ def test_a_quick_preflight_does_not_admit_a_stack(make_fleet: Callable[..., Plan
     prepare(fleet).require()
 
 
+def test_a_quick_preflight_admits_another_nvidia_fs_alone(make_fleet: Callable[..., PlannedFleet]) -> None:
+    """The hosts have built and loaded this driver for this kernel; nvidia-fs is all that nobody has tried."""
+    fleet = make_fleet("a")
+    fleet.untried()
+    had = fleet.old.targets["gds"]
+    module = had.packages[0].model_copy(update={"package": "nvidia-fs-dkms", "part": "nvidia-fs-source"})
+    new = lockfile.build({"gds": had.model_copy(update={"packages": (*had.packages, module)})})
+    lockfile.write(lockfile.beside(fleet.path), new)
+    text = refusal(fleet)
+    assert "profile gds: kernel 1 with driver 550.1 and another nvidia-fs was never tried" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode quick" in text
+    untried = ModuleResult("nvidia", record.Answer.NOT_TRIED, record.Answer.NOT_TRIED)
+    undecided = dict.fromkeys(("builds", "loads"), record.Answer.NOT_TRIED)
+    for answer in (record.Answer.NOT_TRIED, record.Answer.NO, record.Answer.UNKNOWN):
+        modules = (untried, ModuleResult("nvidia_fs", answer, answer))
+        record.keep(trial(new, mode="quick", modules=modules, **undecided))
+        refusal(fleet)
+    modules = (untried, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES))
+    record.keep(trial(new, mode="quick", modules=modules, **undecided))
+    preview = prepare(fleet)
+    preview.require()
+    assert [(trial.same, trial.same_driver, trial.ok) for trial in preview.trials] == [(False, True, True)]
+    words = "(quick): nvidia-fs builds and loads; the driver is as the hosts have it"
+    assert words in shown.text(preview, 0.0).replace("\n      ", " ")
+
+
 def test_a_preflight_of_an_older_gdsdeploy_is_run_again(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet("a")
     path = record.keep(trial(fleet.new))
