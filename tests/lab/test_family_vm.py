@@ -22,7 +22,7 @@ from gdsdeploy.lab.process import Process
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
-from tests.lab.test_story import gdsdeploy
+from tests.lab.program import gdsdeploy
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab

@@ -139,8 +139,8 @@ def test_nvidia_fs_and_libcufile_come_in_two_versions(tmp_path: Path) -> None:
     rpms = elnvidia.gds(Trees(tmp_path / "trees", content))
     versions = {name: [rpm.version for rpm in rpms if rpm.name == name] for name in {rpm.name for rpm in rpms}}
     assert versions == {
-        **dict.fromkeys(("nvidia-fs", "nvidia-fs-dkms"), ["2.25.7-1", "2.26.6-1"]),
-        **dict.fromkeys(("libcufile-12-4", "gds-tools-12-4"), ["1.9.0.20-1", "1.9.1.3-1"]),
+        **{key: ["2.25.7-1", "2.26.6-1"] for key in ("nvidia-fs", "nvidia-fs-dkms")},
+        **{key: ["1.9.0.20-1", "1.9.1.3-1"] for key in ("libcufile-12-4", "gds-tools-12-4")},
         "nvidia-gds-12-4": ["12.4.0-1", "12.4.1-1"],
     }
     trees = {f"{rpm.name} {rpm.version}": rpm.tree for rpm in rpms if rpm.tree is not None}
