@@ -136,5 +136,5 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
             yield f"      in use: {user}"
     for reason in plan.unknown:
         yield f"  ? unknown: {reason}"
-    for reason in plan.removals_unknown:
+    for reason in (text for text in plan.removals_unknown if text not in plan.unknown):
         yield f"  ? it is unknown which packages would leave: {reason}"

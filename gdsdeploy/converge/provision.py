@@ -24,7 +24,8 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet, write_run_files
 from gdsdeploy.converge.plan_report import origins, supply_words
-from gdsdeploy.errors import GdsError, NotProvisioned
+from gdsdeploy.errors import GdsError, HostUnfit, NotProvisioned
+from gdsdeploy.host.apply.packages.removals import REFUSAL as REMOVALS
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -87,7 +88,7 @@ def provision(
         for name in satisfied:
             progress(f"  {name}: nothing to change")
         if not CHECKS & set(extra):
-            refused |= _without_supply(plans, satisfied)
+            refused |= _without_supply(plans, satisfied) | _with_removals(plans)
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
                 progress(f"  {name}: {supply_words(supply)}")
@@ -189,6 +190,16 @@ def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> 
         name: NotProvisioned(f"{name}: not provisioned: no machine builds its modules: {plan.supply.lack}", hint=hint)
         for name, plan in plans.items()
         if plan.supply is not None and plan.supply.lack and name not in satisfied
+    }
+
+
+def _with_removals(plans: Mapping[str, HostPlan]) -> dict[str, GdsError]:
+    """The machines that would refuse to lose packages; their own refusal comes after other roles have changed them."""
+    refusals = {name: [one for one in plan.refusals if one.id == REMOVALS] for name, plan in plans.items()}
+    return {
+        name: HostUnfit(f"{name}: {'; '.join(one.message for one in listed)}", hint=listed[0].hint)
+        for name, listed in refusals.items()
+        if listed
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-site"
 PREPARE = """
 export LC_ALL=C
 mkdir -p /etc/dnf/modules.d /etc/dnf/plugins /etc/yum.repos.d /var/lib/gdsdeploy /var/cache/dnf
-for folder in /run /var/lib/gdsdeploy /var/cache/dnf; do mount -t tmpfs tmpfs $folder; done
+for folder in /run /var/tmp /var/lib/gdsdeploy /var/cache/dnf; do mount -t tmpfs tmpfs $folder; done
 cp -r "$1/etc/." /etc/
 cd "$1/rpms"
 for names in $2; do
@@ -249,6 +250,21 @@ def test_a_repository_out_of_reach_leaves_removals_unknown(site: Site, tmp_path:
     assert of_packages(line)["refusals"] == []
     assert of_packages(line)["report"]["removals"]["known"] is False
     assert "gdsdeploy-site" in of_packages(line)["report"]["removals"]["why"]
+
+
+STOPPED = """
+python3 -I -S host.pyz apply --json --desired slow.json --check >/srv/answer 2>&1 & process=$!
+until ls -d /var/tmp/gdsdeploy-look-*/dnf >/dev/null 2>&1; do sleep 0.1; done
+kill -TERM $process
+wait $process || echo "status $?"
+ls /var/tmp
+"""
+
+
+def test_a_look_that_is_stopped_leaves_nothing(site: Site, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        slow = document(site, "driver=3:2-1", uri=f"http://127.0.0.1:{silent.getsockname()[1]}/rpms")
+        assert run(site, tmp_path, "driver-1-1,common-1-1", STOPPED, slow=slow) == ["status 143"]
 
 
 PURGE = """

@@ -20,7 +20,7 @@ from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0
 #: Folder of files that a look leaves for its own time: on a disk, since package lists are large.
-_SCRATCH = "/var/tmp"  # noqa: S108  # nosec B108 # the folder in it is our own
+SCRATCH = "/var/tmp"  # noqa: S108  # nosec B108 # the folder in it is our own
 #: apt reads package lists as a user of its own.
 _PASSABLE, _READABLE = 0o711, 0o755
 #: Lines of a failed program's output that an error quotes.
@@ -83,7 +83,7 @@ class ManagedHost:
     def scratch(self, name: str) -> str:
         """A folder for files of a look, which goes with this object: every user may read there, and only we write."""
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="gdsdeploy-look-", dir=_SCRATCH)
+            self._scratch = tempfile.TemporaryDirectory(prefix="gdsdeploy-look-", dir=SCRATCH)
             os.chmod(self._scratch.name, _PASSABLE)
         folder = os.path.join(self._scratch.name, name)
         if not os.path.isdir(folder):

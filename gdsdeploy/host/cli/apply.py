@@ -81,7 +81,8 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
         if not arguments.check:
             raise DesiredError("a document with variants can only be checked: pass --check")
         answer["machine"] = identity.identity()
-        answer["variants"] = check_variants(document, arguments.resources)
+        with _alone(arguments):
+            answer["variants"] = check_variants(document, arguments.resources)
         return
     resources = engine.read_resources(document, arguments.resources)
     host = ManagedHost(arguments.check, say=_say, run_id=arguments.run_id)
@@ -96,11 +97,14 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
 
 @contextlib.contextmanager
 def _alone(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock this host and handle signals; a check needs neither.
+    """Lock this host and handle signals; a check needs no lock.
 
     SIGHUP (a lost connection) doesn't stop the work.  SIGTERM stops it like Ctrl-C, and the current resource is undone.
     """
     if arguments.check:
+        # What it has put into temporary folders goes with it.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _stop)
         yield
         return
     # Every user may read the folders and links that programs make.

@@ -143,6 +143,22 @@ def test_hosts_that_have_nothing_to_change_start_no_ansible(
     assert report["log"] is None
 
 
+def test_a_host_that_would_lose_packages_is_not_touched(
+    make_fleet: Make, run: Run, planned: Callable[..., None]
+) -> None:
+    """Its own refusal would come after its repositories and pins were written."""
+    refusal = Refusal("removals", "decode would leave", "run on it: dnf remove decode")
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
+    planned(gpu1=HostPlan("gpu1", (CHANGE,)), gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
+    _, _, err = run("provision", fleet, "--limit", "gpu*")
+    assert "gpu2: refused: gpu2: decode would leave" in err
+    assert "played gpu1" in err.splitlines()[-1]
+    planned(gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
+    code, _, err = run("provision", fleet, "--limit", "gpu2")
+    assert code == HostUnfit.exit_code
+    assert err.endswith("error: gpu2: decode would leave\nhint: run on it: dnf remove decode\n")
+
+
 @pytest.mark.parametrize(
     "lacking",
     [

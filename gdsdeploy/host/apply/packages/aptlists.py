@@ -12,7 +12,7 @@ from typing import List
 from ...errors import CannotTellError
 from ...rootdir import inside
 from ..host import ManagedHost
-from .future import scratch_sources
+from .future import looking, scratch_sources
 
 _LISTS, _PARTS = "/var/lib/apt/lists", "/etc/apt/sources.list.d"
 #: Seconds for all repositories, and without any data from one, after which it is out of reach of a look.
@@ -22,6 +22,8 @@ _ERROR = "E: "
 #: Hooks of an update change the host.  A look doesn't try again.
 _CONFIGURATION = """\
 #clear APT::Update;
+#clear Acquire::Languages;
+Acquire::Languages "none";
 Dir::Etc::sourceparts "{parts}";
 Dir::State::lists "{lists}";
 Dir::Cache "{cache}";
@@ -40,7 +42,8 @@ def options(host: ManagedHost, sources: str) -> List[str]:
     """
     if not host.prediction.offers:
         return []
-    configuration = str(host.once(("apt-lists", sources), lambda: _prepare(host, sources)))
+    with looking():
+        configuration = str(host.once(("apt-lists", sources), lambda: _prepare(host, sources)))
     argv = ["apt-get", f"--config-file={configuration}", "--quiet", "--error-on=any", "update"]
     output = host.look(argv, _SECONDS)
     if output.status != 0:

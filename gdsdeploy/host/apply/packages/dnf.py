@@ -14,7 +14,7 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from . import offers, versions
 from . import state as database
-from .future import scratch_sources
+from .future import looking, scratch_sources
 from .managers import (
     REFRESH_SECONDS,
     RETURNING,
@@ -254,8 +254,16 @@ def _solve(host: ManagedHost, install: Sequence[Package], remove: Sequence[str])
             raise CannotTellError(f"{path}: is not a file")
     if not host.check:
         wait(host)
-    request = {"install": _words(host, install), "remove": list(remove), "away": bool(_away(host)), "folder": ""}
-    return offers.solve(host, {**request, **_predicted(host)} if host.check else request)
+    request: Dict[str, Any] = {
+        "install": _words(host, install),
+        "remove": list(remove),
+        "away": bool(_away(host)),
+        "folder": "",
+    }
+    if host.check:
+        with looking():
+            request.update(_predicted(host))
+    return offers.solve(host, request)
 
 
 def _words(host: ManagedHost, install: Sequence[Package]) -> List[str]:

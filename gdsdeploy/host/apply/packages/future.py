@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from typing import Iterator
 
+from ...errors import CannotTellError
 from ..files import FILE
-from ..host import ManagedHost
+from ..host import SCRATCH, ManagedHost
+
+
+@contextlib.contextmanager
+def looking() -> Iterator[None]:
+    """Around everything that writes into a folder of a look: a full disk leaves unknown what would change."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotTellError(f"temporary files can't be written below {SCRATCH}: {error.strerror}") from None
 
 
 def scratch_sources(host: ManagedHost, path: str) -> str:

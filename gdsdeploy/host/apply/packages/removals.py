@@ -8,6 +8,8 @@ from ..host import ManagedHost
 from ..model import Change, Refusal
 from .managers import Installed, read_names, write_names
 
+#: The id of a refusal.
+REFUSAL = "removals"
 #: Packages that left for the lock and that gdsdeploy hadn't installed: NAME=VERSION, one a line.
 REMOVED = "/var/lib/gdsdeploy/removed"
 
@@ -34,7 +36,7 @@ def refusals(
         f"If this host doesn't need them, run on it: {command} remove {words};"
         " otherwise lock the driver version of these"
     )
-    return [Refusal("removals", message, hint)]
+    return [Refusal(REFUSAL, message, hint)]
 
 
 def record(host: ManagedHost, before: Mapping[str, Installed], present: Collection[str], ours: Collection[str]) -> None:

@@ -220,6 +220,15 @@ def test_a_repository_that_the_host_cannot_read_leaves_what_the_lock_says(dnf: D
     assert result.report["removals"] == {"known": False, "why": "dnf can't install the locked packages: no answer"}
 
 
+def test_without_room_for_a_look_nothing_is_known(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    dnf.packages = {"driver": "3:1-1"}
+    monkeypatch.setattr("gdsdeploy.host.apply.host.SCRATCH", str(dnf.root / "none"))
+    (result,) = dnf.check(DRIVER)
+    (why,) = result.unknown
+    assert why.endswith(": No such file or directory")
+    assert result.report == {"removals": {"known": False, "why": why}}
+
+
 def test_a_removal_says_what_goes_along(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> None:
     dnf.packages = {"driver": "3:1-1", "decode": "1-1"}
     dnf.moves = [["remove", "driver", "3:1-1", "", False], ["remove", "decode", "0:1-1", "", False]]

@@ -12,6 +12,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages.apt import SOURCES, Apt
 from gdsdeploy.host.apply.packages.aptpreferences import HOOK, PREFERENCES
 from gdsdeploy.host.errors import ApplyError, DesiredError
+from gdsdeploy.host.process import Output
 from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages, short
 
 __all__ = ["apt"]
@@ -276,6 +277,8 @@ def test_names_that_only_new_lists_tell_are_not_guessed(host: AptHost) -> None:
     assert short(host.check(*document)) == []
     host.targets = ""
     moved = (repositories(index(exclusive=True, uri="http://other.example/")), pins(index(exclusive=True)))
+    assert host.check(*moved)[1].unknown == []
+    host.failing["apt-get --config-file="] = Output(100, "", "E: no answer\n")
     assert host.check(*moved)[1].unknown == ["the repositories' own names are known after their package lists are read"]
     host.targets = TARGET
     host.offered.clear()
