@@ -41,15 +41,15 @@ class Recipes(FileResource[Desired]):
 
     def desired_files(self, desired: Desired) -> List[File]:
         builds = desired.source == "build"
-        texts = {desired.driver_dkms_name: driver(desired) if builds else _NOTHING}
+        texts = {desired.driver_dkms_name: driver(desired) if builds else NOTHING}
         if desired.nvidia_fs_version:
-            texts = {desired.nvidia_fs_dkms_name: nvidia_fs(desired) if builds else _NOTHING, **texts}
+            texts = {desired.nvidia_fs_dkms_name: nvidia_fs(desired) if builds else NOTHING, **texts}
         files = [File.of(f"{FOLDER_PATH}/{name}.conf", text) for name, text in texts.items()]
         return [File(FOLDER_PATH, FOLDER, mode=0o755), *files]
 
 
 #: No kernel's release is empty.
-_NOTHING = """\
+NOTHING = """\
 # Rendered by gdsdeploy; changes here are overwritten.
 # This host receives its modules: DKMS, which came along with the driver's packages, builds them for no kernel.
 BUILD_EXCLUSIVE_KERNEL="^$"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gdsdeploy.lab import (
 )
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import doca, el, kits
+from gdsdeploy.lab.kit import doca, el, elversions, kits
 from gdsdeploy.lab.kit.kits import Kit
 from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.state import Lab
@@ -304,6 +305,53 @@ def test_a_vm_of_rocky_boots_from_entries_of_the_boot_loader_specification(
     }
     assert not any(name.startswith(("etc/apt", "etc/initramfs-tools", "etc/default/grub")) for name in laid_out)
     assert any("grub-pc-bin" in word and "initramfs-tools" not in word for word in commands[0])
+
+
+LOCKED = guest.ImagePackages((), (("nvidia-modprobe", "3:550.163.01-1.el9"),), kernel=False)
+
+
+def test_a_vm_of_rocky_begins_with_packages_of_the_kit(home: Path, mirror: Archive) -> None:
+    """With what dnf would take along: AppStream's, and headers for DKMS."""
+    system, versions = systems.find("rocky-9"), elversions.RELEASES[9]
+    kit = kits.Kit(home, {})
+    for repository, name in {
+        "cuda": "nvidia-modprobe-550.163.01-1.el9.x86_64.rpm",
+        "appstream": "ocl-icd-1.x86_64.rpm",
+    }.items():
+        place = home / el.repositories(versions)[repository] / name
+        place.parent.mkdir(parents=True)
+        place.touch()
+    recipe = elbase.recipe(system, kit, mirror, Boot(home / "release.ko", LOCKED))
+    assert {name.removeprefix("run/packages/") for name in recipe.files if name.startswith("run/packages/")} == {
+        "nvidia-modprobe-550.163.01-1.el9.x86_64.rpm",
+        "ocl-icd-1.x86_64.rpm",
+        *el.kernel_files(versions.older),
+        *el.kernel_files(versions.older, "devel", "devel-matched"),
+        *el.kernel_files(versions.kernel, "devel"),
+    }
+    other = replace(LOCKED, packages=(("nvidia-modprobe", "3:1-1"),))
+    with pytest.raises(LabUnavailable, match="no nvidia-modprobe 3:1-1"):
+        elbase.recipe(system, kit, mirror, Boot(home / "release.ko", other))
+
+
+def test_a_vm_of_ubuntu_begins_with_packages_of_the_kit(home: Path, mirror: Archive) -> None:
+    system, kit = systems.find("ubuntu-24.04"), kits.Kit(home, {})
+    kernel = replace(LOCKED, packages=(("linux-image-6.14.0-37-generic", "6.14.0-37.37~24.04.1"),), kernel=True)
+    recipes = [families.recipe(system, kit, mirror, Boot(home / "r.ko", each)) for each in (None, LOCKED, kernel)]
+    images = [[name for name in recipe.packages if name.startswith(("linux-", "nvidia-"))] for recipe in recipes]
+    assert images == [
+        ["linux-image-6.14.0-36-generic"],
+        ["linux-image-6.14.0-36-generic", "nvidia-modprobe=3:550.163.01-1.el9"],
+        ["linux-image-6.14.0-37-generic=6.14.0-37.37~24.04.1"],
+    ]
+    assert recipes[0].sources == ()
+    assert recipes[1].argv(home, home)[-1] == f"deb [signed-by={home}/cuda.gpg] copy://{home}/cuda /"
+
+
+def test_light_hosts_of_a_kit_begin_without_packages(machines: Machines, kit: Kit) -> None:
+    with pytest.raises(LabUnavailable, match=r"light hosts of ubuntu-24\.04"):
+        lifecycle.up("ubuntu", nodes=1, os="ubuntu-24.04", preinstalled=LOCKED)
+    lifecycle.down(Lab("ubuntu"))
 
 
 def test_hosts_keep_the_emulator_they_were_started_with(machines: Machines, home: Path) -> None:

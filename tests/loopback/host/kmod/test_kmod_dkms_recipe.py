@@ -21,7 +21,7 @@ DESIRED = recipes.Desired(
     driver_dkms_name="nvidia-current-open",
     nvidia_fs_version="2.19.7",
 )
-TEXTS = {"nvidia-fs": recipes.nvidia_fs(DESIRED), "driver": recipes.driver(DESIRED)}
+TEXTS = {"nvidia-fs": recipes.nvidia_fs(DESIRED), "driver": recipes.driver(DESIRED), "nothing": recipes.NOTHING}
 #: What Debian's nvidia-fs-dkms says in its own dkms.conf.
 STOCK = 'BUILD_DEPENDS[0]="nvidia-current"\nMAKE[0]="make KVER=${kernelver}"\nPACKAGE_VERSION="550.163.01"\n'
 
@@ -62,6 +62,12 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
     assert (arguments.source, arguments.output, arguments.words) == (".", "nvidia-fs.ko", ["nvidia-fs", "LLVM=1"])
     assert arguments.log == "/var/log/gdsdeploy/kmod/6.12.94+deb13-amd64/nvidia-fs.log"
     assert arguments.kept == "nvidia-fs"
+
+
+def test_no_kernel_is_one_to_build_for_where_modules_are_received(tmp_path: Path) -> None:
+    # As DKMS asks it.
+    excluded = '"$([[ $kernelver =~ $BUILD_EXCLUSIVE_KERNEL ]] || echo excluded)"'
+    assert read_recipe(tmp_path, excluded, recipe="nothing") == ["excluded"]
 
 
 def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gdsdeploy.host.apply import recipes
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.recipes import Recipes
 from tests.unit.host.apply.kernel_hosts import apply, short
@@ -37,6 +38,17 @@ def test_no_links_to_modules_of_other_kernels_are_made(tmp_path: Path) -> None:
 def test_without_nvidia_fs_there_is_none_for_it(tmp_path: Path) -> None:
     apply(tmp_path, "recipes", DRIVER)
     assert [path.name for path in (tmp_path / "etc/dkms").iterdir()] == ["nvidia-current-open.conf"]
+
+
+def test_a_host_that_receives_its_modules_builds_for_no_kernel(tmp_path: Path) -> None:
+    """NVIDIA's rpms bring DKMS and the source to every host, and build in their scriptlets."""
+    received = {**DRIVER, **FS, "source": "receive"}
+    apply(tmp_path, "recipes", {**DRIVER, **FS})
+    apply(tmp_path, "recipes", received)
+    texts = {path.read_text() for path in (tmp_path / "etc/dkms").glob("nvidia*.conf")}
+    assert texts == {recipes.NOTHING}
+    assert apply(tmp_path, "recipes", received).changes == []
+    assert len(apply(tmp_path, "recipes", {**DRIVER, **FS}).changes) == 2, "a host may build again"
 
 
 def test_recipes_of_others_stay(tmp_path: Path) -> None:
