@@ -33,6 +33,7 @@ _FILES = {
         ),
     },
     f"libcufile0_{cuda.DEBIAN_LIBCUFILE}": {"usr/lib/x86_64-linux-gnu/libcufile.so.1.9.1": "library"},
+    f"libcufile-rdma1_{cuda.DEBIAN_LIBCUFILE}": {"usr/lib/x86_64-linux-gnu/libcufile_rdma.so.1.9.1": "library"},
     f"gds-tools_{cuda.DEBIAN_LIBCUFILE}": {
         "usr/libexec/gds/tools/gdscheck": "program",
         "usr/share/doc/gds-tools/examples/cufile.json": "{}",

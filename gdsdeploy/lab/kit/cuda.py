@@ -103,8 +103,8 @@ def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
 def open_source(content: Content) -> Path:
     """Debian's source of the open modules, without the debugging symbols that are nine tenths of it."""
     source = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
-    for name in ("nvidia/nv-kernel.o_binary", "nvidia-modeset/nv-modeset-kernel.o_binary"):
-        run.run(["objcopy", "--strip-debug", source / name], doing="leave the debugging symbols out of the driver")
+    for built in source.glob("*/*.o_binary"):
+        run.run(["objcopy", "--strip-debug", built], doing="leave the debugging symbols out of the driver's source")
     return source
 
 

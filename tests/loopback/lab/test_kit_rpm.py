@@ -15,6 +15,7 @@ from gdsdeploy.lab.kit.trees import Trees, replace
 from gdsdeploy.repo import rpm as repositories
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.index import Repository
+from tests.repos import kitcontent
 from tests.repos.archive import serve
 
 DRIVER = "3:1.2-1.el9"
@@ -124,19 +125,7 @@ def test_only_release_9_has_streams() -> None:
 
 def test_nvidia_fs_and_libcufile_come_in_two_versions(tmp_path: Path) -> None:
     """Both have the same content: only versions and names of files differ."""
-    fs, libraries = f"usr/src/nvidia-fs-{cuda.DEBIAN_NVIDIA_FS}", "usr/lib/x86_64-linux-gnu"
-    for package, names in {
-        f"nvidia-fs-dkms_{cuda.DEBIAN_NVIDIA_FS}": (f"{fs}/dkms.conf", f"{fs}/nvfs-vers.h"),
-        "libcufile0_1.9.1.3": (f"{libraries}/libcufile.so.1.9.1",),
-        "libcufile-rdma1_1.9.1.3": (f"{libraries}/libcufile_rdma.so.1.9.1",),
-        "gds-tools_1.9.1.3": ("usr/libexec/gds/tools/gdscheck", "usr/share/doc/gds-tools/examples/cufile.json"),
-    }.items():
-        for name in names:
-            path = tmp_path / "unpacked" / package / "files" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f'PACKAGE_VERSION="{cuda.DEBIAN_NVIDIA_FS}"\n')
-    content = Content(tmp_path, Archive("", None, tmp_path, {}, {}, None), tmp_path)
-    rpms = elnvidia.gds(Trees(tmp_path / "trees", content))
+    rpms = elnvidia.gds(Trees(tmp_path / "trees", kitcontent.content(tmp_path)))
     versions = {name: [rpm.version for rpm in rpms if rpm.name == name] for name in {rpm.name for rpm in rpms}}
     assert versions == {
         **{key: ["2.25.7-1", "2.26.6-1"] for key in ("nvidia-fs", "nvidia-fs-dkms")},
@@ -146,7 +135,7 @@ def test_nvidia_fs_and_libcufile_come_in_two_versions(tmp_path: Path) -> None:
     trees = {f"{rpm.name} {rpm.version}": rpm.tree for rpm in rpms if rpm.tree is not None}
     for version in cuda.NVIDIA_FS:
         configuration = trees[f"nvidia-fs-dkms {version}-1"] / f"usr/src/nvidia-fs-{version}/dkms.conf"
-        assert configuration.read_text() == f'PACKAGE_VERSION="{version}"\n'
+        assert f'PACKAGE_VERSION="{version}"\nBUILD_DEPENDS[0]="nvidia-open"\n' in configuration.read_text()
     for version, file in {"1.9.0.20": "1.9.0", "1.9.1.3": "1.9.1"}.items():
         folder = trees[f"libcufile-12-4 {version}-1"] / "usr/local/cuda-12.4/targets/x86_64-linux/lib"
         links = {path.name: path.readlink().name for path in folder.iterdir() if path.is_symlink()}
