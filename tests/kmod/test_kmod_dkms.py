@@ -29,6 +29,7 @@ def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", 
         driver_flavour="open",
         driver_tree=f"/usr/src/nvidia-standin-{version}",
         driver_dkms_name="nvidia-standin",
+        nvidia_fs_version="2.19.7",
     )
     texts = {"nvidia-fs": apply_recipes.nvidia_fs(desired), "nvidia-standin": apply_recipes.driver(desired)}
     for name, text in texts.items():
@@ -106,6 +107,19 @@ def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host:
         assert host.run("modinfo", "-F", "vermagic", installed_module(host, kernel)).stdout.split()[0] == kernel
         assert host.path(f"/var/log/gdsdeploy/kmod/{kernel}/nvidia-fs.log").stat().st_size > 1000
     assert answer(provide(host)) == {"changed": False, "done": [], "notes": []}
+
+
+def test_a_kernel_that_an_upgrade_brings_gets_nothing_of_the_driver_that_it_replaces(host: Builder) -> None:
+    """DKMS runs when the kernel is installed, before the next driver's source is there."""
+    for name in (NVIDIA_FS, DRIVER):
+        host.run("dkms", "unbuild", name, "-k", host.other_kernel)
+    recipes(host, "1.2.4")
+    host.run("dkms", "autoinstall", "-k", host.other_kernel)
+    lib = host.lib(host.other_kernel)
+    assert host.run("sh", "-c", f"find {lib} -name 'nvidia*.ko*'").stdout == ""
+    recipes(host)
+    host.run("dkms", "autoinstall", "-k", host.other_kernel)
+    assert driver_of(host, installed_module(host, host.other_kernel)) == "1.2.3"
 
 
 def test_the_stock_recipe_cannot_be_built_with_the_open_drivers_name(host: Builder) -> None:

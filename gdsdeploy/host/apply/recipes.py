@@ -70,7 +70,7 @@ def driver(desired: Desired) -> str:
 # against the OFED of that kernel, and a build that is audited before it is installed.
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_end(name)}"""
+{_only(desired.driver_version)}{_end(name)}"""
 
 
 def nvidia_fs(desired: Desired) -> str:
@@ -89,10 +89,24 @@ BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
 BUILD_DEPENDS_REBUILD="yes"
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_end(name)}\
+{_only(desired.nvidia_fs_version, desired.driver_tree)}{_end(name)}\
 # No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
 if [ -n "${{REMAKE_INITRD:-}}" ]; then
     REMAKE_INITRD="no"
+fi
+"""
+
+
+def _only(version: str, tree: str = "") -> str:
+    """Lines that keep DKMS from building the sources of another version, or before ``tree`` is there.
+
+    An upgrade brings the next kernel first: the old sources may not build for it, which would fail its installation.
+    """
+    missing = f' || [ ! -d "{tree}" ]' if tree else ""
+    return f"""\
+# An upgrade brings its kernel before its sources; the old ones, which it replaces, aren't built for that kernel.
+if [ "${{PACKAGE_VERSION:-}}" != "{version}" ]{missing}; then
+    BUILD_EXCLUSIVE_KERNEL="^$"
 fi
 """
 

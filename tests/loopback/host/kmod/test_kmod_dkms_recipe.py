@@ -64,10 +64,30 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
     assert arguments.kept == "nvidia-fs"
 
 
+#: As DKMS asks whether a kernel is excluded.
+EXCLUDED = '"$([[ $kernelver =~ ${BUILD_EXCLUSIVE_KERNEL:-} ]] || echo excluded)"'
+
+
 def test_no_kernel_is_one_to_build_for_where_modules_are_received(tmp_path: Path) -> None:
-    # As DKMS asks it.
-    excluded = '"$([[ $kernelver =~ $BUILD_EXCLUSIVE_KERNEL ]] || echo excluded)"'
-    assert read_recipe(tmp_path, excluded, recipe="nothing") == ["excluded"]
+    assert read_recipe(tmp_path, EXCLUDED, recipe="nothing") == ["excluded"]
+
+
+@pytest.mark.parametrize(("version", "result"), [("550.163.01", ""), ("535.261.03", "excluded")])
+def test_sources_of_another_driver_are_built_for_no_kernel(tmp_path: Path, version: str, result: str) -> None:
+    assert read_recipe(tmp_path, EXCLUDED, recipe="driver", stock=f'PACKAGE_VERSION="{version}"\n') == [result]
+
+
+@pytest.mark.parametrize(
+    ("version", "tree", "result"), [("2.19.7", True, ""), ("2.13.5", True, "excluded"), ("2.19.7", False, "excluded")]
+)
+def test_nvidia_fs_waits_for_the_source_of_its_driver(tmp_path: Path, version: str, tree: bool, result: str) -> None:
+    if tree:
+        (tmp_path / "driver").mkdir()
+    text = recipes.nvidia_fs(replace(DESIRED, driver_tree=str(tmp_path / "driver")))
+    (tmp_path / "conf").write_text(f'PACKAGE_VERSION="{version}"\n' + text)
+    script = f"set -eu; kernelver=r; . {tmp_path}/conf; printf '%s\\n' {EXCLUDED}"
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [result]
 
 
 def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:
