@@ -23,10 +23,10 @@ from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import cuda, elversions, ubuntu
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock, Target
+from tests.lab import rollouts
 from tests.lab.program import gdsdeploy
-from tests.lab.test_rollout_story import outcome, steps, words
+from tests.lab.rollouts import outcome, steps, words
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -55,8 +55,6 @@ cat /var/lib/dpkg/status 2>/dev/null || rpm -qa --queryformat '%{NEVRA} %{INSTAL
 find /etc /boot /lib/modules /usr/src /usr/local /usr/lib/gdsdeploy /var/lib/gdsdeploy /var/lib/dkms \
     -type f -printf '%p %s %T@ %C@\n' | sort
 """
-EXPECTATION = "cat /etc/gdsdeploy/expectation.json"
-VALIDATE = "python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz validate --json || [ $? -le 31 ]"
 #: The stack that hosts get first; without these pins, the lock takes the newest that is on offer.
 OLD = {"nvidia_fs": "2.25", "libcufile": "1.9.0"}
 ROLLOUT = {"canary": {"hosts": ["node1"], "soak": "1s"}}
@@ -163,11 +161,8 @@ class Family:
         return self.root(name, CONTENTS)
 
     def healthy(self, name: str, lock: Lock) -> None:
-        """The host has the modules of ``lock``, and every check passes there, by its own judgement."""
-        expectation, report = (json.loads(self.root(name, script)) for script in (EXPECTATION, VALIDATE))
-        assert expectation["lock_digest"] == lock.digest
-        fine = ("pass", "not-applicable")
-        assert {each["check"]: each["found"] for each in report["findings"] if each["verdict"] not in fine} == {}
+        """The host has ``lock`` with its nvidia-fs, and every check passes there, by its own judgement."""
+        rollouts.healthy(self.lab.host(name), lock)
         nvidia_fs = target_of(lock).nvidia_fs
         assert nvidia_fs is not None
         assert self.module(name, "nvidia-fs")["version"] == nvidia_fs.version
@@ -185,11 +180,6 @@ def write(lab: Lab, pins: dict[str, str], **more: Any) -> None:
     lab.fleet_path.write_text(yaml.safe_dump({**value, **more}, sort_keys=False))
 
 
-def locked(lab: Lab) -> Lock:
-    gdsdeploy("lock", "--upgrade", lab.fleet_path)
-    return lockfile.read(lockfile.beside(lab.fleet_path))
-
-
 @pytest.fixture(scope="module", params=list(EXPECTED))
 def os(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -201,7 +191,7 @@ def family(os: str) -> Iterator[Family]:
     try:
         gdsdeploy("lab", "up", "--lab", lab.name, "--os", os, "--vm", "0", "--light", "0", "--node", "1", "--yes")
         write(lab, OLD)
-        family = Family(lab, locked(lab), frozenset())
+        family = Family(lab, rollouts.upgraded_lock(lab.fleet_path), frozenset())
         if lab.system.family == "ubuntu":
             family.root("node1", f"{INSTALL} {' '.join(TOOLS)}")
         yield replace(family, before=family.snapshot())
@@ -264,29 +254,28 @@ def test_the_second_plan_is_empty(family: Family, provisioned: dict[str, Any]) -
 
 
 @pytest.fixture(scope="module")
-def upgrade(family: Family, provisioned: dict[str, Any]) -> Lock:
+def new(family: Family, provisioned: dict[str, Any]) -> Lock:
     """The lock of another stack, beside a fleet file of two hosts, and proven to build; both hosts have the old one."""
     lab = family.lab
-    labs.clone(lab, family.host, 2)
+    copies = labs.clone(lab, family.host, 2)
     write(lab, OLD)
-    # All of it is there already, but for what names the host.
-    gdsdeploy("provision", lab.fleet_path)
+    rollouts.name_copies(lab, family.lock, copies)
     write(lab, {}, rollout=ROLLOUT)
-    lock = locked(lab)
+    lock = rollouts.upgraded_lock(lab.fleet_path)
     gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
     return lock
 
 
-def test_the_upgrade_leaves_the_driver(family: Family, upgrade: Lock) -> None:
-    old, new = family.target, target_of(upgrade)
-    assert (new.driver, new.kernel) == (old.driver, old.kernel)
-    assert old.nvidia_fs is not None
-    assert new.nvidia_fs is not None
-    assert (old.nvidia_fs.version, new.nvidia_fs.version) == cuda.NVIDIA_FS
-    assert [old.libcufile.version, new.libcufile.version] == list(cuda.LIBCUFILE)
+def test_the_upgrade_leaves_the_driver(family: Family, new: Lock) -> None:
+    before, after = family.target, target_of(new)
+    assert (after.driver, after.kernel) == (before.driver, before.kernel)
+    assert before.nvidia_fs is not None
+    assert after.nvidia_fs is not None
+    assert (before.nvidia_fs.version, after.nvidia_fs.version) == cuda.NVIDIA_FS
+    assert [before.libcufile.version, after.libcufile.version] == list(cuda.LIBCUFILE)
 
 
-def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, upgrade: Lock) -> None:
+def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, new: Lock) -> None:
     before = family.snapshot()
     family.root("node1", COPY_OF_LIBRARY)
     faulty, untouched = family.snapshot(), family.contents("node2")
@@ -308,12 +297,12 @@ def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, upgrade: Lock
 
 
 @pytest.mark.proves("rollout", "stand-in")
-def test_the_rollout_comes_to_its_end_once_the_canary_is_repaired(family: Family, upgrade: Lock) -> None:
+def test_the_rollout_comes_to_its_end_once_the_canary_is_repaired(family: Family, new: Lock) -> None:
     document = rollout(family.lab, status=0)
     assert (document["phase"], document["away"]) == ("finished", [])
     for name in ("node1", "node2"):
         assert outcome(document, name) == "done", words(document, name)
-        family.healthy(name, upgrade)
+        family.healthy(name, new)
     assert sorted(family.snapshot("node1") ^ family.snapshot("node2")) == []
     plans = json.loads(gdsdeploy("plan", family.lab.fleet_path, "--json").stdout)["hosts"]
     assert {plan["state"] for plan in plans.values()} == {"nothing to do"}
@@ -326,7 +315,7 @@ def rollout(lab: Lab, *, status: int) -> dict[str, Any]:
     return document
 
 
-def test_remove_leaves_the_hosts_as_the_first_was(family: Family, upgrade: Lock) -> None:
+def test_remove_leaves_the_hosts_as_the_first_was(family: Family, new: Lock) -> None:
     gdsdeploy("remove", family.lab.fleet_path, "--limit", "node*", "--json")
     for name in ("node1", "node2"):
         # Libraries that the stack needed stay until the administrator removes what nothing needs.

@@ -23,21 +23,18 @@ import yaml
 
 from gdsdeploy import lab as labs
 from gdsdeploy import paths
-from gdsdeploy.converge import plan_fleet
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import guest, standin
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
 from tests.lab import builder_key
 from tests.lab.program import PATIENCE, gdsdeploy
+from tests.lab.rollouts import healthy, name_copies, outcome, steps, upgraded_lock
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
-PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
 NODES, MACHINES = [f"node{number}" for number in range(1, 5)], ["gpu1"]
 #: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
 ROLLOUT: dict[str, Any] = {
@@ -67,11 +64,6 @@ class Fleet:
     def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
-    def lock_of(self, name: str) -> str:
-        """Digest of the lock that the host was brought to last, as it says itself."""
-        document = self.host(name).ssh(["cat", "/etc/gdsdeploy/expectation.json"]).stdout
-        return str(json.loads(document)["lock_digest"])
-
     def driver_of(self, name: str) -> str:
         return self.host(name).ssh(["dpkg-query", "--show", "--showformat=${Version}", "libcuda1"]).stdout
 
@@ -87,13 +79,6 @@ class Fleet:
             self.host(name).ssh(["sudo", "touch", "/var/lib/mark"])
         return {name: self.untouched(name) for name in (*NODES, *MACHINES)}
 
-    def healthy(self, name: str, lock: Lock) -> None:
-        """The host has ``lock``, and every check passes there, by its own judgement."""
-        assert self.lock_of(name) == lock.digest
-        report = json.loads(self.host(name).ssh([*PROGRAM, "validate", "--json"], ok=(0, 30, 31)).stdout)
-        fine = ("pass", "not-applicable")
-        assert {entry["check"]: entry["found"] for entry in report["findings"] if entry["verdict"] not in fine} == {}
-
     def start(self, *, status: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Roll out; every event, and what ``status`` says afterwards."""
         done = gdsdeploy("rollout", "start", self.path, "--yes", "--json", status=status)
@@ -106,30 +91,11 @@ def outcomes(document: Mapping[str, Any]) -> dict[str, str | None]:
     return {name: outcome(document, name) for name in (*NODES, *MACHINES)}
 
 
-def outcome(document: Mapping[str, Any], name: str) -> str | None:
-    result: str | None = document["hosts"][name]["outcome"]
-    return result
-
-
 def waves(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those after the builder's."""
     first, *others = document["waves"]
     assert first["hosts"] == ["build1"]
     return list(others)
-
-
-def words(document: Mapping[str, Any], *names: str) -> str:
-    """What happened on some hosts, or on all, for a test that fails."""
-    return json.dumps({name: document["hosts"][name] for name in names or document["hosts"]}, indent=1)
-
-
-def steps(document: Mapping[str, Any], name: str) -> list[str]:
-    return [step["step"] for step in document["hosts"][name]["steps"]]
-
-
-def lock(path: Path) -> Lock:
-    gdsdeploy("lock", "--upgrade", path)
-    return lockfile.read(lockfile.beside(path))
 
 
 @pytest.fixture(scope="module")
@@ -141,13 +107,13 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab = Lab(unique("rollout"))
     with pytest.MonkeyPatch.context() as patch:
         try:
-            preinstalled = guest.image_packages(lock(first).targets["vm"])
+            preinstalled = guest.image_packages(upgraded_lock(first).targets["vm"])
             labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
             builder_key.give(lab)
             old = provisioned(lab)
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
             write(lab, "new", ROLLOUT)
-            new = lock(lab.fleet_path)
+            new = upgraded_lock(lab.fleet_path)
             for kernel in standin.locked_kernels(lab):
                 standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
             gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
@@ -176,7 +142,7 @@ def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> Non
 def provisioned(lab: Lab) -> Lock:
     """The old stack on one host of each kind, and then on all of them; its lock."""
     write(lab, "old")
-    old = lock(lab.fleet_path)
+    old = upgraded_lock(lab.fleet_path)
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, lab.group("vm"), kernel)
     planned = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
@@ -186,13 +152,9 @@ def provisioned(lab: Lab) -> Lock:
     gdsdeploy("provision", lab.fleet_path, *without_builder)
     # It ran the locked kernel, so it wasn't rebooted; at its only boot, its packages requested the modules.
     lab.host("gpu1").ssh(["sudo", "systemctl", "restart", "systemd-modules-load.service"], timeout=PATIENCE)
-    labs.clone(lab, lab.host("node1"), len(NODES))
+    copies = labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")
-    intent = load_fleet(lab.fleet_path)
-    texts = plan_fleet.write_run_files(intent, old, lab.directory).expectations
-    for name in NODES[1:]:
-        # All else is the same on each of them.
-        lab.host(name).ssh(["sudo", "tee", "/etc/gdsdeploy/expectation.json"], input=texts[name])
+    name_copies(lab, old, copies)
     gdsdeploy("plan", lab.fleet_path, *without_builder)
     return old
 
@@ -208,8 +170,8 @@ def test_all_have_the_old_stack(upgraded: Fleet) -> None:
     assert set(drivers.values()) == {"535.261.03"}
     for name in MACHINES:
         assert upgraded.host(name).ssh(["uname", "-r"]).stdout.strip() == upgraded.old.targets["vm"].kernel.release
-        upgraded.healthy(name, upgraded.old)
-    upgraded.healthy("node3", upgraded.old)
+        healthy(upgraded.host(name), upgraded.old)
+    healthy(upgraded.host("node3"), upgraded.old)
     new, old = upgraded.new.targets["vm"], upgraded.old.targets["vm"]
     assert (new.driver.version, old.driver.version) == ("550.163.01", "535.261.03")
     assert new.kernel.release != old.kernel.release
@@ -240,9 +202,9 @@ def test_a_fault_in_the_second_wave_halts_it_there(upgraded: Fleet) -> None:
     assert [wave["hosts"] for wave in waves(document)[:2]] == [["node1"], ["node2", "node3"]]
     assert "apply" in [entry["step"] for entry in document["hosts"]["node3"]["steps"] if entry["error"]]
     for name in ("node1", "node2"):
-        upgraded.healthy(name, upgraded.new)
+        healthy(upgraded.host(name), upgraded.new)
         assert upgraded.driver_of(name).startswith("550.163.01")
-    upgraded.healthy("node3", upgraded.old)
+    healthy(upgraded.host("node3"), upgraded.old)
     after = {name: upgraded.untouched(name) for name in (*NODES[3:], *MACHINES)}
     assert after == {name: before[name] for name in after}
     broken.ssh(["sudo", "rm", "/etc/kernel/postinst.d/zz-site"])
@@ -273,7 +235,7 @@ def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
         )
         assert validated["data"]["data"]["validated_boot"] == upgraded.untouched(name).splitlines()[-2]
     for name in (*NODES, *MACHINES):
-        upgraded.healthy(name, upgraded.new)
+        healthy(upgraded.host(name), upgraded.new)
         assert upgraded.driver_of(name).startswith("550.163.01")
 
     # The canary soaked before anybody else was begun.
