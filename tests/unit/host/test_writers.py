@@ -48,15 +48,32 @@ ROOTS = "in a folder that atomic has walked to, or that the distribution keeps f
 RUN = "in /run/gdsdeploy, a folder of root's alone"
 #: A name is taken away; what a link at its end leads to stays.  shutil.rmtree follows no link either.
 AWAY = "takes a name away"
+#: The folder of a look: made by mkdtemp(3) for root, who alone writes there; others may read, as apt's own user does.
+LOOK = "in a folder with a random name that only root can write to"
 #: On a mount of users: O_TMPFILE or O_EXCL, a name that nobody can guess, mode 0600, by descriptor from then on.
 SCRATCH = "a scratch file without a name, or made by O_EXCL under a random one"
 
 REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "__main__.py": {"os.open": (1, "/dev/null")},
     "apply/files.py": {"os.unlink": (1, AWAY), "os.rmdir": (1, AWAY), "shutil.rmtree": (1, AWAY)},
-    "apply/host.py": {"os.unlink": (1, AWAY), "shutil.rmtree": (1, AWAY)},
+    "apply/host.py": {
+        "tempfile.TemporaryDirectory": (2, LOOK),
+        "os.chmod": (2, LOOK),
+        "os.mkdir": (1, LOOK),
+        "os.unlink": (1, AWAY),
+        "shutil.rmtree": (1, AWAY),
+    },
     "apply/modules.py": {"os.unlink": (1, AWAY)},
     "apply/packages/apt.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
+    "apply/packages/aptlists.py": {
+        "os.makedirs": (1, LOOK),
+        "open": (1, LOOK),
+        "shutil.copyfile": (1, LOOK),
+        "shutil.copystat": (1, LOOK),
+        "os.symlink": (1, LOOK),
+    },
+    "apply/packages/dnf_child.py": {"tempfile.TemporaryDirectory": (1, LOOK), "os.symlink": (2, LOOK)},
+    "apply/packages/future.py": {"open": (1, LOOK), "os.chmod": (1, LOOK)},
     "apply/restore.py": {"os.unlink": (1, AWAY)},
     "zipapp/bootstrap.py": {
         "os.makedirs": (1, RUN),
