@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from gdsdeploy import console
+from gdsdeploy import console, paths
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import (
@@ -215,6 +216,8 @@ def down(lab: Lab) -> None:
                     host.stop()
             if (server := lab.server) is not None:
                 server.stop()
+        # A later lab of this name has another builder, with another key.
+        files.remove_tree(BuilderKeys.of(lab.fleet_path).folder, within=paths.state())
         files.remove_tree(lab.directory, within=labs_directory())
     if not any(labs_directory().iterdir()):
         labs_directory().rmdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,9 +88,9 @@ class Machine:
         return EXPECTED[self.lab.system.os]
 
 
-def locked(lab: Lab) -> Target:
-    gdsdeploy("lock", lab.fleet_path)
-    (target,) = lockfile.read(lockfile.beside(lab.fleet_path)).targets.values()
+def locked(fleet: Path) -> Target:
+    gdsdeploy("lock", fleet)
+    (target,) = lockfile.read(lockfile.beside(fleet)).targets.values()
     return target
 
 
@@ -101,9 +102,12 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     lab = Lab(unique("familyvm"))
     try:
         labs.up(lab.name, os=request.param, vms=0, lights=1, nodes=0)
-        preinstalled = guest.image_packages(locked(lab), kernel=False)
+        # A fleet file needs a host, and the machine is made from what this one locks.
+        first = lab.fleet_path.with_name("first.yml")
+        first.write_text(f"{lab.fleet_path.read_text()}hosts:\n  gpu1: {{profile: gds, address: 127.0.0.1}}\n")
+        preinstalled = guest.image_packages(locked(first), kernel=False)
         labs.up(lab.name, vms=1, lights=1, nodes=0, preinstalled=preinstalled)
-        target, host = locked(lab), lab.host("gpu1")
+        target, host = locked(lab.fleet_path), lab.host("gpu1")
         for kernel in standin.locked_kernels(lab):
             standin.plug_all(lab, [host], kernel)
         kernel, boot = host.ssh(["sh", "-c", f"uname -r; cat {BOOT_ID}"]).stdout.split()

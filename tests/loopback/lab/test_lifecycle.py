@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import run
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import (
@@ -372,6 +373,15 @@ def test_labs_do_not_disturb_each_other(machines: Machines) -> None:
     assert all(host.running() for host in two.hosts())
     lifecycle.down(two)
     assert not state.labs_directory().exists(), "the last lab leaves not even a folder"
+
+
+def test_the_next_lab_of_the_name_may_have_another_builder(machines: Machines) -> None:
+    """The key of a builder is on record by the path of the fleet file."""
+    lab = lifecycle.up("dev")
+    key = BuilderKeys.of(lab.fleet_path).path("build1")
+    key.write_text("a key")
+    lifecycle.down(lab)
+    assert not key.exists()
 
 
 def test_down_of_what_does_not_exist_is_no_error(machines: Machines) -> None:
