@@ -22,7 +22,18 @@ if [ -d "$root/run/packages" ]; then
     grub=grub2
     # Kernels of an image have the image's id in their entries; each host generates its own on first boot.
     echo 0000000000000000000000000000001a >"$root/etc/machine-id"
-    chroot "$root" sh -euc 'rpm --install --nosignature /run/packages/*.rpm; sh /usr/local/lib/lab/lab-entries'
+    # Kernels first: once DKMS is there, it refuses one without headers, and kernel-install then makes no initramfs.
+    chroot "$root" sh -euc '
+        cd /run/packages
+        rpm --install --nosignature kernel*.rpm
+        rm kernel*.rpm
+        set -- *.rpm
+        [ ! -e "$1" ] || rpm --install --nosignature "$@"
+        sh /usr/local/lib/lab/lab-entries'
+    # A scriptlet that fails is only a warning.
+    for kernel in "$root"/boot/vmlinuz-*; do
+        test -s "$root/boot/initramfs-${kernel##*/vmlinuz-}.img"
+    done
     : >"$root/etc/machine-id"
     rm -r "$root/run/packages"
     grep -q "root=UUID=$uuid" "$root/boot/grub2/entries.cfg"
