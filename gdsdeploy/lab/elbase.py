@@ -49,7 +49,7 @@ def recipe(system: System, kit: Kit, archive: Archive, boot: Boot | None) -> Rec
             kernels += el.kernel_files(older, "devel", "devel-matched") if kernels else []
             kernels += el.kernel_files(newest, "devel")
             rpms = [_rpm(places.values(), *package) for package in boot.preinstalled.packages]
-            rpms += places["appstream"].glob("*.rpm")
+            rpms += [path for name in el.ON_DEMAND for path in places["appstream"].glob(f"{name}-[0-9]*.rpm")]
         rpms += [places["baseos"] / name for name in kernels]
         content |= {
             **{f"run/packages/{path.name}": path for path in rpms},

@@ -96,8 +96,7 @@ def locked(fleet: Path) -> Target:
 
 @pytest.fixture(
     scope="module",
-    # Rocky's machine has its expectations above, but this test hasn't passed there yet.
-    params=[pytest.param(os, marks=pytest.mark.proves("provision", "stand-in", os=os)) for os in ("ubuntu-24.04",)],
+    params=[pytest.param(os, marks=pytest.mark.proves("provision", "stand-in", os=os)) for os in EXPECTED],
 )
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     lab = Lab(unique("familyvm"))

@@ -25,7 +25,7 @@ NAMED = 3
 )
 def drift(facts: HostFacts, expectation: Expectation) -> Answer:
     installed, locked = require(facts.packages.installed), locked_packages(expectation)
-    versions = {name: _version(installed.get(name, ())) for name in locked}
+    versions = {name: _version(installed.get(name, ()), version) for name, version in locked.items()}
     moved = [
         _describe_move(name, version, versions[name], facts.drift.moves)
         for name, version in locked.items()
@@ -61,9 +61,13 @@ def _apt(name: str, version: str, choice: Optional[Choice], packages: Sequence[P
     return ""
 
 
-def _version(packages: Sequence[Package]) -> str:
-    """The unpacked version; packages.locked-versions checks whether it is configured."""
-    return next((package.version for package in packages if package.status[1:2] not in ("n", "c", "")), "")
+def _version(packages: Sequence[Package], locked: str) -> str:
+    """The unpacked version, or the locked one of several: rpm keeps older kernels.
+
+    packages.locked-versions checks whether it is configured.
+    """
+    versions = [package.version for package in packages if package.status[1:2] not in ("n", "c", "")]
+    return locked if locked in versions else next(iter(versions), "")
 
 
 def _describe_move(name: str, locked: str, installed: str, moves: Maybe[Tuple[Move, ...]]) -> str:

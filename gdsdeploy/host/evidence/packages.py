@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..io import database
-from ..paths import DKMS_FRAGMENTS, DKMS_SETTINGS
+from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -22,6 +22,8 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
     if recorder.exists("/var/lib/dkms"):
         recorder.command("dkms", ["dkms", "status"], timeout=30)
+        folder, _, pattern = DKMS_RECIPES.rpartition("/")
+        recorder.texts(folder, recorder.names(folder, pattern))
         recorder.text(DKMS_SETTINGS)
         recorder.texts(DKMS_FRAGMENTS, recorder.names(DKMS_FRAGMENTS, "*.conf"))
     recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))

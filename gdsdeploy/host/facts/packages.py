@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
 
-from ..paths import DKMS_FRAGMENTS, DKMS_SETTINGS
+from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
 from .document import Document, Ran
 from .unknown import Maybe, Unknown, when_known
 
+#: No kernel's release is empty: gdsdeploy writes it where the modules are received.
+_IDLE = re.compile(r"""^BUILD_EXCLUSIVE_KERNEL=["']\^\$["']""", re.MULTILINE)
 _SIGNS = re.compile(r"""^[ \t]*(?:export[ \t]+)?try_sign_modules=["']?([A-Za-z_]+)""", re.MULTILINE)
 
 
@@ -31,6 +33,8 @@ class PackageFacts:
     dkms: Maybe[Tuple[str, ...]]
     #: DKMS's ``try_sign_modules``: ``true``, ``false``, or its default ``not_in_chroot``
     dkms_signs: Maybe[str]
+    #: what DKMS is told to build for no kernel, by its names there
+    dkms_idle: Maybe[Tuple[str, ...]]
 
 
 def package_facts(document: Document) -> PackageFacts:
@@ -42,7 +46,7 @@ def package_facts(document: Document) -> PackageFacts:
     if not isinstance(dkms, Unknown) and dkms.status != 0:
         dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
     lines = when_known(dkms, lambda run: tuple(run.stdout.splitlines()))
-    return PackageFacts(when_known(run, _installed), lines, _dkms_signs(document))
+    return PackageFacts(when_known(run, _installed), lines, _dkms_signs(document), _dkms_idle(document))
 
 
 def _dkms_signs(document: Document) -> Maybe[str]:
@@ -57,6 +61,15 @@ def _dkms_signs(document: Document) -> Maybe[str]:
             return text
         value = [value, *_SIGNS.findall(text or "")][-1]
     return value
+
+
+def _dkms_idle(document: Document) -> Maybe[Tuple[str, ...]]:
+    names = document.names(DKMS_RECIPES)
+    if isinstance(names, Unknown):
+        return names
+    folder = DKMS_RECIPES.rpartition("/")[0]
+    texts = {name[: -len(".conf")]: document.text(f"{folder}/{name}") for name in names or ()}
+    return tuple(sorted(name for name, text in texts.items() if isinstance(text, str) and _IDLE.search(text)))
 
 
 def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:

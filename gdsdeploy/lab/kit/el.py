@@ -82,8 +82,12 @@ esac
 """
 
 
+#: AppStream's packages that hosts get on demand.
+ON_DEMAND = ("python3-dnf-plugin-versionlock", "ocl-icd", "opencl-filesystem")
+
+
 def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
-    """What hosts get on demand: dnf's plugin that locks versions, and OpenCL's loader, which is empty."""
+    """The packages ON_DEMAND: dnf's plugin that locks versions, and OpenCL's loader, which is empty."""
     plugins = "usr/lib/python3/dist-packages/dnf-plugins"
     tree = trees.moved(
         "versionlock", Original("dnf-plugins-core", versions.base, ""),
@@ -97,9 +101,9 @@ def appstream(versions: Versions, trees: Trees) -> list[Rpm]:
     config = ("/etc/dnf/plugins/versionlock.conf", "/etc/dnf/plugins/versionlock.list")
     number = f"4.3.0-24.{versions.tag}"
     return [
-        Rpm("python3-dnf-plugin-versionlock", number, "noarch", vendor=RED_HAT, tree=tree, config=config),
-        Rpm("ocl-icd", f"2.2.13-4.{versions.tag}", vendor=RED_HAT),
-        Rpm("opencl-filesystem", f"1.0-15.{versions.tag}", "noarch", vendor=RED_HAT),
+        Rpm(ON_DEMAND[0], number, "noarch", vendor=RED_HAT, tree=tree, config=config),
+        Rpm(ON_DEMAND[1], f"2.2.13-4.{versions.tag}", vendor=RED_HAT),
+        Rpm(ON_DEMAND[2], f"1.0-15.{versions.tag}", "noarch", vendor=RED_HAT),
     ]
 
 

@@ -126,9 +126,8 @@ def _open_tree(versions: Versions, trees: Trees) -> Path:
 
 
 def _driver_conf(version: str) -> str:
-    names = ("nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm", "nvidia-peermem")
     modules = "".join(
-        f'BUILT_MODULE_NAME[{n}]="{name}"\nDEST_MODULE_LOCATION[{n}]="/extra"\n' for n, name in enumerate(names)
+        f'BUILT_MODULE_NAME[{n}]="{name}"\nDEST_MODULE_LOCATION[{n}]="/extra"\n' for n, name in enumerate(cuda.MODULES)
     )
     return (
         f'PACKAGE_NAME="nvidia-open"\nPACKAGE_VERSION="{version}"\nAUTOINSTALL="yes"\n'

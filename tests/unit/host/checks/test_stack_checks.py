@@ -89,6 +89,40 @@ def test_dkms_has_everything() -> None:
     assert result.found == f"nvidia-current-open for {EXPECTATION.kernel_release}, and for 1 other kernel"
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"), [('BUILD_EXCLUSIVE_KERNEL="^$"\n', NOT_APPLICABLE), ('AUTOINSTALL="yes"\n', FAIL)]
+)
+def test_dkms_may_know_what_it_is_told_not_to_build(text: str, verdict: str) -> None:
+    """NVIDIA's rpms bring DKMS and the driver's source to hosts that receive their modules."""
+
+    def recipe(document: Document) -> None:
+        document["listings"]["/etc/dkms/nvidia*.conf"] = ["nvidia-open.conf"]
+        document["files"]["/etc/dkms/nvidia-open.conf"] = text
+
+    added = dkms("nvidia-open/550.163.01: added")
+    assert finding("packages.dkms", added, recipe).verdict == verdict
+    assert finding("packages.dkms", added).verdict == FAIL, "older evidence doesn't have the recipe"
+    other = dkms("nvidia-open/550.163.01: added", "nvidia-fs/2.19.7: added")
+    assert finding("packages.dkms", other, recipe).found.startswith("nvidia-fs is not installed")
+
+
+def test_an_older_kernel_beside_the_locked_one_has_not_moved_it() -> None:
+    """rpm keeps several versions of kernels, in any order."""
+    kernel = next(name for name in EXPECTATION.packages if name.startswith("linux-image"))
+
+    def kept(document: Document) -> None:
+        run = document["commands"]["dpkg-query"]
+        run["stdout"] = f"{kernel}\t1.0-1\tamd64\tii \n{run['stdout']}"
+
+    def lost(document: Document) -> None:
+        run = document["commands"]["dpkg-query"]
+        run["stdout"] = run["stdout"].replace(f"{kernel}\t{EXPECTATION.packages[kernel]}", f"{kernel}\t1.1-1")
+
+    assert finding("packages.drift", kept).verdict == PASS
+    moved = finding("packages.drift", lost, kept)
+    assert moved.found.startswith(f"{kernel} moved from {EXPECTATION.packages[kernel]} to 1.0-1")
+
+
 def switched(**states: str) -> Document:
     """The machine with a GPU, behind an NVSwitch, and with services in these states."""
     document = copy.deepcopy(GPU)
