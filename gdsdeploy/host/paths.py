@@ -69,9 +69,9 @@ CUFILE = "/etc/cufile.json"
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 LIBRARY_PATTERN = "libcufile.so*"
 SOURCES = "/usr/src"
-#: DKMS's settings, and files that it reads after them, by name.
 #: What DKMS reads after the packages' own settings.
 DKMS_RECIPES = "/etc/dkms/nvidia*.conf"
+#: DKMS's settings, and files that it reads after them, by name.
 DKMS_SETTINGS, DKMS_FRAGMENTS = "/etc/dkms/framework.conf", "/etc/dkms/framework.conf.d"
 #: Where the kernel looks for firmware: first in the folder that this parameter names.
 FIRMWARE_PATH = "/sys/module/firmware_class/parameters/path"

@@ -106,6 +106,16 @@ def test_dkms_may_know_what_it_is_told_not_to_build(text: str, verdict: str) -> 
     assert finding("packages.dkms", other, recipe).found.startswith("nvidia-fs is not installed")
 
 
+def test_what_dkms_is_told_not_to_build_is_not_named_as_installed() -> None:
+    def recipe(document: Document) -> None:
+        document["listings"]["/etc/dkms/nvidia*.conf"] = ["nvidia-fs.conf"]
+        document["files"]["/etc/dkms/nvidia-fs.conf"] = 'BUILD_EXCLUSIVE_KERNEL="^$"\n'
+
+    rows = dkms(f"nvidia-open/550.163.01, {EXPECTATION.kernel_release}, x86_64: installed", "nvidia-fs/2.19.7: added")
+    result = finding("packages.dkms", rows, recipe)
+    assert (result.verdict, result.found) == (PASS, f"nvidia-open for {EXPECTATION.kernel_release}")
+
+
 def test_an_older_kernel_beside_the_locked_one_has_not_moved_it() -> None:
     """rpm keeps several versions of kernels, in any order."""
     kernel = next(name for name in EXPECTATION.packages if name.startswith("linux-image"))
