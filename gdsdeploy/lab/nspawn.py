@@ -47,6 +47,11 @@ def namespace_argv(name: str, root: Path) -> list[str]:
     return ["unshare", *namespaces, "sh", script, root.as_posix(), name]
 
 
+def _contained(script: str) -> list[str]:
+    """The command that runs a script of the lab's in a mount namespace of its own."""
+    return ["unshare", "--mount", "--propagation", "private", "sh", guest.data(script).as_posix()]
+
+
 class LightHost(LabHost):
     """A light host, run by nspawn, or in a plain namespace where nspawn can't run."""
 
@@ -131,20 +136,22 @@ class LightHost(LabHost):
         self._record_runtime(self.runtime)
 
     def stop(self) -> None:
-        was_started = (self.directory / "process.json").exists()
+        was_started = self.running() or (self.directory / "process.json").exists()
         super().stop()
         if was_started:
+            doing = f"stop {self.name}"
             # Only root can see whether the folder exists.
-            run.run(run.as_root(["rmdir", str(PROPAGATE / self.machine)]), doing=f"stop {self.name}", ok=(0, 1))
+            run.run(run.as_root(["rmdir", str(PROPAGATE / self.machine)]), doing=doing, ok=(0, 1))
+            if not SYSTEMD_BOOTED.is_dir():
+                run.run(run.as_root([*_contained("light/stop.sh"), self.machine]), doing=doing)
 
     def _record_runtime(self, runtime: str) -> None:
         if not (self.directory / "runtime.json").exists():
             files.write_json(self.directory / "runtime.json", {"runtime": runtime})
 
     def _start(self, argv: list[str]) -> None:
-        script = guest.data("light/start.sh").as_posix()
-        contained = ["unshare", "--mount", "--propagation", "private", "sh", script]
-        argv = [*contained, str(self.directory), self.record.base, *argv]
+        group = "" if SYSTEMD_BOOTED.is_dir() else self.machine
+        argv = [*_contained("light/start.sh"), str(self.directory), self.record.base, group, *argv]
         try:
             run.run(run.as_root(argv), doing=f"start {self.name}")
         except ProgramFailed as error:

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy import atomic
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
-from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, qemu, ssh, standin, state
+from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, nspawn, qemu, ssh, standin, state
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -166,6 +166,11 @@ def traces(lab: Lab) -> dict[str, list[str]]:
     return {
         "processes": [line for line in listed.splitlines() if where in line],
         "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if where in line],
+        "control groups": [
+            str(path)
+            for root in ("", "unified")
+            for path in Path("/sys/fs/cgroup", root).glob(f"gdsdeploy-{lab.name}-*")
+        ],
         "files": [str(path) for path in (lab.directory, lab.directory.with_name(f".{lab.name}.lock")) if path.exists()],
     }
 
@@ -181,9 +186,11 @@ def test_down_leaves_nothing(lab: Lab, runtime: str, monkeypatch: pytest.MonkeyP
     assert out(host, "command -v cc gcc make dkms", ok=(0, 1, 127)) == "", "a bare host has no compiler"
     assert host.port not in [other.port for other in lab.hosts()]
     assert len(traces(second)["processes"]) >= 1
+    if runtime == "systemd-nspawn" and not nspawn.SYSTEMD_BOOTED.is_dir():
+        assert [Path(group).name for group in traces(second)["control groups"]] == [host.machine]
     assert traces(second)["mounts"] == [], "mounts are the host's own, never the controller's"
     labs.down(second)
-    assert traces(second) == {"processes": [], "mounts": [], "files": []}
+    assert traces(second) == {"processes": [], "mounts": [], "control groups": [], "files": []}
     assert all(other.running() for other in lab.hosts())
 
 
@@ -193,7 +200,7 @@ def test_host_that_was_started_but_not_recorded_is_found(lab: Lab) -> None:
     (host.directory / "process.json").unlink()
     assert host.running()
     labs.down(second)
-    assert traces(second) == {"processes": [], "mounts": [], "files": []}
+    assert traces(second) == {"processes": [], "mounts": [], "control groups": [], "files": []}
 
 
 def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: LabHost) -> None:

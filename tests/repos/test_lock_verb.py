@@ -227,10 +227,19 @@ def test_a_tampered_index_leaves_no_lock(debian: Debian, capsys: pytest.CaptureF
     assert not lockfile.beside(debian.fleet).exists()
 
 
-def test_an_archive_that_does_not_answer_is_named(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    debian.fleet.write_text(re.sub(r"uri: '[^']*'", "uri: 'file:///nonexistent'", debian.fleet.read_text()))
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("file:///nonexistent", "repository debian: this machine has no folder /nonexistent"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:1/dists/trixie/"),
+    ],
+)
+def test_an_archive_that_does_not_answer_is_named(
+    uri: str, words: str, debian: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian.fleet.write_text(re.sub(r"uri: '[^']*'", f"uri: '{uri}'", debian.fleet.read_text()))
     assert run("lock", debian.fleet) == RepositoryUnusable.exit_code
-    assert "file:///nonexistent/dists/trixie/" in plain(capsys.readouterr().err)
+    assert words in plain(capsys.readouterr().err)
 
 
 # ── --check ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -65,7 +65,7 @@ def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
     idle = facts.packages.dkms_idle if isinstance(facts.packages.dkms_idle, tuple) else ()
     bad += [f"{name} is not installed for {release}" for name in missing if name not in idle]
     if not bad and missing == names:
-        return not_applicable("DKMS is told to build nothing: the modules are received")
+        return not_applicable("DKMS has a recipe that builds nothing: the modules are received")
     if bad:
         hint = f"Provision the host again; by hand: dkms install NAME/VERSION -k {release}"
         return failed("; ".join(bad), hint, lines)

@@ -33,7 +33,7 @@ class PackageFacts:
     dkms: Maybe[Tuple[str, ...]]
     #: DKMS's ``try_sign_modules``: ``true``, ``false``, or its default ``not_in_chroot``
     dkms_signs: Maybe[str]
-    #: what DKMS is told to build for no kernel, by its names there
+    #: modules that DKMS builds for no kernel, by their names there
     dkms_idle: Maybe[Tuple[str, ...]]
 
 

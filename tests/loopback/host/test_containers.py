@@ -27,6 +27,16 @@ from tests.unit.host.explain.test_explain_proof import EXPECTATION
 PROGRAM = ["/usr/bin/python3", "-I", "-S", "/host.pyz"]
 #: Links at the root of a system whose files are below /usr.
 LINKS = ("bin", "sbin", "lib", "lib64")
+#: nspawn makes /payload and /supervisor in its own control group, which other containers may have there too.
+GROUP = """
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; do
+    if [ -e "$hierarchy/cgroup.procs" ]; then
+        mkdir -p "$hierarchy/$0"
+        echo $$ >"$hierarchy/$0/cgroup.procs"
+    fi
+done
+exec "$@"
+"""
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
 
 
@@ -43,6 +53,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     hostapp.build(folder / "host.pyz")
     yield folder
     shutil.rmtree(folder)
+    for group in Path("/sys/fs/cgroup").glob(f"**/{folder.name}"):
+        for inner in sorted(group.glob("**/"), reverse=True):
+            inner.rmdir()
 
 
 def podman(root: Path, *options: str) -> list[str]:
@@ -52,7 +65,7 @@ def podman(root: Path, *options: str) -> list[str]:
 
 def nspawn(root: Path, *options: str) -> list[str]:
     argv = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--as-pid2", "--bind-ro=/usr", *options]
-    return [*argv, f"--directory={root}"]
+    return ["sh", "-c", GROUP, root.name, *argv, f"--directory={root}"]
 
 
 def evidence(argv: list[str]) -> Any:

@@ -189,7 +189,8 @@ def test_the_command_compares_with_a_file(host: Root, tmp_path: Path, capsys: py
 #: Files that resources only read or that are of the package manager's own making, and folders.
 NOT_WRITTEN = {
     "/etc/apt/preferences",
-    *("/etc/os-release", "/etc/apt/sources.list", "/etc/dnf/plugins/versionlock.conf", "/etc/systemd/system"),
+    *("/etc/os-release", "/etc/apt/sources.list", "/etc/systemd/system"),
+    *("/etc/dnf/dnf.conf", "/etc/dnf/plugins/*", "/etc/dnf/plugins/versionlock.conf"),
     *("/etc/apt/sources.list.d", "/etc/depmod.d", "/etc/dkms", "/etc/dnf/modules.d", "/etc/gdsdeploy"),
 }
 

@@ -120,7 +120,7 @@ def test_an_older_kernel_beside_the_locked_one_has_not_moved_it() -> None:
     """rpm keeps several versions of kernels, in any order."""
     kernel = next(name for name in EXPECTATION.packages if name.startswith("linux-image"))
 
-    def kept(document: Document) -> None:
+    def older_beside(document: Document) -> None:
         run = document["commands"]["dpkg-query"]
         run["stdout"] = f"{kernel}\t1.0-1\tamd64\tii \n{run['stdout']}"
 
@@ -128,8 +128,8 @@ def test_an_older_kernel_beside_the_locked_one_has_not_moved_it() -> None:
         run = document["commands"]["dpkg-query"]
         run["stdout"] = run["stdout"].replace(f"{kernel}\t{EXPECTATION.packages[kernel]}", f"{kernel}\t1.1-1")
 
-    assert finding("packages.drift", kept).verdict == PASS
-    moved = finding("packages.drift", lost, kept)
+    assert finding("packages.drift", older_beside).verdict == PASS
+    moved = finding("packages.drift", lost, older_beside)
     assert moved.found.startswith(f"{kernel} moved from {EXPECTATION.packages[kernel]} to 1.0-1")
 
 
