@@ -11,12 +11,15 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import GdsError, did_you_mean
+from gdsdeploy.errors import ChecksUnknown, GdsError, did_you_mean
+from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.explain import as_document, consumers, launch
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import HostFacts
 from gdsdeploy.host.facts.evidence_file import is_bundle
 from gdsdeploy.host.libcufile import errors as cufile_errors
+from gdsdeploy.host.logs import document, files, text
+from gdsdeploy.host.logs.redact import redacted
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import support
@@ -26,6 +29,17 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_ho
 @click.command()
 @click.argument("host", required=False)
 @click.argument("mount", required=False)
+@click.argument("more", nargs=-1, metavar="")
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    is_flag=False,
+    flag_value="-",
+    metavar="FILE...",
+    help="Explain pasted logs of any kind instead; - is standard input.",
+)
+@click.option("--redact", is_flag=True, help="With --log: print the text without what identifies your site.")
 @click.option(
     "--fleet", type=options.FILE, default=DEFAULT_FLEET, show_default=True, metavar="FILE", help="HOST's fleet file."
 )
@@ -52,6 +66,9 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_ho
 def command(
     host: str | None,
     mount: str | None,
+    more: tuple[str, ...],
+    logs: tuple[str, ...],
+    redact: bool,
     fleet: Path,
     evidence: Path | None,
     error: str | None,
@@ -81,11 +98,22 @@ def command(
       gdsdeploy explain --evidence gpu1.json
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
+      gdsdeploy explain --log cufile.log dmesg.txt   # the causes that pasted text shows: docs/logs.md
+      dmesg | gdsdeploy explain --log
+      gdsdeploy explain --log ticket.txt --redact    # the text, ready to be shown to others
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
       gdsdeploy explain gpu1 /mnt/nvme --launch podman
       gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
+    if logs:
+        names = [*logs, *(name for name in (host, mount) if name is not None), *more]
+        alone = evidence is None and error is None and consumer is None and manager is None
+        options.require(alone and not query.pop("support"), "--log FILE... doesn't go with another kind of question")
+        _logs(names, as_json, redact)
+        return
+    options.require(not redact, "--redact needs --log FILE")
+    options.require(not more, f"no third argument is expected: {' '.join(more)}")
     if query.pop("support"):
         alone = mount is None and evidence is None and error is None and consumer is None and manager is None
         options.require(alone, "--support takes a FILESYSTEM only; leave the other arguments out")
@@ -163,3 +191,18 @@ def _error(code: str) -> tuple[Any, str]:
     except cufile_errors.UnknownCodeError as unknown:
         names = ", ".join(unknown.nearest)
         raise GdsError(unknown.message, hint=f"The nearest are: {names}" if names else None) from None
+
+
+def _logs(names: list[str], as_json: bool, redact: bool) -> None:
+    try:
+        contents = files.read(names)
+    except UsageError as error:
+        raise GdsError(str(error)) from None
+    if redact:
+        console.data(redacted(contents).rstrip("\n"))
+        return
+    answer = files.answer_to(contents)
+    _print(as_json, document.document(answer), text.render(answer))
+    if not answer.recognised:
+        hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
+        raise ChecksUnknown("nothing in this text is known here", hint=hint)

@@ -144,6 +144,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.error is not None:
         explain.print_error(arguments.error, arguments.json)
         return OK
+    if arguments.log is not None:
+        files = [*arguments.log, *([arguments.mount] if arguments.mount else [])]
+        return OK if explain.print_logs(files, arguments.json, arguments.redact) else UNDECIDED
     mount = os.path.abspath(arguments.mount) if arguments.mount else None
     if arguments.evidence is None:
         evidence = explain.collect_evidence(mount, _expectation(None, needed=False))

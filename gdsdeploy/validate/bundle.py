@@ -37,7 +37,7 @@ from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.host.model.waiver import Waiver, waiver_from
 from gdsdeploy.report.model import Trouble
 from gdsdeploy.ssh.evidence_file import evidence_errors
-from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.host.io.redact import Redactor
 
 #: Bytes of a log that are packed.
 LOG_LIMIT = 512 * 1024

@@ -34,7 +34,7 @@ from gdsdeploy.validate.fleet_validation import (
     report_without_evidence,
     utc_now,
 )
-from gdsdeploy.validate.redact import USER, Redactor
+from gdsdeploy.host.io.redact import USER, Redactor
 
 #: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")

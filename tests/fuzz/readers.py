@@ -69,7 +69,7 @@ from gdsdeploy.ssh import endpoint, known_hosts
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import bundle, explain, fleet_validation
 from gdsdeploy.validate.bundle import Bundle
-from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.host.io.redact import Redactor
 from gdsdeploy.validate.support_bundle import judge
 from tests.fuzz import repositories
 from tests.fuzz.campaign import Reader

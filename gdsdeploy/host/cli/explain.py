@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from ..errors import UsageError
 from ..model.expectation import Expectation
@@ -22,6 +22,9 @@ def add_parser(commands: Any, action: Run) -> None:
     parser.add_argument("mount", nargs="?", metavar="MOUNT", help="this mount, or the one that this file lies on")
     parser.add_argument("--evidence", metavar="FILE", help="explain saved evidence, of any host")
     parser.add_argument("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027")
+    words = "explain pasted logs of any kind instead; - is standard input"
+    parser.add_argument("--log", nargs="*", metavar="FILE", help=words)
+    parser.add_argument("--redact", action="store_true", help="with --log: print the text without names and addresses")
 
 
 def print_error(code: str, as_json: bool) -> None:
@@ -56,3 +59,21 @@ def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> Non
     except NoSuchMountError as reason:
         raise NothingToExplainError(str(reason)) from None
     print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
+
+
+def print_logs(names: Sequence[str], as_json: bool, redact: bool) -> bool:
+    """Print what the files show, or the files themselves redacted; False: nothing in them was recognised.
+
+    names: no name stands for standard input.  Raises UsageError.
+    """
+    from ..logs import document, files, text
+
+    contents = files.read(names or (files.STDIN,))
+    if redact:
+        from ..logs.redact import redacted
+
+        print(redacted(contents), end="")
+        return True
+    answer = files.answer_to(contents)
+    print(json.dumps(document.document(answer), sort_keys=True) if as_json else text.render(answer))
+    return answer.recognised

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from .grammar import END
 from .reader import parse, parse_log
-from .report import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, VERDICTS, Gpu, Report, Row
+from .report import BROKEN, COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, VERDICTS, Gpu, Report, Row
 
 __all__ = [
     "BROKEN",
     "COMPAT",
     "DIRECT",
     "END",
+    "ERRORS",
     "REFUSED",
     "UNKNOWN",
     "VERDICTS",

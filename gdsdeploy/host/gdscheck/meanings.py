@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Pattern, Tuple
 from .. import data
 from ..libcufile import errors as cufile_errors
 from . import grammar
-from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
+from .report import COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, Report
 
 #: Lines that only point at the reason: BACK at an earlier line, never shown; ON at a later line, shown only if no line
 #: has the reason.
@@ -82,6 +82,9 @@ def reasons(report: Report) -> List[str]:
         return list(report.contradictions)
     if report.verdict == REFUSED:
         return _given_up(report)
+    if report.verdict == ERRORS:
+        # Of a call that fails, the last line has the result and those before it the reason.
+        return ["the library did not give up; calls, files or the platform had errors", *_given_up(report)]
     if report.verdict == UNKNOWN:
         return _not_whole(report)
     if report.verdict == COMPAT:

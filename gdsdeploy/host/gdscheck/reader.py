@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from . import grammar
-from .report import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Gpu, Report, Row
+from .report import BROKEN, COMPAT, DIRECT, ERRORS, REFUSED, UNKNOWN, Gpu, Report, Row
 
 #: Most characters read of one line; no row is half as long, but a binary file may be one line.
 LINE_LIMIT = 2000
@@ -106,8 +106,10 @@ class Reader:
         if not self.ends and grammar.SUSPECT.search(text):
             self.damaged = True
 
-    @staticmethod
-    def _record(lines: List[str], text: str) -> None:
+    def _record(self, lines: List[str], text: str) -> None:
+        if self.log and len(lines) == RECORDED_LINES:
+            # The first ones say what began it, the last ones how it ended.
+            del lines[RECORDED_LINES // 2]
         if len(lines) < RECORDED_LINES:
             lines.append(text)
 
@@ -193,8 +195,10 @@ class Reader:
         claimed = complete and bool(_through_nvidia_fs(rows))
         contradictions = tuple(_contradictions(nvidia_fs, minimum, driver)) if claimed else ()
         direct = any(row.supported for row in storage.values()) and any(gpu.gds for gpu in gpus)
-        if self.fatal or (self.log and self.errors and not self.ended):
+        if self.fatal:
             verdict = REFUSED
+        elif self.log and self.errors and not self.ended:
+            verdict = ERRORS
         elif not complete or not storage:
             verdict = UNKNOWN
         else:

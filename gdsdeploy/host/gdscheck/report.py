@@ -13,9 +13,11 @@ COMPAT = "compat"
 BROKEN = "broken"
 #: The library gave up, and said so.
 REFUSED = "refused"
+#: A log without a report, whose errors don't say that the library gave up: they are about calls, files or the platform.
+ERRORS = "errors"
 #: The text is cut, mixed, or none of gdscheck's: nothing follows from it.
 UNKNOWN = "unknown"
-VERDICTS = (DIRECT, COMPAT, BROKEN, REFUSED, UNKNOWN)
+VERDICTS = (DIRECT, COMPAT, BROKEN, REFUSED, ERRORS, UNKNOWN)
 
 
 @dataclass(frozen=True)

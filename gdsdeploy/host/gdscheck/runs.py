@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
 from . import grammar
+from .pasted import plain
 from .reader import LINE_LIMIT, Reader, parse_lines
 from .report import REFUSED, Report
 
 #: Most bytes read of a file, in less than 300 MiB of memory: hundreds of reports, or a log of 100,000 messages.
 LIMIT = 8 * 1024 * 1024
 GDSCHECK, LOG, NOTHING = "gdscheck", "cufile.log", "unknown"
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ def read(data: bytes, exit_status: Optional[int] = None) -> Recording:
 
     A recording may end each run with a line like ``rc=255``.  Never raises.
     """
-    text = _ANSI.sub("", data[:LIMIT].decode("utf-8-sig", "replace"))
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = plain(data[:LIMIT]).split("\n")
     cut = len(data) > LIMIT
     if _is_log(lines):
         return Recording(_log_runs(lines), LOG, cut)
@@ -60,24 +58,51 @@ def _is_log(lines: List[str]) -> bool:
 
 
 def _log_runs(lines: List[str]) -> Tuple[Report, ...]:
-    """The runs of a log: several processes may write to it, and each may open the library several times."""
+    # The last line has no end: it may be cut.
+    matches = (grammar.LOG.match(line[:LINE_LIMIT]) for line in lines[:-1])
+    return log_runs((match["pid"], match["level"], match["text"]) for match in matches if match)
+
+
+def log_runs(messages: Iterable[Tuple[str, str, str]]) -> Tuple[Report, ...]:
+    """The runs in a log's messages (process, level, text), in the order of their last messages; at least one.
+
+    Several processes may write to a log, and each may open the library several times.  The errors of all processes
+    that wrote no report are one run: which of them has the cause, only the lines together tell.
+    """
     readers: Dict[str, Reader] = {}
     runs: List[Reader] = []
-    # The last line has no end: it may be cut.
-    for line in lines[:-1]:
-        message = grammar.LOG.match(line[:LINE_LIMIT])
-        if message is None:
-            continue
-        text = message["text"].strip()
-        reader = readers.get(message["pid"])
+    last: Dict[int, int] = {}
+    errors: List[Tuple[Reader, str]] = []
+    for place, (pid, level, message) in enumerate(messages):
+        text = message.strip()
+        reader = readers.get(pid)
         if reader is None or _begins(text, reader):
-            reader = readers[message["pid"]] = Reader(log=True)
+            reader = readers[pid] = Reader(log=True)
             runs.append(reader)
-        reader.logged(message["level"], text)
-    reports = [reader.report(None) for reader in runs]
+        last[id(reader)] = place
+        reader.logged(level, text)
+        if level == "ERROR":
+            errors.append((reader, text))
+    runs.sort(key=lambda reader: last[id(reader)])
+    reports = [reader.report(None) for reader in _merged(runs, errors)]
     # A process that wrote no row and no error doesn't matter here.
     telling = [report for report in reports if _is_something(report)]
     return tuple(telling or [*reports, Reader(log=True).report(None)][:1])
+
+
+def _merged(runs: List[Reader], errors: List[Tuple[Reader, str]]) -> Iterator[Reader]:
+    """The runs; one in place of all those that have errors and neither a report nor one that ends the library."""
+    only_errors = [reader for reader in runs if reader.errors and not reader.headings and not reader.fatal]
+    members = set(map(id, only_errors))
+    for reader in runs:
+        if id(reader) not in members:
+            yield reader
+        elif reader is only_errors[-1]:
+            whole = Reader(log=True)
+            for other, text in errors:
+                if id(other) in members:
+                    whole.logged("ERROR", text)
+            yield whole
 
 
 def _begins(text: str, reader: Reader) -> bool:

@@ -26,12 +26,15 @@ KEYS = {
     "audit_findings": ("id",),
     "compat": ("id",),
     "consumers": ("name",),
+    "causes": ("id",),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),
     "gdscheck_errors": ("pattern",),
     "gdscheck_remarks": ("words",),
     "kernel_messages": ("id",),
+    "log_facts": ("subject", "pattern"),
+    "log_signs": ("id",),
     "p2pdma_keys": ("storage",),
 }
 LONGEST_SENTENCE = 35

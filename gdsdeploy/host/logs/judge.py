@@ -1,0 +1,272 @@
+"""Signs, setting and rules together: the causes of a text, in order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+
+from ..facts.kernel_messages import XID, meanings as kernel_meanings
+from ..gdscheck import meanings
+from ..libcufile import errors as cufile_errors
+from ..model import causes, compat
+from . import answer as words, reports, signs
+from .answer import LIKELY, POSSIBLE, SHOWN, Answer, CauseFound, Quote
+from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, ZEROS, Line, Part
+from .setting import Setting, setting
+
+#: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
+QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
+#: Ranks of causes that no row of causes.json has.
+RULE_RANK, KERNEL_RANK, CODE_RANK = 150, 200, 700
+#: Signs are looked for in lines of their own kind and in these.
+_ANYWHERE = (OTHER, PROGRAM)
+_CODE = re.compile(
+    r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
+)
+#: Kernel lines about this stack that sound like a fault.
+_FAULT = re.compile(r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b)")
+
+
+class _Found(NamedTuple):
+    """One line and what it shows."""
+
+    line: Line
+    sign: signs.Sign
+    means: str
+    certainty: str
+
+
+class _Collector:
+    """Lines by what they show, each kind with its first lines and their number."""
+
+    def __init__(self) -> None:
+        self.causes: Dict[str, List[_Found]] = {}
+        self.counts: Dict[str, int] = {}
+        self.harmless: Dict[str, Quote] = {}
+        self.unknown: Dict[str, Quote] = {}
+        self.plain: Dict[str, _Found] = {}
+        self.codes: Dict[int, Quote] = {}
+
+    def add(self, ident: str, found: _Found) -> None:
+        """A line shows a cause."""
+        self.counts[ident] = self.counts.get(ident, 0) + 1
+        lines = self.causes.setdefault(ident, [])
+        same = [other for other in lines if other.sign.id == found.sign.id]
+        if len(lines) < QUOTES and len(same) < 2:
+            lines.append(found)
+
+    @staticmethod
+    def count(table: Dict[Any, Quote], key: Any, line: Line, means: str, most: int) -> None:
+        """Keep the first line of a kind and the number of all of them."""
+        if key in table:
+            table[key] = Quote(table[key].line, table[key].means, table[key].count + 1)
+        elif len(table) < most:
+            table[key] = Quote(line, means)
+
+
+def judge(parts: Sequence[Part]) -> Answer:
+    """The answer to what ``parts`` hold, of one or several files that belong together.  Never raises."""
+    env = setting(parts)
+    collector = _Collector()
+    _read_lines(parts, env, collector)
+    shown = reports.reports(parts)
+    found = [*_from_signs(collector), *_from_reports(shown, collector), *_from_rules(env, parts)]
+    causes_found = _ordered(_merged(found))
+    if not any(cause.certainty != POSSIBLE for cause in causes_found):
+        causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
+    clean = not (causes_found or collector.unknown or collector.codes)
+    return Answer(
+        parts=tuple(parts),
+        setting=env,
+        causes=tuple(causes_found),
+        harmless=tuple(collector.harmless.values()),
+        unknown=tuple(collector.unknown.values()),
+        decide=_decide(causes_found, parts),
+        path=_path(causes_found, shown, clean),
+        remarks=tuple(dict.fromkeys(text for one in shown for text in reports.remarks(one.report))),
+    )
+
+
+def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
+    cache: Dict[Tuple[str, str], Sequence[Tuple[int, Pattern[str], signs.Sign]]] = {}
+    for line in (line for part in parts for line in part.lines):
+        key = (line.kind, line.text.translate(ZEROS))
+        if key not in cache:
+            entries = signs.index().candidates(line.text)
+            cache[key] = [entry for entry in entries if entry[2].part == line.kind or line.kind in _ANYWHERE]
+        if not _signs_of(line, cache[key], env, collector):
+            _without_sign(line, collector)
+        if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
+            code = _CODE.search(line.text)
+            if code:
+                collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
+
+
+def _signs_of(
+    line: Line, candidates: Sequence[Tuple[int, Pattern[str], signs.Sign]], env: Setting, collector: _Collector
+) -> bool:
+    known = False
+    for _, pattern, sign in candidates:
+        match = pattern.search(line.text)
+        holds = env.meets(sign.when) if match and sign.when else True
+        if match is None or holds is False:
+            continue
+        known = True
+        means = sign.means.format_map(_Groups(match.groupdict("")))
+        certainty = POSSIBLE if holds is None else LIKELY if sign.others else SHOWN
+        found = _Found(line, sign, means, certainty)
+        if sign.harmless:
+            collector.count(collector.harmless, sign.id, line, means, HARMLESS_LINES)
+        elif sign.cause:
+            collector.add(sign.cause, found)
+            for other in sign.others:
+                collector.add(other, found._replace(certainty=POSSIBLE))
+        elif sign.id.startswith("kernel."):
+            collector.add(_kernel_id(sign, line), found)
+        else:
+            collector.plain.setdefault(sign.id, found)
+        if holds is not None:
+            break
+    return known
+
+
+class _Groups(Dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def _kernel_id(sign: signs.Sign, line: Line) -> str:
+    xid = XID.search(line.text)
+    return f"kernel.xid-{xid[2]}" if xid else sign.id
+
+
+def _without_sign(line: Line, collector: _Collector) -> None:
+    """A line that no sign has: an error of the library by its own table, or one of unknown meaning."""
+    if line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text)):
+        means = meanings.meaning(line.text).means if line.level else ""
+        key = line.text.translate(ZEROS)
+        collector.count(collector.unknown, key, line, means, UNKNOWN_LINES)
+
+
+def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
+    for ident, found in collector.causes.items():
+        certainty = min((one.certainty for one in found), key=words.CERTAINTIES.index)
+        best = [one for one in found if one.certainty == certainty]
+        quotes = tuple(Quote(one.line, one.means) for one in best)
+        if causes.known(ident):
+            yield _known(ident, quotes, certainty)
+        elif ident.startswith("kernel."):
+            rows = {"kernel." + row.id: row for row in kernel_meanings()}
+            row = rows.get(best[0].sign.id)
+            if row is not None:
+                yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=KERNEL_RANK)
+
+
+def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
+    row = causes.row(ident)
+    return CauseFound(
+        ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path
+    )
+
+
+def _from_reports(shown: Iterable[reports.Shown], collector: _Collector) -> Iterator[CauseFound]:
+    for one in shown:
+        for ident, says in reports.causes_of(one.report):
+            if causes.known(ident):
+                yield _known(ident, (Quote(one.line, says),), SHOWN)
+
+
+def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
+    """Versions that the compatibility rules refuse together."""
+    combination: Dict[str, Optional[str]] = {
+        subject: env.value(subject) for subject in compat.SUBJECTS if env.value(subject) is not None
+    }
+    # Who built a module is seldom in a log; NVIDIA's own is the usual one.
+    for subject in ("driver_origin", "nvidia_fs_origin"):
+        combination.setdefault(subject, "nvidia")
+    rules = {rule.id: rule for rule in compat.shipped()}
+    built = any(part.kind == BUILD for part in parts)
+    for verdict in compat.judge(combination, rules.values()):
+        if verdict.allowed:
+            continue
+        rule = rules[verdict.rule]
+        subjects = [subject for subject in (*rule.when, *rule.needs, *rule.refuses) if env.values(subject)]
+        quotes = [Quote(next(iter(env.shown[subject].values())), f"{subject}: {env.value(subject)}") for subject in subjects]
+        fix = f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
+        yield CauseFound(
+            "compat." + rule.id,
+            rule.says.strip().rstrip("."),
+            tuple(quotes[:QUOTES]),
+            fix,
+            rule.source,
+            SHOWN if built else LIKELY,
+            rank=RULE_RANK,
+        )
+
+
+def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
+    """Error codes of cuFile that the text names, where no line says more."""
+    for number, quote in collector.codes.items():
+        try:
+            entry = cufile_errors.lookup(str(number))[0]
+        except cufile_errors.UnknownCodeError:
+            continue
+        usual = entry.causes[0]
+        quotes = (Quote(quote.line, f"{entry.name}: {entry.meaning}", quote.count),)
+        reference = "gdsdeploy explain --error " + str(number)
+        title = f"{entry.name}; usually {usual.what}"
+        yield CauseFound(
+            f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, ""
+        )
+
+
+def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:
+    """Each cause once, with the quotes of all that show it."""
+    by_id: Dict[str, CauseFound] = {}
+    for cause in found:
+        other = by_id.get(cause.id)
+        if other is None:
+            by_id[cause.id] = cause
+            continue
+        best, rest = sorted((other, cause), key=lambda one: words.CERTAINTIES.index(one.certainty))
+        quotes = {quote.line[:2]: quote for quote in (*best.quotes, *rest.quotes)}
+        by_id[cause.id] = CauseFound(
+            best.id, best.title, tuple(list(quotes.values())[:QUOTES]), best.fix, best.reference, best.certainty,
+            best.decide, best.rank, best.path,
+        )  # fmt: skip
+    return list(by_id.values())
+
+
+def _ordered(found: Iterable[CauseFound]) -> List[CauseFound]:
+    """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
+    return sorted(found, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
+
+
+def _last(cause: CauseFound) -> int:
+    return max((quote.line.number for quote in cause.quotes), default=0)
+
+
+def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
+    sure = {cause.path for cause in found if cause.certainty == SHOWN}
+    by_reports = reports.path_of([one.report for one in shown])
+    for path in (words.BROKEN, words.COMPAT):
+        if path in sure or by_reports == path:
+            return path
+    return words.DIRECT if by_reports == words.DIRECT and clean else words.UNKNOWN
+
+
+def _decide(found: Sequence[CauseFound], parts: Sequence[Part]) -> str:
+    """The command that decides between what remains, or what the text lacks."""
+    if len(found) == 1 and found[0].certainty == SHOWN:
+        return ""
+    for cause in found:
+        if cause.decide:
+            return cause.decide
+    if found:
+        return ""
+    kinds = {part.kind for part in parts}
+    if KERNEL not in kinds:
+        return "dmesg | grep -iE 'nvidia|nvfs|nvme|peermem'  # add what the kernel says"
+    if GDSCHECK not in kinds:
+        return "gdscheck -p  # add its whole output"
+    return "gdsdeploy explain  # on the host itself"

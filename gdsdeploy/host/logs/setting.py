@@ -1,0 +1,62 @@
+"""The environment that all parts of a text show together: versions, devices, and how the host is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ..model.version_rules import VERSIONS, holds
+from . import signs
+from .parts import ZEROS, Line, Part
+
+#: Most values kept of one subject, e.g. GPU models.
+VALUES = 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Subject → value → the first line that shows it.  Several values of one subject are all kept."""
+
+    shown: Mapping[str, Mapping[str, Line]]
+
+    def values(self, subject: str) -> Tuple[str, ...]:
+        """What the text shows of a subject, in its order."""
+        return tuple(self.shown.get(subject, ()))
+
+    def value(self, subject: str) -> Optional[str]:
+        """The one value of a subject; None where the text shows none, or several."""
+        values = self.values(subject)
+        return values[0] if len(values) == 1 else None
+
+    def meets(self, conditions: Mapping[str, str]) -> Optional[bool]:
+        """Whether all conditions hold; None: the text doesn't show one of the subjects."""
+        answers = [self._meets(subject, text) for subject, text in conditions.items()]
+        return False if False in answers else None if None in answers else True
+
+    def _meets(self, subject: str, text: str) -> Optional[bool]:
+        values = self.values(subject)
+        if not values:
+            return None
+        return any(holds(subject, (text,), value) for value in values if value[:1].isdigit() or subject not in VERSIONS)
+
+
+def setting(parts: Iterable[Part]) -> Setting:
+    """Draw the setting from all parts."""
+    found: Dict[str, Dict[str, Line]] = {}
+    candidates: Dict[str, List[signs.Fact]] = {}
+    for line in (line for part in parts for line in part.lines):
+        _look(line, candidates, found)
+    return Setting(found)
+
+
+def _look(line: Line, cache: Dict[str, List[signs.Fact]], found: Dict[str, Dict[str, Line]]) -> None:
+    key = line.text.translate(ZEROS)
+    if key not in cache:
+        cache[key] = signs.facts().candidates(line.text)  # type: ignore[assignment]
+    for _, pattern, fact in cache[key]:  # type: ignore[misc]
+        match = pattern.search(line.text)
+        if match:
+            value = fact.value or match["v"].strip()
+            values = found.setdefault(fact.subject, {})
+            if len(values) < VALUES:
+                values.setdefault(value, line)

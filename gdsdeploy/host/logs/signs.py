@@ -1,0 +1,141 @@
+"""Lines and what they show: data/log_signs.json, and what other tables say about the same kinds of lines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Dict, FrozenSet, Generic, Iterable, Iterator, List, Mapping, Pattern, Sequence, Tuple, TypeVar
+
+from .. import data
+from ..facts.kernel_messages import meanings as kernel_meanings
+
+_WORD = re.compile("[a-z]{4,}")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A row of the table; its schema describes the fields."""
+
+    id: str
+    part: str
+    pattern: str
+    sample: str
+    means: str
+    cause: str = ""
+    others: Tuple[str, ...] = ()
+    harmless: bool = False
+    when: Mapping[str, str] = field(default_factory=dict, hash=False)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A row of log_facts.json."""
+
+    subject: str
+    pattern: str
+    sample: str
+    value: str = ""
+
+
+Row = TypeVar("Row")
+
+
+class Index(Generic[Row]):
+    """Finds the rows whose pattern may match a line, by a word that each line of the pattern has."""
+
+    def __init__(self, rows: Iterable[Row], pattern_of: Any) -> None:
+        self._by_word: Dict[str, List[Tuple[int, Pattern[str], Row]]] = {}
+        self._any: List[Tuple[int, Pattern[str], Row]] = []
+        for place, row in enumerate(rows):
+            pattern = pattern_of(row)
+            entry = (place, re.compile(pattern), row)
+            word = key_word(pattern)
+            (self._by_word.setdefault(word, []) if word else self._any).append(entry)
+        self.words: FrozenSet[str] = frozenset(self._by_word)
+
+    def candidates(self, line: str) -> Sequence[Tuple[int, Pattern[str], Row]]:
+        """Patterns that may match, in the order of the table."""
+        words = self.words.intersection(_WORD.findall(line.lower()))
+        found = [*self._any, *(entry for word in words for entry in self._by_word[word])]
+        return sorted(found, key=lambda entry: entry[0])
+
+
+def key_word(pattern: str) -> str:
+    """The longest word that every line has which the pattern matches; empty where none is certain.
+
+    Only whole words count: a letter beside a group, a set or the pattern's end may continue in the line.
+    """
+    words = [word for piece in _literals(pattern) for word in re.findall("(?<=[^a-z])[a-z]{4,}(?=[^a-z])", piece.lower())]
+    return max(words, key=len, default="")
+
+
+def literals(pattern: str) -> List[str]:
+    """The pieces of text that every match has, for tests that compare them with the programs' own strings."""
+    return [piece.strip("\n") for piece in _literals(pattern) if piece.strip()]
+
+
+def _literals(pattern: str) -> Iterator[str]:
+    depth, piece, at = 0, "", 0
+    pieces: List[str] = []
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            escaped = pattern[at + 1 : at + 2]
+            at += 2
+            if escaped.isalnum():
+                pieces, piece = [*pieces, piece], ""
+            elif depth == 0:
+                piece += escaped
+            continue
+        if char == "[":
+            at = _end_of_set(pattern, at)
+            pieces, piece = [*pieces, piece], ""
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            pieces, piece = [*pieces, piece], ""
+        elif char == "|" and depth == 0:
+            return
+        elif char in "?*{":
+            pieces, piece = [*pieces, piece[:-1]], ""
+            at = pattern.find("}", at) if char == "{" else at
+        elif char in "^$":
+            piece += "\n"
+        elif char in ".+":
+            pieces, piece = [*pieces, piece], ""
+        elif depth == 0:
+            piece += char
+        at += 1
+    yield from (text for text in [*pieces, piece] if text)
+
+
+def _end_of_set(pattern: str, start: int) -> int:
+    at = start + 1
+    at += pattern[at : at + 1] == "^"
+    at += pattern[at : at + 1] == "]"
+    while at < len(pattern) and pattern[at] != "]":
+        at += 2 if pattern[at] == "\\" else 1
+    return at
+
+
+@lru_cache(maxsize=1)
+def signs() -> Tuple[Sign, ...]:
+    """Rows of log_signs.json."""
+    return data.rows("log_signs", Sign)
+
+
+@lru_cache(maxsize=1)
+def index() -> Index[Sign]:
+    """The signs by their words; the kernel's messages that explain HOST knows come after the table."""
+    kernel = (
+        Sign("kernel." + row.id, "kernel", row.pattern, row.sample, row.what, harmless=not row.fault)
+        for row in kernel_meanings()
+    )
+    return Index([*signs(), *kernel], lambda sign: sign.pattern)
+
+
+@lru_cache(maxsize=1)
+def facts() -> Index[Fact]:
+    """What shows the environment."""
+    return Index(data.rows("log_facts", Fact), lambda fact: fact.pattern)
