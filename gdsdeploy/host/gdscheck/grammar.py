@@ -38,7 +38,7 @@ LISTS = (1, 16)
 ERRORS = re.compile(
     r"Platform verification (error|failed)|cuFile initialization failed|cuFile configuration load error|failed to load"
     r"|error reading config|parsing error|json type mismatch|cuda devices probe failed|No cuda devices|Init Failed"
-    r"|not supported on current platform|platform is not supported|driver is not loaded|version mismatch"
+    r"|not supported on current platform|platform is not supported|driver (?:is )?not loaded|version mismatch"
     r"|missing cuda symbols|found invalid|^Invalid argument$|^invalid |^(posix|should be) .*(error|multiple)"
     r"|error while loading shared libraries|dlopen error|CUDA Driver API error|version read error|Cuda version not Supp"
     r"|^terminate called|what\(\): |Segmentation fault|^Aborted|core dumped|out of UInt range"
