@@ -27,6 +27,8 @@ class Sign:
     harmless: bool = False
     when: Mapping[str, str] = field(default_factory=dict, hash=False)
     source: str = ""
+    certainty: str = ""
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,35 @@ class Index(Generic[Row]):
         for place, row in enumerate(rows):
             pattern = pattern_of(row)
             entry = (place, re.compile(pattern), row)
-            word = key_word(pattern)
-            (self._by_word.setdefault(word, []) if word else self._any).append(entry)
+            words = {key_word(choice) for choice in choices(pattern)}
+            for word in words if "" not in words else {""}:
+                (self._by_word.setdefault(word, []) if word else self._any).append(entry)
         self.words: FrozenSet[str] = frozenset(self._by_word)
 
     def candidates(self, line: str) -> Sequence[Tuple[int, Pattern[str], Row]]:
         """Patterns that may match, in the order of the table."""
         words = self.words.intersection(_WORD.findall(line.lower()))
-        found = [*self._any, *(entry for word in words for entry in self._by_word[word])]
-        return sorted(found, key=lambda entry: entry[0])
+        found = {entry[0]: entry for word in words for entry in self._by_word[word]}
+        found.update((entry[0], entry) for entry in self._any)
+        return [found[place] for place in sorted(found)]
+
+
+def choices(pattern: str) -> List[str]:
+    """The alternatives of a pattern: what ``|`` separates outside of groups and sets."""
+    found, depth, at, start = [], 0, 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif char == "[":
+            at = _end_of_set(pattern, at)
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth == 0:
+            found.append(pattern[start:at])
+            start = at + 1
+        at += 1
+    return [*found, pattern[start:]]
 
 
 def key_word(pattern: str) -> str:
