@@ -30,7 +30,13 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
         recording = runs.read("\n".join([*(line.text for line in lines), ""]).encode("utf-8", "replace"))
         found += [Shown(report, lines[0]) for report in recording.runs]
     for lines in logged.values():
-        messages = [(line.pid, line.level, line.text) for line in lines]
+        # An error that a process repeats says nothing new about its report.
+        first = {(line.pid, line.key): line for line in reversed(lines) if line.level == "ERROR"}
+        messages = [
+            (line.pid, line.level, line.text)
+            for line in lines
+            if line.level != "ERROR" or first[line.pid, line.key] is line
+        ]
         found += [Shown(report, lines[0]) for report in runs.log_runs(messages) if report.storage or report.release]
     return found
 

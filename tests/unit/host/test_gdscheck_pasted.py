@@ -61,7 +61,9 @@ def test_the_errors_of_all_processes_count_in_the_order_of_the_file() -> None:
 
 
 def test_a_refusal_among_processes_with_errors_stays_a_run_of_its_own() -> None:
-    recording = runs.read(log((1, "cuFile read failed"), (2, "nvidia-fs.ko driver not loaded"), (3, "cuFile read failed")))
+    recording = runs.read(
+        log((1, "cuFile read failed"), (2, "nvidia-fs.ko driver not loaded"), (3, "cuFile read failed"))
+    )
     assert [report.verdict for report in recording.runs] == [REFUSED, ERRORS]
     assert len(recording.report.errors) == 2
 
