@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..facts.kernel_messages import XID
+from ..facts.kernel_messages import NVIDIA, XID
 from ..facts.kernel_messages import meanings as kernel_meanings
 from ..gdscheck import meanings
 from ..libcufile import errors as cufile_errors
@@ -19,9 +19,13 @@ from .setting import Setting, setting
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
 QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
-RULE_RANK, KERNEL_RANK, CODE_RANK = 150, 200, 700
+#: A rule about versions is a better answer than the compiler's line; without a build others come first.
+BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
 #: Signs are looked for in lines of their own kind and in these.
 _ANYWHERE = (OTHER, PROGRAM)
+#: Levels of libcufile's log at which it speaks of a fault or of its mode.
+FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
+_BLANKS = re.compile("  +")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
@@ -95,8 +99,7 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            entries = signs.index().candidates(line.text)
-            fitting = [entry for entry in entries if entry[2].part == line.kind or line.kind in _ANYWHERE]
+            fitting = [entry for entry in signs.index().candidates(line.text) if _is_about(entry[2], line)]
             cache[key] = (fitting, line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))))
         candidates, is_error = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
@@ -108,16 +111,25 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
                 collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
 
 
+def _is_about(sign: signs.Sign, line: Line) -> bool:
+    """Whether a sign is looked for in a line; a broad one only in what the library itself calls a fault."""
+    if sign.own:
+        return sign.part == line.kind and line.level in FAULT_LEVELS
+    return sign.part == line.kind or line.kind in _ANYWHERE
+
+
 def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
     known = False
+    # The library joins what it prints with blanks, of which some are part of its words, too.
+    text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
     for _, pattern, sign in candidates:
-        match = pattern.search(line.text)
+        match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
             continue
         known = True
         means = sign.means.format_map(_Groups(match.groupdict("")))
-        certainty = POSSIBLE if holds is None else LIKELY if sign.others else SHOWN
+        certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
         found = _Found(line, sign, means, certainty)
         if sign.harmless:
             collector.count(collector.harmless, sign.id, line, means, HARMLESS_LINES)
@@ -155,7 +167,8 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
             rows = {"kernel." + row.id: row for row in kernel_meanings()}
             row = rows.get(best[0].sign.id)
             if row is not None:
-                yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=KERNEL_RANK)
+                rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
+                yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=rank)
 
 
 def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
@@ -198,7 +211,7 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             fix,
             rule.source,
             SHOWN if built else LIKELY,
-            rank=RULE_RANK,
+            rank=BUILD_RULE_RANK if built else RULE_RANK,
         )
 
 

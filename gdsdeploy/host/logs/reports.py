@@ -45,10 +45,13 @@ def causes_of(report: Report) -> Iterator[Tuple[str, str]]:
     """(id of a cause, what the report says) of everything in it that rules a direct path out."""
     config = report.config
     if config.get("properties.force_compat_mode") == "true":
-        yield "config.force-compat", "properties.force_compat_mode : true"
+        yield "cufile.force-compat", "properties.force_compat_mode : true"
         return
     for contradiction in report.contradictions:
-        yield ("proprietary-driver" if "proprietary" in contradiction else "nvidia-fs.too-old"), contradiction
+        yield (
+            ("nvidia-fs.proprietary-driver" if "proprietary" in contradiction else "nvidia-fs.below-minimum"),
+            contradiction,
+        )
     whole = "storage" in report.sections
     through = [label for label in report.storage if label not in (grammar.P2PDMA_ROW, grammar.RDMA_ROW)]
     if report.nvidia_fs_minimum and not report.nvidia_fs and whole:

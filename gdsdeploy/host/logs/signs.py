@@ -40,6 +40,8 @@ class Sign:
     harmless: bool = False
     when: Mapping[str, str] = field(default_factory=dict, hash=False)
     source: str = ""
+    certainty: str = ""
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,39 @@ class Index(Generic[Row]):
         for place, row in enumerate(rows):
             pattern = pattern_of(row)
             entry = (place, re.compile(pattern), row)
-            word = key_word(pattern)
-            if word:
-                self._by_word.setdefault(word, []).append(entry)
-            else:
-                self._by_text.append((max(literals(pattern), key=len, default="").lower(), entry))
+            words = {choice: key_word(choice) for choice in choices(pattern)}
+            for choice, word in words.items():
+                if word:
+                    self._by_word.setdefault(word, []).append(entry)
+                else:
+                    self._by_text.append((max(literals(choice), key=len, default="").lower(), entry))
         self._words: FrozenSet[str] = frozenset(self._by_word)
 
     def candidates(self, line: str) -> Candidates[Row]:
         """Patterns that may match, in the order of the table."""
         lower = line.lower()
-        found = [entry for text, entry in self._by_text if text in lower]
+        found = {entry[0]: entry for text, entry in self._by_text if text in lower}
         for word in self._words.intersection(_WORD.findall(lower)):
-            found += self._by_word[word]
-        return sorted(found, key=lambda entry: entry[0]) if len(found) > 1 else found
+            found.update((entry[0], entry) for entry in self._by_word[word])
+        return [found[place] for place in sorted(found)]
+
+
+def choices(pattern: str) -> List[str]:
+    """The alternatives of a pattern: what ``|`` separates outside of groups and sets."""
+    found, depth, at, start = [], 0, 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at += 1
+        elif char == "[":
+            at = _end_of_set(pattern, at)
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth == 0:
+            found.append(pattern[start:at])
+            start = at + 1
+        at += 1
+    return [*found, pattern[start:]]
 
 
 def key_word(pattern: str) -> str:
