@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Iterator, List
 
 from ..libcufile import errors as cufile_errors
@@ -68,7 +69,19 @@ def text(recording: Recording, name: str) -> str:
     lines.append(f"  libcufile {library}, nvidia-fs {report.nvidia_fs or _unnamed(report)}{status}")
     if report.verdict != REFUSED:
         lines += _rows(report)
+    lines += _later(report)
     return "\n".join([*lines, *(f"  warning: {warning}" for warning in _warnings(recording))])
+
+
+def _later(report: Report) -> Iterator[str]:
+    """Errors after the report, about I/O: each kind of line once, with the number of such lines."""
+    kinds: Dict[str, List[str]] = {}
+    for line in report.later:
+        kinds.setdefault(re.sub(r"0x[0-9a-f]+|\d+", "0", line), []).append(line)
+    for lines in kinds.values():
+        means = meaning(lines[-1]).means
+        count = f" ({len(lines)} such lines)" if len(lines) > 1 else ""
+        yield f"  later error: {lines[-1]}{count}" + (f" = {means}" if means else "")
 
 
 def _unnamed(report: Report) -> str:

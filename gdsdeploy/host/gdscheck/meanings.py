@@ -51,6 +51,8 @@ def _remarks() -> Tuple[_Remark, ...]:
 
 
 _RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
+#: The result of a call in the library's words for its code; the reason is in a line before it.
+_RESULT = re.compile(r"cuFile\w+ error *: *(.+)$")
 
 
 class Meaning(NamedTuple):
@@ -67,8 +69,12 @@ def meaning(line: str) -> Meaning:
     returned = _RETURNED.match(line)
     if returned:
         with contextlib.suppress(cufile_errors.UnknownCodeError):
-            entry = cufile_errors.lookup(returned[1])[0]
-            return Meaning(int(returned[1]), f"{entry.name}: {entry.meaning}")
+            code = cufile_errors.lookup(returned[1])[0]
+            return Meaning(int(returned[1]), f"{code.name}: {code.meaning}")
+    result = _RESULT.match(line)
+    entry = cufile_errors.by_words(result[1]) if result else None
+    if entry is not None:
+        return Meaning(entry.code, f"{entry.name}: {entry.meaning}", BACK)
     for error in _errors():
         match = error.pattern.search(line)
         if match:

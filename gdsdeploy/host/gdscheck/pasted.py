@@ -8,8 +8,8 @@ import re
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 #: ``> `` of a quoted mail or comment.
 _QUOTED = re.compile(r"(?m)^(?:[ \t]*> ?)+")
-#: A line that is bold as a whole, or ends so: ``**NVMe : Supported**``.
-_BOLD = re.compile(r"(?m)^([ \t]*(?:[-*] )?)(?:\*\*|__)(\S.*?)(?:\*\*|__)[ \t]*$")
+#: Bold words: ``**NVMe : Supported**``; pointers in C have no such pairs.
+_BOLD = re.compile(r"(?<![*\w])\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*(?![*\w])")
 _ENTITIES = (("&gt;", ">"), ("&lt;", "<"), ("&quot;", '"'), ("&amp;", "&"))
 
 
@@ -23,8 +23,8 @@ def plain(data: bytes) -> str:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if ">" in text:
         text = _QUOTED.sub("", text)
-    if "**" in text or "__" in text:
-        text = _BOLD.sub(r"\1\2", text)
+    if "**" in text:
+        text = _BOLD.sub(r"\1", text)
     for entity, character in _ENTITIES:
         if entity in text:
             text = text.replace(entity, character)

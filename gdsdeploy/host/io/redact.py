@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .secretwords import REDACTED, hide, names_secret
 from ..paths import SECURE_BOOT
+from .secretwords import REDACTED, hide, names_secret
 
 _IPV4 = re.compile(r"(?<![\w.+~])(?:\d{1,3}\.){3}\d{1,3}(?![\w+~]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import data
 
@@ -47,6 +47,8 @@ class ErrorCode(NamedTuple):
     seen: str
     #: most usual first
     causes: Tuple[CodeCause, ...]
+    #: what the library itself prints for the code, or the beginning of it
+    words: str = ""
 
 
 class UnknownCodeError(LookupError):
@@ -76,7 +78,7 @@ def lookup(word: str) -> Tuple[ErrorCode, ...]:
 
     ``5027`` and ``-5027`` (as reads and writes return it), ``27`` (the number above 5000, and a CUDA code if there is
     one), ``CU_FILE_HANDLE_NOT_REGISTERED`` with or without its prefix and in any case, ``100``, ``cuda:100`` or
-    ``CUDA_ERROR_NO_DEVICE``, ``-22``, ``errno:22`` or ``EINVAL``.
+    ``CUDA_ERROR_NO_DEVICE``, ``-22``, ``errno:22`` or ``EINVAL``; a text with the library's own words for a code.
     Raises UnknownCodeError.
     """
     text = word.strip()
@@ -91,8 +93,18 @@ def lookup(word: str) -> Tuple[ErrorCode, ...]:
     )
     if matches:
         return matches
+    printed = by_words(text)
+    if printed is not None:
+        return (printed,)
     near = sorted(names, key=lambda code: _likeness(bare, _PREFIX.sub("", code.name)), reverse=True)
     raise UnknownCodeError(f"no error code is named {word!r}", _shown(near))
+
+
+def by_words(text: str) -> Optional[ErrorCode]:
+    """The code whose words the library prints in ``text``; None: there are no such words.  The longest ones count."""
+    shown = text.lower()
+    matches = [code for code in entries() if code.words and code.words.lower() in shown]
+    return max(matches, key=lambda code: len(code.words), default=None)
 
 
 def _likeness(bare: str, name: str) -> float:

@@ -1,4 +1,4 @@
-"""What a text shows: causes in order, harmless lines, lines of unknown meaning, and the path that the text itself names."""
+"""What a text shows: causes in order, harmless lines, unknown ones, and the path that the text itself names."""
 
 from __future__ import annotations
 

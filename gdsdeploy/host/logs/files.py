@@ -25,7 +25,10 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read(names: Sequence[str]) -> List[Tuple[str, bytes]]:
-    """(name, content) of each file; ``-`` is standard input.  Raises UsageError for what is no text or can't be read."""
+    """(name, content) of each file; ``-`` is standard input.
+
+    Raises UsageError for what is no text or can't be read.
+    """
     return [(name, _content(name)) for name in names]
 
 

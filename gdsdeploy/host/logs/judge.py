@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..facts.kernel_messages import NVIDIA, XID, meanings as kernel_meanings
+from ..facts.kernel_messages import NVIDIA, XID
+from ..facts.kernel_messages import meanings as kernel_meanings
 from ..gdscheck import meanings
 from ..libcufile import errors as cufile_errors
 from ..model import causes, compat
-from . import answer as words, reports, signs
+from . import answer as words
+from . import reports, signs
 from .answer import LIKELY, POSSIBLE, SHOWN, Answer, CauseFound, Quote
-from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, ZEROS, Line, Part
+from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, Line, Part
 from .setting import Setting, setting
 
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
@@ -74,7 +76,7 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports.reports(parts)
-    found = [*_from_signs(collector), *_from_reports(shown, collector), *_from_rules(env, parts)]
+    found = [*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]
     causes_found = _ordered(_merged(found))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
@@ -92,14 +94,17 @@ def judge(parts: Sequence[Part]) -> Answer:
 
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
-    cache: Dict[Tuple[str, str], Sequence[Tuple[int, Pattern[str], signs.Sign]]] = {}
+    # Of each kind of line: the signs that may match, and whether it tells of an error if none does.
+    cache: Dict[Tuple[str, str, str], Tuple[signs.Candidates[signs.Sign], bool]] = {}
     for line in (line for part in parts for line in part.lines):
-        key = (line.kind + line.level, line.text.translate(ZEROS))
+        key = (line.kind, line.level, line.key)
         if key not in cache:
-            entries = signs.index().candidates(line.text)
-            cache[key] = [entry for entry in entries if _is_about(entry[2], line)]
-        if not _signs_of(line, cache[key], env, collector):
-            _without_sign(line, collector)
+            fitting = [entry for entry in signs.index().candidates(line.text) if _is_about(entry[2], line)]
+            cache[key] = (fitting, line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))))
+        candidates, is_error = cache[key]
+        if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
+            means = meanings.meaning(line.text).means if line.level and line.key not in collector.unknown else ""
+            collector.count(collector.unknown, line.key, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
             code = _CODE.search(line.text)
             if code:
@@ -113,12 +118,10 @@ def _is_about(sign: signs.Sign, line: Line) -> bool:
     return sign.part == line.kind or line.kind in _ANYWHERE
 
 
-def _signs_of(
-    line: Line, candidates: Sequence[Tuple[int, Pattern[str], signs.Sign]], env: Setting, collector: _Collector
-) -> bool:
+def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
     known = False
     # The library joins what it prints with blanks, of which some are part of its words, too.
-    text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE else line.text
+    text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
     for _, pattern, sign in candidates:
         match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
@@ -153,14 +156,6 @@ def _kernel_id(sign: signs.Sign, line: Line) -> str:
     return f"kernel.xid-{xid[2]}" if xid else sign.id
 
 
-def _without_sign(line: Line, collector: _Collector) -> None:
-    """A line that no sign has: an error of the library by its own table, or one of unknown meaning."""
-    if line.level == "ERROR" or (line.kind == KERNEL and _FAULT.search(line.text)):
-        means = meanings.meaning(line.text).means if line.level else ""
-        key = line.text.translate(ZEROS)
-        collector.count(collector.unknown, key, line, means, UNKNOWN_LINES)
-
-
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
     for ident, found in collector.causes.items():
         certainty = min((one.certainty for one in found), key=words.CERTAINTIES.index)
@@ -178,12 +173,10 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
 
 def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
     row = causes.row(ident)
-    return CauseFound(
-        ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path
-    )
+    return CauseFound(ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path)
 
 
-def _from_reports(shown: Iterable[reports.Shown], collector: _Collector) -> Iterator[CauseFound]:
+def _from_reports(shown: Iterable[reports.Shown]) -> Iterator[CauseFound]:
     for one in shown:
         for ident, says in reports.causes_of(one.report):
             if causes.known(ident):
@@ -205,8 +198,12 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             continue
         rule = rules[verdict.rule]
         subjects = [subject for subject in (*rule.when, *rule.needs, *rule.refuses) if env.values(subject)]
-        quotes = [Quote(next(iter(env.shown[subject].values())), f"{subject}: {env.value(subject)}") for subject in subjects]
-        fix = f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
+        quotes = [
+            Quote(next(iter(env.shown[subject].values())), f"{subject}: {env.value(subject)}") for subject in subjects
+        ]
+        fix = (
+            f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
+        )
         yield CauseFound(
             "compat." + rule.id,
             rule.says.strip().rstrip("."),
@@ -229,9 +226,7 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         quotes = (Quote(quote.line, f"{entry.name}: {entry.meaning}", quote.count),)
         reference = "gdsdeploy explain --error " + str(number)
         title = f"{entry.name}; usually {usual.what}"
-        yield CauseFound(
-            f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, ""
-        )
+        yield CauseFound(f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, "")
 
 
 def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:

@@ -20,7 +20,10 @@ _HOSTS = (
     re.compile(r"(?i)\bhost ?name\s*[:=] *(?P<host>[A-Za-z][\w.-]*)"),
 )
 #: A login name before a host's, in a prompt, or in a line that sudo or sshd wrote.
-_USERS = (re.compile(r"(?m)^\s*\[?(?P<user>[a-z_][\w-]*)@[A-Za-z][\w.-]*(?:[: \]])"), re.compile(r"\buser[ =](?P<user>[a-z_][\w-]+)\b"))
+_USERS = (
+    re.compile(r"(?m)^\s*\[?(?P<user>[a-z_][\w-]*)@[A-Za-z][\w.-]*(?:[: \]])"),
+    re.compile(r"\buser[ =](?P<user>[a-z_][\w-]+)\b"),
+)
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?:[\w-]+\.)+[A-Za-z]{2,}(?![\w-])")
 #: Names of a domain: three labels of which the last is a top-level domain, or one of an own network.
 _DOMAIN = re.compile(
@@ -31,7 +34,9 @@ _WWN = re.compile(r"(?<![\w.])(?:0x[0-9a-fA-F]{16}|wwn-0x[0-9a-fA-F]{16,32}|nvme
 #: Words that stand where a host's name does and name none.
 _NO_HOSTS = frozenset({"localhost", "kernel", "debian", "ubuntu", "lists.debian.org"})
 #: Documents of others, which a reader has to find.
-_PUBLIC = re.compile(r"(?:^|\.)(?:nvidia|github|githubusercontent|kernel|debian|ubuntu|canonical|redhat|mellanox|docker|rockylinux|pypi|python|launchpad|fedoraproject)\.\w+$|\.(?:py|so|ko|sh|cc|js|go|rs|md|in)$")
+_PUBLIC = re.compile(
+    r"(?:^|\.)(?:nvidia|github|githubusercontent|kernel|debian|ubuntu|canonical|redhat|mellanox|docker|rockylinux|pypi|python|launchpad|fedoraproject)\.\w+$|\.(?:py|so|ko|sh|cc|js|go|rs|md|in)$"
+)
 
 
 def redacted(contents: Sequence[Tuple[str, bytes]]) -> str:
@@ -72,7 +77,9 @@ def _names(text: str) -> Iterator[Tuple[str, str]]:
 
 def _versions(texts: Iterable[str]) -> Iterator[str]:
     """Numbers of four parts beside a word that makes them a version."""
-    words = re.compile(r"(?i)(?:version|release|libcufile|nvidia[-_]fs|cuda|driver|firmware|vbios)\W{0,20}(?:\d+\.){3}\d+\S*")
+    words = re.compile(
+        r"(?i)(?:version|release|libcufile|nvidia[-_]fs|cuda|driver|firmware|vbios)\W{0,20}(?:\d+\.){3}\d+\S*"
+    )
     for text in texts:
         yield from words.findall(text)
 

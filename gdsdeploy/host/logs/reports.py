@@ -30,7 +30,13 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
         recording = runs.read("\n".join([*(line.text for line in lines), ""]).encode("utf-8", "replace"))
         found += [Shown(report, lines[0]) for report in recording.runs]
     for lines in logged.values():
-        messages = [(line.pid, line.level, line.text) for line in lines]
+        # An error that a process repeats says nothing new about its report.
+        first = {(line.pid, line.key): line for line in reversed(lines) if line.level == "ERROR"}
+        messages = [
+            (line.pid, line.level, line.text)
+            for line in lines
+            if line.level != "ERROR" or first[line.pid, line.key] is line
+        ]
         found += [Shown(report, lines[0]) for report in runs.log_runs(messages) if report.storage or report.release]
     return found
 
@@ -42,7 +48,10 @@ def causes_of(report: Report) -> Iterator[Tuple[str, str]]:
         yield "cufile.force-compat", "properties.force_compat_mode : true"
         return
     for contradiction in report.contradictions:
-        yield ("nvidia-fs.proprietary-driver" if "proprietary" in contradiction else "nvidia-fs.below-minimum"), contradiction
+        yield (
+            ("nvidia-fs.proprietary-driver" if "proprietary" in contradiction else "nvidia-fs.below-minimum"),
+            contradiction,
+        )
     whole = "storage" in report.sections
     through = [label for label in report.storage if label not in (grammar.P2PDMA_ROW, grammar.RDMA_ROW)]
     if report.nvidia_fs_minimum and not report.nvidia_fs and whole:

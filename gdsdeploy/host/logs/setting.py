@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 from ..model.version_rules import VERSIONS, holds
 from . import signs
-from .parts import ZEROS, Line, Part
+from .parts import Line, Part
 
 #: Most values kept of one subject, e.g. GPU models.
 VALUES = 8
@@ -43,17 +43,16 @@ class Setting:
 def setting(parts: Iterable[Part]) -> Setting:
     """Draw the setting from all parts."""
     found: Dict[str, Dict[str, Line]] = {}
-    candidates: Dict[str, List[signs.Fact]] = {}
+    candidates: Dict[str, signs.Candidates[signs.Fact]] = {}
     for line in (line for part in parts for line in part.lines):
         _look(line, candidates, found)
     return Setting(found)
 
 
-def _look(line: Line, cache: Dict[str, List[signs.Fact]], found: Dict[str, Dict[str, Line]]) -> None:
-    key = line.text.translate(ZEROS)
-    if key not in cache:
-        cache[key] = signs.facts().candidates(line.text)  # type: ignore[assignment]
-    for _, pattern, fact in cache[key]:  # type: ignore[misc]
+def _look(line: Line, cache: Dict[str, signs.Candidates[signs.Fact]], found: Dict[str, Dict[str, Line]]) -> None:
+    if line.key not in cache:
+        cache[line.key] = signs.facts().candidates(line.text)
+    for _, pattern, fact in cache[line.key]:
         match = pattern.search(line.text)
         if match:
             value = fact.value or match["v"].strip()

@@ -5,7 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Dict, FrozenSet, Generic, Iterable, Iterator, List, Mapping, Pattern, Sequence, Tuple, TypeVar
+from typing import (
+    Callable,
+    Dict,
+    FrozenSet,
+    Generic,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Pattern,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from .. import data
 from ..facts.kernel_messages import meanings as kernel_meanings
@@ -42,27 +55,33 @@ class Fact:
 
 
 Row = TypeVar("Row")
+#: (place in the table, pattern, row) of each row that may match.
+Candidates = Sequence[Tuple[int, Pattern[str], Row]]
 
 
 class Index(Generic[Row]):
-    """Finds the rows whose pattern may match a line, by a word that each line of the pattern has."""
+    """Finds the rows whose pattern may match a line, by a word or a text that each line of the pattern has."""
 
-    def __init__(self, rows: Iterable[Row], pattern_of: Any) -> None:
+    def __init__(self, rows: Iterable[Row], pattern_of: Callable[[Row], str]) -> None:
         self._by_word: Dict[str, List[Tuple[int, Pattern[str], Row]]] = {}
-        self._any: List[Tuple[int, Pattern[str], Row]] = []
+        self._by_text: List[Tuple[str, Tuple[int, Pattern[str], Row]]] = []
         for place, row in enumerate(rows):
             pattern = pattern_of(row)
             entry = (place, re.compile(pattern), row)
-            words = {key_word(choice) for choice in choices(pattern)}
-            for word in words if "" not in words else {""}:
-                (self._by_word.setdefault(word, []) if word else self._any).append(entry)
-        self.words: FrozenSet[str] = frozenset(self._by_word)
+            words = {choice: key_word(choice) for choice in choices(pattern)}
+            for choice, word in words.items():
+                if word:
+                    self._by_word.setdefault(word, []).append(entry)
+                else:
+                    self._by_text.append((max(literals(choice), key=len, default="").lower(), entry))
+        self._words: FrozenSet[str] = frozenset(self._by_word)
 
-    def candidates(self, line: str) -> Sequence[Tuple[int, Pattern[str], Row]]:
+    def candidates(self, line: str) -> Candidates[Row]:
         """Patterns that may match, in the order of the table."""
-        words = self.words.intersection(_WORD.findall(line.lower()))
-        found = {entry[0]: entry for word in words for entry in self._by_word[word]}
-        found.update((entry[0], entry) for entry in self._any)
+        lower = line.lower()
+        found = {entry[0]: entry for text, entry in self._by_text if text in lower}
+        for word in self._words.intersection(_WORD.findall(lower)):
+            found.update((entry[0], entry) for entry in self._by_word[word])
         return [found[place] for place in sorted(found)]
 
 
@@ -89,7 +108,9 @@ def key_word(pattern: str) -> str:
 
     Only whole words count: a letter beside a group, a set or the pattern's end may continue in the line.
     """
-    words = [word for piece in _literals(pattern) for word in re.findall("(?<=[^a-z])[a-z]{4,}(?=[^a-z])", piece.lower())]
+    words = [
+        word for piece in _literals(pattern) for word in re.findall("(?<=[^a-z])[a-z]{4,}(?=[^a-z])", piece.lower())
+    ]
     return max(words, key=len, default="")
 
 

@@ -34,6 +34,7 @@ KEYS = {
     "gdscheck_remarks": ("words",),
     "kernel_messages": ("id",),
     "log_facts": ("subject", "pattern"),
+    "log_parts": ("kind", "pattern"),
     "log_signs": ("id",),
     "p2pdma_keys": ("storage",),
 }
