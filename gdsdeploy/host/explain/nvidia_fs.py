@@ -93,9 +93,9 @@ def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     """
     what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}: such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
-    asked = p2pdma_keys.enabled(facts)
-    holds = when_known(asked, lambda value: Unknown(what) if value else True)
-    return Condition(holds, shared.cause("cufile.p2pdma-nvmeof", evidence, what), suspect=asked is True)
+    requested = p2pdma_keys.enabled(facts)
+    holds = when_known(requested, lambda value: Unknown(what) if value else True)
+    return Condition(holds, shared.cause("cufile.p2pdma-nvmeof", evidence, what), suspect=requested is True)
 
 
 def _multipath(facts: HostFacts, device: storage.Device) -> Condition:

@@ -21,16 +21,16 @@ def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
 
     Never for storage that NVIDIA lists no such route to, whatever its key.
     """
-    asked = enabled(facts)
+    requested = enabled(facts)
     if isinstance(storage, Unknown):
-        return when_known(asked, lambda value: storage if value else False)
+        return when_known(requested, lambda value: storage if value else False)
     row = key_of(storage)
     if row is None or not row.route:
         return False
     release = library(facts)
     if isinstance(release, str) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
-        return asked
-    halves = (asked, _own_key(facts, row))
+        return requested
+    halves = (requested, _own_key(facts, row))
     if True in halves:
         return True
     return next((half for half in halves if isinstance(half, Unknown)), False)
