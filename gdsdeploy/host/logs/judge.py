@@ -21,11 +21,9 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
 #: A rule about versions is a better answer than the compiler's line; without a build others come first.
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
-#: Signs are looked for in lines of their own kind and in these.
-_ANYWHERE = (OTHER, PROGRAM)
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
-_BLANKS = re.compile("  +")
+_BLANKS, _NUMBER = re.compile("  +"), re.compile("00+")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
@@ -47,7 +45,6 @@ class _Collector:
 
     def __init__(self) -> None:
         self.causes: Dict[str, List[_Found]] = {}
-        self.counts: Dict[str, int] = {}
         self.harmless: Dict[str, Quote] = {}
         self.unknown: Dict[str, Quote] = {}
         self.plain: Dict[str, _Found] = {}
@@ -55,7 +52,6 @@ class _Collector:
 
     def add(self, ident: str, found: _Found) -> None:
         """A line shows a cause."""
-        self.counts[ident] = self.counts.get(ident, 0) + 1
         lines = self.causes.setdefault(ident, [])
         same = [other for other in lines if other.sign.id == found.sign.id]
         if len(lines) < QUOTES and len(same) < 2:
@@ -80,15 +76,15 @@ def judge(parts: Sequence[Part]) -> Answer:
     causes_found = _ordered(_merged(found))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
-    clean = not (causes_found or collector.unknown or collector.codes)
+    path = _path(causes_found, shown, clean=not (causes_found or collector.unknown or collector.codes))
     return Answer(
         parts=tuple(parts),
         setting=env,
         causes=tuple(causes_found),
         harmless=tuple(collector.harmless.values()),
         unknown=tuple(collector.unknown.values()),
-        decide=_decide(causes_found, parts),
-        path=_path(causes_found, shown, clean),
+        decide="" if path == words.DIRECT else _decide(causes_found, parts),
+        path=path,
         remarks=tuple(dict.fromkeys(text for one in shown for text in reports.remarks(one.report))),
     )
 
@@ -99,23 +95,20 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            fitting = [entry for entry in signs.index().candidates(line.text) if _is_about(entry[2], line)]
-            cache[key] = (fitting, line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))))
+            index = signs.index(line.kind, line.level in FAULT_LEVELS)
+            cache[key] = (
+                index.candidates(line.text),
+                line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))),
+            )
         candidates, is_error = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
-            means = meanings.meaning(line.text).means if line.level and line.key not in collector.unknown else ""
-            collector.count(collector.unknown, line.key, line, means, UNKNOWN_LINES)
+            alike = _NUMBER.sub("0", line.key)
+            means = meanings.meaning(line.text).means if line.level and alike not in collector.unknown else ""
+            collector.count(collector.unknown, alike, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
             code = _CODE.search(line.text)
             if code:
                 collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
-
-
-def _is_about(sign: signs.Sign, line: Line) -> bool:
-    """Whether a sign is looked for in a line; a broad one only in what the library itself calls a fault."""
-    if sign.own:
-        return sign.part == line.kind and line.level in FAULT_LEVELS
-    return sign.part == line.kind or line.kind in _ANYWHERE
 
 
 def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
@@ -178,9 +171,9 @@ def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
 
 def _from_reports(shown: Iterable[reports.Shown]) -> Iterator[CauseFound]:
     for one in shown:
-        for ident, says in reports.causes_of(one.report):
-            if causes.known(ident):
-                yield _known(ident, (Quote(one.line, says),), SHOWN)
+        for says in reports.causes_of(one.report):
+            if causes.known(says.cause):
+                yield _known(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -266,9 +259,9 @@ def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bo
 
 def _decide(found: Sequence[CauseFound], parts: Sequence[Part]) -> str:
     """The command that decides between what remains, or what the text lacks."""
-    if len(found) == 1 and found[0].certainty == SHOWN:
-        return ""
-    for cause in found:
+    open_ones = [cause for cause in found if cause.certainty != SHOWN]
+    several = found if len(found) > 1 else ()
+    for cause in (*open_ones, *several):
         if cause.decide:
             return cause.decide
     if found:

@@ -1,4 +1,4 @@
-"""Pasted text without what identifies a site: the same stand-in for the same thing, in all files together."""
+"""Pasted text without what identifies a site, with the same stand-in for the same thing in all files together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ HOST = "host"
 #: Where a line names the host that wrote it: the journal, a shell's prompt, NCCL, uname -a, a host's own file.
 _HOSTS = (
     re.compile(
-        r"(?m)^\s*(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[A-Za-z][\w.-]*) [\w.@/-]+(?:\[\d+\])?: "
+        r"(?m)^\s*(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[A-Za-z][\w.-]*)"
+        r" [\w.@/-]+(?:\[\d+\])?: "
     ),
     re.compile(r"(?m)^\s*(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "),
     re.compile(r"(?<![\w.])[\w-]+@(?P<host>[A-Za-z][\w.-]*)(?::| |\]|$)"),

@@ -51,11 +51,10 @@ def setting(parts: Iterable[Part]) -> Setting:
 
 def _look(line: Line, cache: Dict[str, signs.Candidates[signs.Fact]], found: Dict[str, Dict[str, Line]]) -> None:
     if line.key not in cache:
-        cache[line.key] = signs.facts().candidates(line.text)
+        # What doesn't fit one line doesn't fit others that differ by numbers alone.
+        cache[line.key] = [entry for entry in signs.facts().candidates(line.text) if entry[1].search(line.text)]
     for _, pattern, fact in cache[line.key]:
-        match = pattern.search(line.text)
-        if match:
-            value = fact.value or match["v"].strip()
-            values = found.setdefault(fact.subject, {})
-            if len(values) < VALUES:
-                values.setdefault(value, line)
+        if len(found.get(fact.subject, ())) < VALUES:
+            match = pattern.search(line.text)
+            if match:
+                found.setdefault(fact.subject, {}).setdefault(fact.value or match["v"].strip(), line)

@@ -22,6 +22,7 @@ from typing import (
 
 from .. import data
 from ..facts.kernel_messages import meanings as kernel_meanings
+from .parts import CUFILE, KERNEL
 
 _WORD = re.compile("[a-z]{4,}")
 
@@ -168,14 +169,21 @@ def signs() -> Tuple[Sign, ...]:
     return data.rows("log_signs", Sign)
 
 
-@lru_cache(maxsize=1)
-def index() -> Index[Sign]:
-    """The signs by their words; the kernel's messages that explain HOST knows come after the table."""
+@lru_cache(maxsize=64)
+def index(kind: str, faults: bool) -> Index[Sign]:
+    """The signs that are looked for in lines of a kind: first those of the kind, then all others, but for a cufile.log.
+
+    faults: for lines that libcufile itself calls a fault; broad signs are for these alone.  The kernel's messages that
+    explain HOST knows come after the table's.
+    """
     kernel = (
-        Sign("kernel." + row.id, "kernel", row.pattern, row.sample, row.what, harmless=not row.fault)
+        Sign("kernel." + row.id, KERNEL, row.pattern, row.sample, row.what, harmless=not row.fault)
         for row in kernel_meanings()
     )
-    return Index([*signs(), *kernel], lambda sign: sign.pattern)
+    fitting = [sign for sign in (*signs(), *kernel) if not sign.own or (faults and sign.part == kind)]
+    own = [sign for sign in fitting if sign.part == kind]
+    others = [sign for sign in fitting if sign.part != kind]
+    return Index(own if kind == CUFILE else [*own, *others], lambda sign: sign.pattern)
 
 
 @lru_cache(maxsize=1)
