@@ -74,7 +74,7 @@ def _debian(version: str, work: Path) -> Path:
     return next(unpacked.glob("usr/lib/*/libcufile.so.0")).resolve()
 
 
-def debian_package(name: str, version: str, os_name: str, work: Path) -> Path:
+def debian_package(name: str, version: str, os_name: str, work: Path, component: str = "non-free") -> Path:
     """A package of Debian's archive whose version begins so, unpacked into ``work``."""
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": os_name}}, "hosts": {"gpu1": "gds"}})
     platform = stack_platform_for(os_name)
@@ -83,9 +83,9 @@ def debian_package(name: str, version: str, os_name: str, work: Path) -> Path:
     with Fetcher(cache_dir()) as fetcher:
         for suite in archive.suites:
             release = apt.release(fetcher, archive, suite, now=datetime.now(UTC))
-            offered = apt.package_list(fetcher, release, "non-free", "amd64")
+            offered = apt.package_list(fetcher, release, component, "amd64")
             for candidate in offered.named(name):
-                if candidate.version.startswith(version + "~"):
+                if candidate.version.startswith((version + "~", version + "-")):
                     uri = f"{archive.uri.rstrip('/')}/{candidate.filename}"
                     package = fetcher.file(uri, sha256=candidate.sha256, size=candidate.size)
                     subprocess.run(["dpkg-deb", "-x", package, work], check=True)
