@@ -10,10 +10,13 @@ import sys
 from typing import List, Sequence, Tuple
 
 from ..errors import UsageError
+from ..gdscheck.pasted import plain
 from ..io import reading
 from .answer import Answer
 from .judge import judge
 from .parts import split
+
+__all__ = ["LIMIT", "STDIN", "answer_to", "is_text", "plain", "read"]
 
 STDIN = "-"
 #: Most bytes of one file.
