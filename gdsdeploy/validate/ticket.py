@@ -1,4 +1,4 @@
-"""A ticket for a vendor's support: one host's evidence, what explain says of it, and the logs, in one file.
+"""A ticket for a vendor's support: one host's evidence, explain's answer, and the logs, in one file.
 
 It is a support bundle without a fleet: ``gdsdeploy explain --evidence`` reads it.
 """

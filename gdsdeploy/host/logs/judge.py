@@ -28,10 +28,12 @@ _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
 #: Kernel lines about this stack that sound like a fault.
-_FAULT = re.compile(r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b)")
+_FAULT = re.compile(
+    r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b|xid)"
+)
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
     """One line and what it shows."""
 
     line: Line
@@ -44,18 +46,23 @@ class _Collector:
     """Lines by what they show, each kind with its first lines and their number."""
 
     def __init__(self) -> None:
-        self.causes: Dict[str, List[_Found]] = {}
+        self.causes: Dict[str, List[_Match]] = {}
         self.harmless: Dict[str, Quote] = {}
         self.unknown: Dict[str, Quote] = {}
-        self.plain: Dict[str, _Found] = {}
+        self.notes: Dict[str, Quote] = {}
         self.codes: Dict[int, Quote] = {}
 
-    def add(self, ident: str, found: _Found) -> None:
+    def add(self, ident: str, match: _Match) -> None:
         """A line shows a cause."""
         lines = self.causes.setdefault(ident, [])
-        same = [other for other in lines if other.sign.id == found.sign.id]
+        same = [other for other in lines if other.sign.id == match.sign.id]
         if len(lines) < QUOTES and len(same) < 2:
-            lines.append(found)
+            lines.append(match)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a line tells of an error, though of no cause."""
+        return bool(self.unknown or self.codes or self.notes)
 
     @staticmethod
     def count(table: Dict[Any, Quote], key: Any, line: Line, means: str, most: int) -> None:
@@ -72,16 +79,16 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports.reports(parts)
-    found = [*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]
-    causes_found = _ordered(_merged(found))
+    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
-    path = _path(causes_found, shown, clean=not (causes_found or collector.unknown or collector.codes))
+    path = _path(causes_found, shown, clean=not (causes_found or collector.has_errors))
     return Answer(
         parts=tuple(parts),
         setting=env,
         causes=tuple(causes_found),
         harmless=tuple(collector.harmless.values()),
+        notes=tuple(collector.notes.values()),
         unknown=tuple(collector.unknown.values()),
         decide="" if path == words.DIRECT else _decide(causes_found, parts),
         path=path,
@@ -112,7 +119,7 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
 
 
 def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
-    known = False
+    is_sign = False
     # The library joins what it prints with blanks, of which some are part of its words, too.
     text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
     for _, pattern, sign in candidates:
@@ -120,23 +127,23 @@ def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
             continue
-        known = True
+        is_sign = True
         means = sign.means.format_map(_Groups(match.groupdict("")))
         certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-        found = _Found(line, sign, means, certainty)
+        shown = _Match(line, sign, means, certainty)
         if sign.harmless:
             collector.count(collector.harmless, sign.id, line, means, HARMLESS_LINES)
         elif sign.cause:
-            collector.add(sign.cause, found)
+            collector.add(sign.cause, shown)
             for other in sign.others:
-                collector.add(other, found._replace(certainty=POSSIBLE))
+                collector.add(other, shown._replace(certainty=POSSIBLE))
         elif sign.id.startswith("kernel."):
-            collector.add(_kernel_id(sign, line), found)
+            collector.add(_kernel_id(sign, line), shown)
         else:
-            collector.plain.setdefault(sign.id, found)
+            collector.count(collector.notes, sign.id, line, means, HARMLESS_LINES)
         if holds is not None:
             break
-    return known
+    return is_sign
 
 
 class _Groups(Dict[str, str]):
@@ -150,12 +157,12 @@ def _kernel_id(sign: signs.Sign, line: Line) -> str:
 
 
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
-    for ident, found in collector.causes.items():
-        certainty = min((one.certainty for one in found), key=words.CERTAINTIES.index)
-        best = [one for one in found if one.certainty == certainty]
+    for ident, matches in collector.causes.items():
+        certainty = min((one.certainty for one in matches), key=words.CERTAINTIES.index)
+        best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best)
-        if causes.known(ident):
-            yield _known(ident, quotes, certainty)
+        if causes.has(ident):
+            yield _from_row(ident, quotes, certainty)
         elif ident.startswith("kernel."):
             rows = {"kernel." + row.id: row for row in kernel_meanings()}
             row = rows.get(best[0].sign.id)
@@ -164,7 +171,7 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
                 yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=rank)
 
 
-def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
+def _from_row(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
     row = causes.row(ident)
     return CauseFound(ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path)
 
@@ -172,8 +179,8 @@ def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
 def _from_reports(shown: Iterable[reports.Shown]) -> Iterator[CauseFound]:
     for one in shown:
         for says in reports.causes_of(one.report):
-            if causes.known(says.cause):
-                yield _known(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
+            if causes.has(says.cause):
+                yield _from_row(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -222,10 +229,10 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         yield CauseFound(f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, "")
 
 
-def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:
+def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
     """Each cause once, with the quotes of all that show it."""
     by_id: Dict[str, CauseFound] = {}
-    for cause in found:
+    for cause in all_causes:
         other = by_id.get(cause.id)
         if other is None:
             by_id[cause.id] = cause
@@ -239,17 +246,17 @@ def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:
     return list(by_id.values())
 
 
-def _ordered(found: Iterable[CauseFound]) -> List[CauseFound]:
+def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
     """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
-    return sorted(found, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
+    return sorted(in_any_order, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
 
 
 def _last(cause: CauseFound) -> int:
     return max((quote.line.number for quote in cause.quotes), default=0)
 
 
-def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
-    sure = {cause.path for cause in found if cause.certainty == SHOWN}
+def _path(ordered: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
+    sure = {cause.path for cause in ordered if cause.certainty == SHOWN}
     by_reports = reports.path_of([one.report for one in shown])
     for path in (words.BROKEN, words.COMPAT):
         if path in sure or by_reports == path:
@@ -257,14 +264,14 @@ def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bo
     return words.DIRECT if by_reports == words.DIRECT and clean else words.UNKNOWN
 
 
-def _decide(found: Sequence[CauseFound], parts: Sequence[Part]) -> str:
+def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:
     """The command that decides between what remains, or what the text lacks."""
-    open_ones = [cause for cause in found if cause.certainty != SHOWN]
-    several = found if len(found) > 1 else ()
+    open_ones = [cause for cause in ordered if cause.certainty != SHOWN]
+    several = ordered if len(ordered) > 1 else ()
     for cause in (*open_ones, *several):
         if cause.decide:
             return cause.decide
-    if found:
+    if ordered:
         return ""
     kinds = {part.kind for part in parts}
     if KERNEL not in kinds:

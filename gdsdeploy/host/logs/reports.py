@@ -29,7 +29,7 @@ class Says(NamedTuple):
 
 def reports(parts: Sequence[Part]) -> List[Shown]:
     """Every report in the parts, file by file, in order."""
-    found: List[Shown] = []
+    all_reports: List[Shown] = []
     printed: Dict[str, List[Line]] = {}
     logged: Dict[str, List[Line]] = {}
     for part in parts:
@@ -38,7 +38,7 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             table.setdefault(part.file, []).extend(part.lines)
     for lines in printed.values():
         recording = runs.read("\n".join([*(line.text for line in lines), ""]).encode("utf-8", "replace"))
-        found += [Shown(report, tuple(lines)) for report in recording.runs]
+        all_reports += [Shown(report, tuple(lines)) for report in recording.runs]
     for lines in logged.values():
         # An error that a process repeats says nothing new about its report.
         first = {(line.pid, line.key): line for line in reversed(lines) if line.level == "ERROR"}
@@ -48,8 +48,8 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             if line.level != "ERROR" or first[line.pid, line.key] is line
         ]
         telling = (report for report in runs.log_runs(messages) if report.storage or report.verdict == REFUSED)
-        found += [Shown(report, tuple(lines)) for report in telling]
-    return found
+        all_reports += [Shown(report, tuple(lines)) for report in telling]
+    return all_reports
 
 
 def causes_of(report: Report) -> Iterator[Says]:
@@ -77,9 +77,9 @@ def _offered(report: Report, labels: Sequence[str]) -> bool:
     return any((grammar.offers(report.storage[label].value) or (False,))[0] for label in labels)
 
 
-def path_of(found: Sequence[Report]) -> str:
+def path_of(all_reports: Sequence[Report]) -> str:
     """What the reports say together: the worst of their verdicts; unknown where one can't be judged."""
-    verdicts = {report.verdict for report in found}
+    verdicts = {report.verdict for report in all_reports}
     if not verdicts or UNKNOWN in verdicts:
         return UNKNOWN
     for verdict in (REFUSED, BROKEN):

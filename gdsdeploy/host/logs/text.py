@@ -36,6 +36,8 @@ def render(answer: Answer) -> str:
         lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
     if answer.unknown:
         lines += ["Errors without a known meaning:", *(text for quote in answer.unknown for text in _quote(quote)), ""]
+    if answer.notes:
+        lines += ["Also said:", *(text for quote in answer.notes for text in _quote(quote)), ""]
     if answer.harmless:
         lines += ["Harmless:", *(text for quote in answer.harmless for text in _quote(quote)), ""]
     return "\n".join([*lines, *_read(answer)])

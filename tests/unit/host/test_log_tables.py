@@ -46,7 +46,7 @@ def test_a_sample_shows_what_its_row_says(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", SIGNS, ids=lambda row: row["id"])
 def test_a_row_names_causes_groups_and_conditions_that_exist(row: dict[str, Any]) -> None:
-    assert all(causes.known(ident) for ident in [*filter(None, [row.get("cause")]), *row.get("others", ())])
+    assert all(causes.has(ident) for ident in [*filter(None, [row.get("cause")]), *row.get("others", ())])
     assert set(re.findall(r"\{(\w+)\}", row["means"])) <= set(re.compile(row["pattern"]).groupindex)
     subjects = {fact["subject"] for fact in table("log_facts")}
     for subject, text in row.get("when", {}).items():
@@ -71,7 +71,7 @@ def test_a_sample_is_of_its_kind(row: dict[str, Any]) -> None:
 )
 def test_a_row_is_found_by_its_words(row: dict[str, Any]) -> None:
     index = signs.Index([row], lambda one: one["pattern"])
-    assert [found for _, _, found in index.candidates(row["sample"])] == [row]
+    assert [match for _, _, match in index.candidates(row["sample"])] == [row]
 
 
 @pytest.mark.parametrize(

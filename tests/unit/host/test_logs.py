@@ -211,7 +211,7 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "required": [
-        "version", "path", "causes", "decide", "harmless", "unknown", "setting", "parts", "remarks",
+        "version", "path", "causes", "decide", "harmless", "notes", "unknown", "setting", "parts", "remarks",
     ],
     "properties": {
         "version": {"const": 1},
@@ -236,6 +236,7 @@ SCHEMA: dict[str, Any] = {
         },
         "decide": {"type": ["string", "null"]},
         "harmless": {"type": "array", "items": QUOTE},
+        "notes": {"type": "array", "items": QUOTE},
         "unknown": {"type": "array", "items": QUOTE},
         "setting": {
             "type": "object",
