@@ -23,7 +23,7 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
-_BLANKS, _NUMBER = re.compile("  +"), re.compile("00+")
+_BLANKS, _ZEROS, _NUMBER = re.compile("  +"), re.compile("00+"), re.compile("[0-9]")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
@@ -102,14 +102,10 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            index = signs.index(line.kind, line.level in FAULT_LEVELS)
-            cache[key] = (
-                index.candidates(line.text),
-                line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))),
-            )
+            cache[key] = (_candidates(line), line.level == "ERROR" or _sounds_like_a_fault(line))
         candidates, is_error = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
-            alike = _NUMBER.sub("0", line.key)
+            alike = _ZEROS.sub("0", line.key)
             means = meanings.meaning(line.text).means if line.level and alike not in collector.unknown else ""
             collector.count(collector.unknown, alike, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
@@ -118,10 +114,25 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
                 collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
 
 
+def _sounds_like_a_fault(line: Line) -> bool:
+    return line.kind == KERNEL and _FAULT.search(line.text) is not None
+
+
+def _candidates(line: Line) -> signs.Candidates[signs.Sign]:
+    """The signs that may match lines of this kind: of those that name no number, those that match this one."""
+    entries = signs.index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+    text = _words(line)
+    return [entry for entry in entries if _NUMBER.search(entry[1].pattern) or entry[1].search(text)]
+
+
+def _words(line: Line) -> str:
+    # The library joins what it prints with blanks, of which some are part of its words, too.
+    return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
+
+
 def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
     is_sign = False
-    # The library joins what it prints with blanks, of which some are part of its words, too.
-    text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
+    text = _words(line)
     for _, pattern, sign in candidates:
         match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
