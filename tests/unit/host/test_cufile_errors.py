@@ -90,7 +90,7 @@ def test_a_name_whose_number_changed_is_found_under_both() -> None:
         ("journal", None),
         ("", None),
         ("9" * 5000, None),
-        ("-1000", "-121 EREMOTEIO"),
+        ("-1000", "-512 ERESTARTSYS"),
         ("cuda:5", "cuda:4 CUDA_ERROR_DEINITIALIZED"),
     ],
 )
@@ -127,3 +127,23 @@ def test_json_and_text_say_the_same() -> None:
 
 def test_the_page_is_made_of_the_entries() -> None:
     assert (ROOT / "docs" / "cufile-errors.md").read_text() == cufile_errors.page(), cufile_errors.__doc__
+
+
+@pytest.mark.parametrize(
+    ("word", "cause"),
+    [
+        ("5030", "no udev database"),
+        ("internal error", "no udev database"),
+        ("5033", "libcuda.so.1 can't be loaded"),
+        ("-14", "2.25.6"),
+        ("-512", "a signal"),
+    ],
+)
+def test_the_usual_cause_comes_first(word: str, cause: str) -> None:
+    assert cause in lookup(word)[0].causes[0].what
+
+
+def test_later_causes_name_what_older_nvidia_fs_and_missing_setups_do() -> None:
+    assert any("2.26.6" in cause.what for cause in lookup("CUDA Driver API error")[0].causes)
+    assert any("isn't set up on this host" in cause.what for cause in lookup("5033")[0].causes)
+    assert any("590" in cause.what for cause in lookup("801")[0].causes)
