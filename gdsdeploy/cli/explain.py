@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import support
 from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_host, facts_of_this_machine
+from gdsdeploy.validate.fleet_validation import require_folder, write
+from gdsdeploy.validate.ticket import pack_ticket
 
 
 @click.command()
@@ -39,7 +42,10 @@ from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_ho
     metavar="FILE...",
     help="Explain pasted logs of any kind instead; - is standard input.",
 )
-@click.option("--redact", is_flag=True, help="With --log: print the text without what identifies your site.")
+@click.option(
+    "--ticket", type=options.PATH, metavar="PATH", help="Write all of it, and --log files, to a file for a support."
+)
+@click.option("--redact", is_flag=True, help="With --log or --ticket: take out what identifies your site.")
 @click.option(
     "--fleet", type=options.FILE, default=DEFAULT_FLEET, show_default=True, metavar="FILE", help="HOST's fleet file."
 )
@@ -68,6 +74,7 @@ def command(
     mount: str | None,
     more: tuple[str, ...],
     logs: tuple[str, ...],
+    ticket: Path | None,
     redact: bool,
     fleet: Path,
     evidence: Path | None,
@@ -101,29 +108,28 @@ def command(
       gdsdeploy explain --log cufile.log dmesg.txt   # the causes that pasted text shows: docs/logs.md
       dmesg | gdsdeploy explain --log
       gdsdeploy explain --log ticket.txt --redact    # the text, ready to be shown to others
+      gdsdeploy explain gpu1 --ticket . --redact     # one file for a vendor's support
       gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
       gdsdeploy explain gpu1 /mnt/nvme --launch podman
       gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
-    if logs:
-        names = [*logs, *(name for name in (host, mount) if name is not None), *more]
-        alone = evidence is None and error is None and consumer is None and manager is None
-        options.require(alone and not query.pop("support"), "--log FILE... doesn't go with another kind of question")
-        _logs(names, as_json, redact)
+    answering = ticket is None and evidence is None and error is None and consumer is None and manager is None
+    if logs and ticket is None:
+        options.require(answering and not query["support"], "--log FILE... goes with --ticket, --redact or --json only")
+        _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json, redact)
         return
-    options.require(not redact, "--redact needs --log FILE")
+    options.require(ticket is not None or not redact, "--redact needs --log FILE or --ticket PATH")
     options.require(not more, f"no third argument is expected: {' '.join(more)}")
     if query.pop("support"):
-        alone = mount is None and evidence is None and error is None and consumer is None and manager is None
-        options.require(alone, "--support takes a FILESYSTEM only; leave the other arguments out")
+        options.require(answering and mount is None, "--support takes a FILESYSTEM only; leave the other arguments out")
         _print(as_json, *_support(host or "", {name: value or "" for name, value in query.items()}))
         return
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
     options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
-        alone = host is None and evidence is None and consumer is None and manager is None
-        options.require(alone, "--error CODE doesn't go with HOST, --evidence, --for or --launch")
+        alone = host is None and evidence is None and consumer is None and manager is None and ticket is None
+        options.require(alone, "--error CODE doesn't go with HOST, --evidence, --for, --launch or --ticket")
         _print(as_json, *_error(error))
         return
     if host is not None and host.startswith("/"):
@@ -135,14 +141,18 @@ def command(
         options.require(manager is None, "--for doesn't go with --launch: pass one of them")
         options.require(mount is None, "--for NAME is about a host, so it takes no MOUNT")
         _require_consumer(consumer)
+    options.require(ticket is None or consumer is manager is None, "--ticket doesn't go with --for or --launch")
     facts = _facts(host, path, fleet, evidence, timeout)
+    if ticket is not None:
+        _ticket(ticket, facts, path, logs, redact)
+        return
     with reply_schema.unexpected_errors(host or "this host"):
         if consumer is not None:
             needs = consumers.needs_of(consumer, facts)
             answer = consumers.as_document(needs), consumers.render(needs)
         elif manager is not None:
-            text = launch.launch(manager, launch.view(facts, [path] if path else []))
-            answer = {"version": 1, "manager": manager, "launch": text}, text
+            command_line = launch.launch(manager, launch.view(facts, [path] if path else []))
+            answer = {"version": 1, "manager": manager, "launch": command_line}, command_line
         else:
             explanation = explain_facts(facts, path)
             answer = as_document(explanation), render(explanation)
@@ -194,10 +204,7 @@ def _error(code: str) -> tuple[Any, str]:
 
 
 def _logs(names: list[str], as_json: bool, redact: bool) -> None:
-    try:
-        contents = files.read(names)
-    except UsageError as error:
-        raise GdsError(str(error)) from None
+    contents = _read(names)
     if redact:
         console.data(redacted(contents).rstrip("\n"))
         return
@@ -206,3 +213,21 @@ def _logs(names: list[str], as_json: bool, redact: bool) -> None:
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
         raise ChecksUnknown("nothing in this text is known here", hint=hint)
+
+
+def _read(names: Sequence[str]) -> list[tuple[str, bytes]]:
+    try:
+        return files.read(names)
+    except UsageError as error:
+        raise GdsError(str(error)) from None
+
+
+def _ticket(place: Path, facts: HostFacts, mount: str, logs: Sequence[str], redact: bool) -> None:
+    name = "host" if redact or not isinstance(facts.name, str) else facts.name
+    file = place / f"gdsdeploy-ticket-{name}.tar.gz" if place.is_dir() else place
+    require_folder(file)
+    data, replaced = pack_ticket(facts, mount, _read(logs), redact=redact)
+    write(file, data, mode=0o600)
+    if redact:
+        console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
+    console.data(str(file))

@@ -36,10 +36,11 @@ def command() -> None:
 )
 @options.as_json("Print one JSON object per file, each on one line.")
 def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> None:
-    """Parse the output of `gdscheck -p`, or a cufile.log, of any release from 1.4 to 1.20.
+    """Parse the output of `gdscheck -p`, or a cufile.log, of libcufile 1.4 to 1.20.
 
     Each FILE is one recording; without FILE, or with -, it is standard input. If a file has several runs, the last one
-    counts, and the output says so. A cufile.log needs logging.level INFO, DEBUG or TRACE.
+    counts, and the output says so. Only a cufile.log of logging.level INFO, DEBUG or TRACE has the rows; for any other
+    log, use `gdsdeploy explain --log`.
 
     \b
     The verdict follows from the rows, never from the exit status or from "Platform verification succeeded":
@@ -47,6 +48,7 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
       compat     the report is complete, and no I/O takes a direct path
       broken     the report claims a direct path that its own versions rule out
       refused    the library gave up; the reason is shown
+      errors     a log without a report: calls failed, and the library didn't give up
       unknown    the text is cut, mixed, or not gdscheck's
 
     \b

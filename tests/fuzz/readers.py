@@ -71,7 +71,7 @@ from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import bundle, explain, fleet_validation
 from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.support_bundle import judge
-from tests.fuzz import repositories
+from tests.fuzz import logs, repositories
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
@@ -548,6 +548,7 @@ READERS = (
     Reader("known_hosts", seeds(KNOWN_HOSTS), of_file("known_hosts", keys_on_record), ()),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
+    Reader("pasted logs", logs.seeds, logs.read, (), logs.mixture),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),

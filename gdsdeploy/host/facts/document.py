@@ -40,6 +40,11 @@ class Document:
     def __init__(self, value: Any) -> None:
         self._value: Dict[str, Any] = value if isinstance(value, dict) else {}
 
+    @property
+    def value(self) -> Dict[str, Any]:
+        """All that was collected."""
+        return self._value
+
     def text(self, path: str) -> Union[str, Unknown, None]:
         """The whole of a file."""
         return self._read("files", path, _text)

@@ -59,10 +59,12 @@ class Answer:
     decide: str
     #: one of PATHS
     path: str
-    #: what the text says about itself, e.g. a verdict on a report of gdscheck
+    #: verdicts on reports of gdscheck, and their warnings
     remarks: Tuple[str, ...] = ()
+    #: lines with a meaning that decide nothing
+    notes: Tuple[Quote, ...] = ()
 
     @property
     def recognised(self) -> bool:
         """Whether anything in the text was recognised."""
-        return bool(self.causes or self.harmless or any(part.kind != "other" for part in self.parts))
+        return bool(self.causes or self.harmless or self.notes or any(part.kind != "other" for part in self.parts))

@@ -10,13 +10,14 @@ VERSION = 1
 
 
 def document(answer: Answer) -> Dict[str, Any]:
-    """``{"version", "path", "causes", "decide", "harmless", "unknown", "setting", "parts", "remarks"}``."""
+    """``{"version", "path", "causes", "decide", "harmless", "notes", "unknown", "setting", "parts", "remarks"}``."""
     return {
         "version": VERSION,
         "path": answer.path,
         "causes": [_cause(cause) for cause in answer.causes],
         "decide": answer.decide or None,
         "harmless": [_quote(quote) for quote in answer.harmless],
+        "notes": [_quote(quote) for quote in answer.notes],
         "unknown": [_quote(quote) for quote in answer.unknown],
         "setting": {
             subject: [{"value": value, "line": line.place, "text": line.text} for value, line in values.items()]

@@ -21,19 +21,19 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
 #: A rule about versions is a better answer than the compiler's line; without a build others come first.
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
-#: Signs are looked for in lines of their own kind and in these.
-_ANYWHERE = (OTHER, PROGRAM)
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
-_BLANKS = re.compile("  +")
+_BLANKS, _ZEROS, _NUMBER = re.compile("  +"), re.compile("00+"), re.compile("[0-9]")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
 #: Kernel lines about this stack that sound like a fault.
-_FAULT = re.compile(r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b)")
+_FAULT = re.compile(
+    r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b|xid)"
+)
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
     """One line and what it shows."""
 
     line: Line
@@ -46,20 +46,23 @@ class _Collector:
     """Lines by what they show, each kind with its first lines and their number."""
 
     def __init__(self) -> None:
-        self.causes: Dict[str, List[_Found]] = {}
-        self.counts: Dict[str, int] = {}
+        self.causes: Dict[str, List[_Match]] = {}
         self.harmless: Dict[str, Quote] = {}
         self.unknown: Dict[str, Quote] = {}
-        self.plain: Dict[str, _Found] = {}
+        self.notes: Dict[str, Quote] = {}
         self.codes: Dict[int, Quote] = {}
 
-    def add(self, ident: str, found: _Found) -> None:
+    def add(self, ident: str, match: _Match) -> None:
         """A line shows a cause."""
-        self.counts[ident] = self.counts.get(ident, 0) + 1
         lines = self.causes.setdefault(ident, [])
-        same = [other for other in lines if other.sign.id == found.sign.id]
+        same = [other for other in lines if other.sign.id == match.sign.id]
         if len(lines) < QUOTES and len(same) < 2:
-            lines.append(found)
+            lines.append(match)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a line tells of an error, though of no cause."""
+        return bool(self.unknown or self.codes or self.notes)
 
     @staticmethod
     def count(table: Dict[Any, Quote], key: Any, line: Line, means: str, most: int) -> None:
@@ -76,19 +79,19 @@ def judge(parts: Sequence[Part]) -> Answer:
     collector = _Collector()
     _read_lines(parts, env, collector)
     shown = reports.reports(parts)
-    found = [*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]
-    causes_found = _ordered(_merged(found))
+    causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
-    clean = not (causes_found or collector.unknown or collector.codes)
+    path = _path(causes_found, shown, clean=not (causes_found or collector.has_errors))
     return Answer(
         parts=tuple(parts),
         setting=env,
         causes=tuple(causes_found),
         harmless=tuple(collector.harmless.values()),
+        notes=tuple(collector.notes.values()),
         unknown=tuple(collector.unknown.values()),
-        decide=_decide(causes_found, parts),
-        path=_path(causes_found, shown, clean),
+        decide="" if path == words.DIRECT else _decide(causes_found, parts),
+        path=path,
         remarks=tuple(dict.fromkeys(text for one in shown for text in reports.remarks(one.report))),
     )
 
@@ -99,51 +102,59 @@ def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> N
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            fitting = [entry for entry in signs.index().candidates(line.text) if _is_about(entry[2], line)]
-            cache[key] = (fitting, line.level == "ERROR" or (line.kind == KERNEL and bool(_FAULT.search(line.text))))
+            cache[key] = (_candidates(line), line.level == "ERROR" or _sounds_like_a_fault(line))
         candidates, is_error = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
-            means = meanings.meaning(line.text).means if line.level and line.key not in collector.unknown else ""
-            collector.count(collector.unknown, line.key, line, means, UNKNOWN_LINES)
+            alike = _ZEROS.sub("0", line.key)
+            means = meanings.meaning(line.text).means if line.level and alike not in collector.unknown else ""
+            collector.count(collector.unknown, alike, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
             code = _CODE.search(line.text)
             if code:
                 collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
 
 
-def _is_about(sign: signs.Sign, line: Line) -> bool:
-    """Whether a sign is looked for in a line; a broad one only in what the library itself calls a fault."""
-    if sign.own:
-        return sign.part == line.kind and line.level in FAULT_LEVELS
-    return sign.part == line.kind or line.kind in _ANYWHERE
+def _sounds_like_a_fault(line: Line) -> bool:
+    return line.kind == KERNEL and _FAULT.search(line.text) is not None
+
+
+def _candidates(line: Line) -> signs.Candidates[signs.Sign]:
+    """The signs that may match lines of this kind: of those that name no number, those that match this one."""
+    entries = signs.index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
+    text = _words(line)
+    return [entry for entry in entries if _NUMBER.search(entry[1].pattern) or entry[1].search(text)]
+
+
+def _words(line: Line) -> str:
+    # The library joins what it prints with blanks, of which some are part of its words, too.
+    return _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
 
 
 def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting, collector: _Collector) -> bool:
-    known = False
-    # The library joins what it prints with blanks, of which some are part of its words, too.
-    text = _BLANKS.sub(" ", line.text) if line.kind == CUFILE and "  " in line.text else line.text
+    is_sign = False
+    text = _words(line)
     for _, pattern, sign in candidates:
         match = pattern.search(text)
         holds = env.meets(sign.when) if match and sign.when else True
         if match is None or holds is False:
             continue
-        known = True
+        is_sign = True
         means = sign.means.format_map(_Groups(match.groupdict("")))
         certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-        found = _Found(line, sign, means, certainty)
+        shown = _Match(line, sign, means, certainty)
         if sign.harmless:
             collector.count(collector.harmless, sign.id, line, means, HARMLESS_LINES)
         elif sign.cause:
-            collector.add(sign.cause, found)
+            collector.add(sign.cause, shown)
             for other in sign.others:
-                collector.add(other, found._replace(certainty=POSSIBLE))
+                collector.add(other, shown._replace(certainty=POSSIBLE))
         elif sign.id.startswith("kernel."):
-            collector.add(_kernel_id(sign, line), found)
+            collector.add(_kernel_id(sign, line), shown)
         else:
-            collector.plain.setdefault(sign.id, found)
+            collector.count(collector.notes, sign.id, line, means, HARMLESS_LINES)
         if holds is not None:
             break
-    return known
+    return is_sign
 
 
 class _Groups(Dict[str, str]):
@@ -157,12 +168,12 @@ def _kernel_id(sign: signs.Sign, line: Line) -> str:
 
 
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
-    for ident, found in collector.causes.items():
-        certainty = min((one.certainty for one in found), key=words.CERTAINTIES.index)
-        best = [one for one in found if one.certainty == certainty]
+    for ident, matches in collector.causes.items():
+        certainty = min((one.certainty for one in matches), key=words.CERTAINTIES.index)
+        best = [one for one in matches if one.certainty == certainty]
         quotes = tuple(Quote(one.line, one.means) for one in best)
-        if causes.known(ident):
-            yield _known(ident, quotes, certainty)
+        if causes.has(ident):
+            yield _from_row(ident, quotes, certainty)
         elif ident.startswith("kernel."):
             rows = {"kernel." + row.id: row for row in kernel_meanings()}
             row = rows.get(best[0].sign.id)
@@ -171,16 +182,16 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
                 yield CauseFound(ident, row.what, quotes, row.fix, row.source, certainty, rank=rank)
 
 
-def _known(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
+def _from_row(ident: str, quotes: Tuple[Quote, ...], certainty: str) -> CauseFound:
     row = causes.row(ident)
     return CauseFound(ident, row.title, quotes, row.fix, row.reference, certainty, row.decide, row.rank, row.path)
 
 
 def _from_reports(shown: Iterable[reports.Shown]) -> Iterator[CauseFound]:
     for one in shown:
-        for ident, says in reports.causes_of(one.report):
-            if causes.known(ident):
-                yield _known(ident, (Quote(one.line, says),), SHOWN)
+        for says in reports.causes_of(one.report):
+            if causes.has(says.cause):
+                yield _from_row(says.cause, (Quote(one.line(says.line), says.means),), SHOWN)
 
 
 def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
@@ -229,10 +240,10 @@ def _from_codes(collector: _Collector) -> Iterator[CauseFound]:
         yield CauseFound(f"cufile.{number}", title, quotes, usual.fix, reference, LIKELY, usual.evidence, CODE_RANK, "")
 
 
-def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:
+def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
     """Each cause once, with the quotes of all that show it."""
     by_id: Dict[str, CauseFound] = {}
-    for cause in found:
+    for cause in all_causes:
         other = by_id.get(cause.id)
         if other is None:
             by_id[cause.id] = cause
@@ -246,17 +257,17 @@ def _merged(found: Iterable[CauseFound]) -> List[CauseFound]:
     return list(by_id.values())
 
 
-def _ordered(found: Iterable[CauseFound]) -> List[CauseFound]:
+def _ordered(in_any_order: Iterable[CauseFound]) -> List[CauseFound]:
     """Root causes first; those that are only possible, last.  Of equal ones the one whose line is the last."""
-    return sorted(found, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
+    return sorted(in_any_order, key=lambda one: (one.certainty == POSSIBLE, one.rank, -_last(one), one.id))
 
 
 def _last(cause: CauseFound) -> int:
     return max((quote.line.number for quote in cause.quotes), default=0)
 
 
-def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
-    sure = {cause.path for cause in found if cause.certainty == SHOWN}
+def _path(ordered: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bool) -> str:
+    sure = {cause.path for cause in ordered if cause.certainty == SHOWN}
     by_reports = reports.path_of([one.report for one in shown])
     for path in (words.BROKEN, words.COMPAT):
         if path in sure or by_reports == path:
@@ -264,14 +275,14 @@ def _path(found: Sequence[CauseFound], shown: Sequence[reports.Shown], clean: bo
     return words.DIRECT if by_reports == words.DIRECT and clean else words.UNKNOWN
 
 
-def _decide(found: Sequence[CauseFound], parts: Sequence[Part]) -> str:
+def _decide(ordered: Sequence[CauseFound], parts: Sequence[Part]) -> str:
     """The command that decides between what remains, or what the text lacks."""
-    if len(found) == 1 and found[0].certainty == SHOWN:
-        return ""
-    for cause in found:
+    open_ones = [cause for cause in ordered if cause.certainty != SHOWN]
+    several = ordered if len(ordered) > 1 else ()
+    for cause in (*open_ones, *several):
         if cause.decide:
             return cause.decide
-    if found:
+    if ordered:
         return ""
     kinds = {part.kind for part in parts}
     if KERNEL not in kinds:

@@ -153,5 +153,5 @@ def _is_report(text: str) -> bool:
     ):
         return True
     row = grammar.ROW.match(text)
-    known = row is not None and (row[1] in grammar.LABELS or grammar.offers(row[2].strip()) is not None)
-    return known or bool(grammar.RDMA.match(text)) or bool(grammar.LOGGED_FACT.match(text))
+    is_row = row is not None and (row[1] in grammar.LABELS or grammar.offers(row[2].strip()) is not None)
+    return is_row or bool(grammar.RDMA.match(text)) or bool(grammar.LOGGED_FACT.match(text))

@@ -1,4 +1,4 @@
-"""Pasted text without what identifies a site: the same stand-in for the same thing, in all files together."""
+"""Pasted text without what identifies a site, with the same stand-in for the same thing in all files together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ HOST = "host"
 #: Where a line names the host that wrote it: the journal, a shell's prompt, NCCL, uname -a, a host's own file.
 _HOSTS = (
     re.compile(
-        r"(?m)^\s*(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[A-Za-z][\w.-]*) [\w.@/-]+(?:\[\d+\])?: "
+        r"(?m)^\s*(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[A-Za-z][\w.-]*)"
+        r" [\w.@/-]+(?:\[\d+\])?: "
     ),
     re.compile(r"(?m)^\s*(?P<host>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "),
     re.compile(r"(?<![\w.])[\w-]+@(?P<host>[A-Za-z][\w.-]*)(?::| |\]|$)"),
@@ -45,19 +46,20 @@ def redacted(contents: Sequence[Tuple[str, bytes]]) -> str:
     PCI addresses, versions and names of modules stay.
     """
     texts = [plain(data) for _, data in contents]
-    redactor = Redactor(versions=_versions(texts))
+    redactor = Redactor(versions=versions(texts))
     for text in texts:
-        for kind, word in _names(text):
-            redactor.learn(kind, word)
+        learn(redactor, text)
     heads = [f"==> {redactor.text(name)} <==\n" if len(contents) > 1 else "" for name, _ in contents]
-    return "".join(head + _ended(_redact(text, redactor)) for head, text in zip(heads, texts))
+    return "".join(head + _ended(redactor.text(text)) for head, text in zip(heads, texts))
 
 
-def _redact(text: str, redactor: Redactor) -> str:
+def learn(redactor: Redactor, text: str) -> None:
+    """Have ``redactor`` take out the names that ``text`` shows to be names, wherever they stand."""
     for kind, pattern in (("mail address", _MAIL), ("device", _WWN)):
         for word in dict.fromkeys(pattern.findall(text)):
             redactor.learn(kind, word)
-    return redactor.text(text)
+    for kind, word in _names(text):
+        redactor.learn(kind, word)
 
 
 def _names(text: str) -> Iterator[Tuple[str, str]]:
@@ -75,7 +77,7 @@ def _names(text: str) -> Iterator[Tuple[str, str]]:
             yield HOST, match[0]
 
 
-def _versions(texts: Iterable[str]) -> Iterator[str]:
+def versions(texts: Iterable[str]) -> Iterator[str]:
     """Numbers of four parts beside a word that makes them a version."""
     words = re.compile(
         r"(?i)(?:version|release|libcufile|nvidia[-_]fs|cuda|driver|firmware|vbios)\W{0,20}(?:\d+\.){3}\d+\S*"

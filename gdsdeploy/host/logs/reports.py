@@ -7,19 +7,29 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Report, grammar, meanings, runs
 from .parts import CUFILE, GDSCHECK, Line, Part
 
-NVIDIA_FS_MISSING, NO_HOOKS, GPU_CLASS = "nvidia-fs.not-loaded", "nvme.no-hooks", "gpu.class"
-
 
 class Shown(NamedTuple):
-    """A report in a file, and the first of its lines."""
+    """A report in a file, and its lines."""
 
     report: Report
-    line: Line
+    lines: Tuple[Line, ...]
+
+    def line(self, beginning: str) -> Line:
+        """The line that begins so, or the first one."""
+        return next((line for line in self.lines if line.text.startswith(beginning)), self.lines[0])
+
+
+class Says(NamedTuple):
+    """What a report says about a cause: the cause's id, how the line begins that shows it, and what it means."""
+
+    cause: str
+    line: str
+    means: str
 
 
 def reports(parts: Sequence[Part]) -> List[Shown]:
     """Every report in the parts, file by file, in order."""
-    found: List[Shown] = []
+    all_reports: List[Shown] = []
     printed: Dict[str, List[Line]] = {}
     logged: Dict[str, List[Line]] = {}
     for part in parts:
@@ -28,7 +38,7 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             table.setdefault(part.file, []).extend(part.lines)
     for lines in printed.values():
         recording = runs.read("\n".join([*(line.text for line in lines), ""]).encode("utf-8", "replace"))
-        found += [Shown(report, lines[0]) for report in recording.runs]
+        all_reports += [Shown(report, tuple(lines)) for report in recording.runs]
     for lines in logged.values():
         # An error that a process repeats says nothing new about its report.
         first = {(line.pid, line.key): line for line in reversed(lines) if line.level == "ERROR"}
@@ -37,30 +47,29 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             for line in lines
             if line.level != "ERROR" or first[line.pid, line.key] is line
         ]
-        found += [Shown(report, lines[0]) for report in runs.log_runs(messages) if report.storage or report.release]
-    return found
+        telling = (report for report in runs.log_runs(messages) if report.storage or report.verdict == REFUSED)
+        all_reports += [Shown(report, tuple(lines)) for report in telling]
+    return all_reports
 
 
-def causes_of(report: Report) -> Iterator[Tuple[str, str]]:
-    """(id of a cause, what the report says) of everything in it that rules a direct path out."""
-    config = report.config
-    if config.get("properties.force_compat_mode") == "true":
-        yield "cufile.force-compat", "properties.force_compat_mode : true"
+def causes_of(report: Report) -> Iterator[Says]:
+    """Everything in a report that rules a direct path out."""
+    if report.config.get("properties.force_compat_mode") == "true":
+        yield Says("cufile.force-compat", "properties.force_compat_mode", "compat mode is forced")
         return
     for contradiction in report.contradictions:
-        yield (
-            ("nvidia-fs.proprietary-driver" if "proprietary" in contradiction else "nvidia-fs.below-minimum"),
-            contradiction,
-        )
+        proprietary = "Nvidia Driver Info Status" if "proprietary" in contradiction else ""
+        cause = "nvidia-fs.proprietary-driver" if proprietary else "nvidia-fs.below-minimum"
+        yield Says(cause, proprietary or "nvidia_fs version", contradiction)
     whole = "storage" in report.sections
     through = [label for label in report.storage if label not in (grammar.P2PDMA_ROW, grammar.RDMA_ROW)]
     if report.nvidia_fs_minimum and not report.nvidia_fs and whole:
-        yield NVIDIA_FS_MISSING, "the report names no loaded nvidia-fs"
+        yield Says("nvidia-fs.not-loaded", "libcufile version", "the report names no loaded nvidia-fs")
     elif report.nvidia_fs and whole and "NVMe" in report.storage and not _offered(report, through):
-        yield NO_HOOKS, f"NVMe : {report.storage['NVMe'].value}"
+        yield Says("nvme.no-hooks", "NVMe ", "nvidia-fs is loaded, and no storage driver is registered with it")
     for gpu in report.gpus:
-        if not gpu.gds and gpu.reason and "Model Not Supported" in gpu.reason:
-            yield GPU_CLASS, f"GPU {gpu.index} {gpu.name}: {gpu.reason}"
+        if not gpu.gds and "Model Not Supported" in gpu.reason:
+            yield Says("gpu.class", f"GPU {gpu.index}", f"GPU {gpu.index} {gpu.name}: {gpu.reason}")
             break
 
 
@@ -68,9 +77,9 @@ def _offered(report: Report, labels: Sequence[str]) -> bool:
     return any((grammar.offers(report.storage[label].value) or (False,))[0] for label in labels)
 
 
-def path_of(found: Sequence[Report]) -> str:
+def path_of(all_reports: Sequence[Report]) -> str:
     """What the reports say together: the worst of their verdicts; unknown where one can't be judged."""
-    verdicts = {report.verdict for report in found}
+    verdicts = {report.verdict for report in all_reports}
     if not verdicts or UNKNOWN in verdicts:
         return UNKNOWN
     for verdict in (REFUSED, BROKEN):

@@ -42,20 +42,19 @@ class Setting:
 
 def setting(parts: Iterable[Part]) -> Setting:
     """Draw the setting from all parts."""
-    found: Dict[str, Dict[str, Line]] = {}
+    shown: Dict[str, Dict[str, Line]] = {}
     candidates: Dict[str, signs.Candidates[signs.Fact]] = {}
     for line in (line for part in parts for line in part.lines):
-        _look(line, candidates, found)
-    return Setting(found)
+        _look(line, candidates, shown)
+    return Setting(shown)
 
 
-def _look(line: Line, cache: Dict[str, signs.Candidates[signs.Fact]], found: Dict[str, Dict[str, Line]]) -> None:
+def _look(line: Line, cache: Dict[str, signs.Candidates[signs.Fact]], shown: Dict[str, Dict[str, Line]]) -> None:
     if line.key not in cache:
-        cache[line.key] = signs.facts().candidates(line.text)
+        # What doesn't fit one line doesn't fit others that differ by numbers alone.
+        cache[line.key] = [entry for entry in signs.facts().candidates(line.text) if entry[1].search(line.text)]
     for _, pattern, fact in cache[line.key]:
-        match = pattern.search(line.text)
-        if match:
-            value = fact.value or match["v"].strip()
-            values = found.setdefault(fact.subject, {})
-            if len(values) < VALUES:
-                values.setdefault(value, line)
+        if len(shown.get(fact.subject, ())) < VALUES:
+            match = pattern.search(line.text)
+            if match:
+                shown.setdefault(fact.subject, {}).setdefault(fact.value or match["v"].strip(), line)

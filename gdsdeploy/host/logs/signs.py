@@ -22,6 +22,7 @@ from typing import (
 
 from .. import data
 from ..facts.kernel_messages import meanings as kernel_meanings
+from .parts import CUFILE, KERNEL
 
 _WORD = re.compile("[a-z]{4,}")
 
@@ -79,15 +80,15 @@ class Index(Generic[Row]):
     def candidates(self, line: str) -> Candidates[Row]:
         """Patterns that may match, in the order of the table."""
         lower = line.lower()
-        found = {entry[0]: entry for text, entry in self._by_text if text in lower}
+        by_place = {entry[0]: entry for text, entry in self._by_text if text in lower}
         for word in self._words.intersection(_WORD.findall(lower)):
-            found.update((entry[0], entry) for entry in self._by_word[word])
-        return [found[place] for place in sorted(found)]
+            by_place.update((entry[0], entry) for entry in self._by_word[word])
+        return [by_place[place] for place in sorted(by_place)]
 
 
 def choices(pattern: str) -> List[str]:
     """The alternatives of a pattern: what ``|`` separates outside of groups and sets."""
-    found, depth, at, start = [], 0, 0, 0
+    pieces, depth, at, start = [], 0, 0, 0
     while at < len(pattern):
         char = pattern[at]
         if char == "\\":
@@ -97,10 +98,10 @@ def choices(pattern: str) -> List[str]:
         elif char in "()":
             depth += 1 if char == "(" else -1
         elif char == "|" and depth == 0:
-            found.append(pattern[start:at])
+            pieces.append(pattern[start:at])
             start = at + 1
         at += 1
-    return [*found, pattern[start:]]
+    return [*pieces, pattern[start:]]
 
 
 def key_word(pattern: str) -> str:
@@ -168,14 +169,29 @@ def signs() -> Tuple[Sign, ...]:
     return data.rows("log_signs", Sign)
 
 
-@lru_cache(maxsize=1)
-def index() -> Index[Sign]:
-    """The signs by their words; the kernel's messages that explain HOST knows come after the table."""
+@lru_cache(maxsize=64)
+def index(kind: str, faults: bool) -> Index[Sign]:
+    """The signs that are looked for in lines of a kind: first those of the kind, then all others, but for a cufile.log.
+
+    faults: for lines that libcufile itself calls a fault; broad signs are for these alone.  The kernel's messages that
+    explain HOST knows come after the table's.
+    """
     kernel = (
-        Sign("kernel." + row.id, "kernel", row.pattern, row.sample, row.what, harmless=not row.fault)
+        Sign(
+            "kernel." + row.id,
+            KERNEL,
+            row.pattern,
+            row.sample,
+            row.what,
+            certainty="" if row.fault else "likely",
+            harmless=not row.fault and row.cause != "application",
+        )
         for row in kernel_meanings()
     )
-    return Index([*signs(), *kernel], lambda sign: sign.pattern)
+    fitting = [sign for sign in (*signs(), *kernel) if not sign.own or (faults and sign.part == kind)]
+    own = [sign for sign in fitting if sign.part == kind]
+    others = [sign for sign in fitting if sign.part != kind]
+    return Index(own if kind == CUFILE else [*own, *others], lambda sign: sign.pattern)
 
 
 @lru_cache(maxsize=1)

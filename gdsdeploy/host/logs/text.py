@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Iterator, List
+from typing import Dict, Iterator, List
 
 from ..io.printable import line as one_line
-from .answer import POSSIBLE, SHOWN, Answer, CauseFound, Quote
+from .answer import LIKELY, POSSIBLE, Answer, CauseFound, Quote
 from .parts import OTHER
 
 WIDTH = 100
@@ -36,13 +36,15 @@ def render(answer: Answer) -> str:
         lines += ["To decide, run:", *_wrapped(answer.decide, "   "), ""]
     if answer.unknown:
         lines += ["Errors without a known meaning:", *(text for quote in answer.unknown for text in _quote(quote)), ""]
+    if answer.notes:
+        lines += ["Also said:", *(text for quote in answer.notes for text in _quote(quote)), ""]
     if answer.harmless:
         lines += ["Harmless:", *(text for quote in answer.harmless for text in _quote(quote)), ""]
     return "\n".join([*lines, *_read(answer)])
 
 
 def _cause(cause: CauseFound, first: str) -> Iterator[str]:
-    how = "" if cause.certainty == SHOWN else f" ({cause.certainty})"
+    how = f" ({cause.certainty})" if cause.certainty == LIKELY else ""
     yield from _wrapped(f"{cause.title}{how} [{cause.id}]", first)
     for quote in cause.quotes:
         yield from _quote(quote)
@@ -67,7 +69,7 @@ def _read(answer: Answer) -> Iterator[str]:
     )
     if shown:
         yield from _wrapped(shown, "Shown: ")
-    kinds = {}
+    kinds: Dict[str, int] = {}
     for part in answer.parts:
         kinds[part.kind] = kinds.get(part.kind, 0) + len(part.lines)
     counted = ", ".join(f"{kind} ({number} lines)" for kind, number in kinds.items() if kind != OTHER)

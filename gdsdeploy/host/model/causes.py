@@ -32,7 +32,7 @@ def _rows() -> Dict[str, KnownCause]:
     return {row.id: row for row in data.rows("causes", KnownCause)}
 
 
-def known(ident: str) -> bool:
+def has(ident: str) -> bool:
     """Whether the table has this id."""
     return ident in _rows()
 

@@ -1,0 +1,89 @@
+"""The tables of pasted logs: every sample is read as its row says, and rows name what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import data
+from gdsdeploy.host.logs import signs
+from gdsdeploy.host.logs.files import answer_to
+from gdsdeploy.host.logs.parts import split
+from gdsdeploy.host.model import causes
+from gdsdeploy.host.model.version_rules import VERSIONS, parse
+
+FOLDER = Path(data.__file__).parent
+#: Messages of libcufile are looked for in its log alone.
+LOG_LINE = " 20-11-2026 14:07:56:621 [pid=506 tid=506] ERROR  cufio:339 {}\n"
+
+
+def table(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text())
+    return rows
+
+
+SIGNS = table("log_signs")
+
+
+def pasted(row: dict[str, Any]) -> bytes:
+    return (LOG_LINE.format(row["sample"]) if row["part"] == "cufile" else row["sample"]).encode()
+
+
+@pytest.mark.parametrize("row", SIGNS, ids=lambda row: row["id"])
+def test_a_sample_shows_what_its_row_says(row: dict[str, Any]) -> None:
+    answer = answer_to([("paste", pasted(row))])
+    if "cause" in row:
+        assert row["cause"] in [cause.id for cause in answer.causes]
+    else:
+        assert bool(answer.harmless) == row.get("harmless", False)
+        assert not answer.unknown
+    assert answer.path != "direct"
+
+
+@pytest.mark.parametrize("row", SIGNS, ids=lambda row: row["id"])
+def test_a_row_names_causes_groups_and_conditions_that_exist(row: dict[str, Any]) -> None:
+    assert all(causes.has(ident) for ident in [*filter(None, [row.get("cause")]), *row.get("others", ())])
+    assert set(re.findall(r"\{(\w+)\}", row["means"])) <= set(re.compile(row["pattern"]).groupindex)
+    subjects = {fact["subject"] for fact in table("log_facts")}
+    for subject, text in row.get("when", {}).items():
+        assert subject in subjects
+        assert subject not in VERSIONS or parse(text)
+
+
+@pytest.mark.parametrize("row", table("log_facts"), ids=lambda row: f"{row['subject']} {row['sample'][:40]}")
+def test_a_fact_is_drawn_from_its_sample(row: dict[str, Any]) -> None:
+    value = row.get("value") or re.compile(row["pattern"]).search(row["sample"])["v"].strip()  # type: ignore[index]
+    assert value in answer_to([("paste", row["sample"].encode())]).setting.values(row["subject"])
+
+
+@pytest.mark.parametrize("row", table("log_parts"), ids=lambda row: row["pattern"][:40])
+def test_a_sample_is_of_its_kind(row: dict[str, Any]) -> None:
+    for sample in row["samples"]:
+        assert [part.kind for part in split(sample.encode(), "paste")] == [row["kind"]]
+
+
+@pytest.mark.parametrize(
+    "row", [*SIGNS, *table("kernel_messages"), *table("log_facts")], ids=lambda row: row["pattern"]
+)
+def test_a_row_is_found_by_its_words(row: dict[str, Any]) -> None:
+    index = signs.Index([row], lambda one: one["pattern"])
+    assert [match for _, _, match in index.candidates(row["sample"])] == [row]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word"),
+    [
+        ("Inc-bar-usage failed: size (?P<size>\\d+)", "failed"),
+        ("driver", ""),
+        ("(?:one|other) words here and", "words"),
+        ("optional? thing is here", "thing"),
+        ("first thing here|second thing here", ""),
+        ("a \\(bracket\\) of it", "bracket"),
+    ],
+)
+def test_a_word_is_a_key_only_where_every_match_has_it(pattern: str, word: str) -> None:
+    assert signs.key_word(pattern) == word
