@@ -13,7 +13,7 @@ from ..facts.p2p import EXPORTERS
 from ..facts.topology import bar1
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
-from . import gpus, modules, nvidia_fs, quote, reference, shared, wsl
+from . import gpus, modules, nvidia_fs, pci_tree, quote, reference, shared
 from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, numbers, weigh
 from .rules import needs
 
@@ -98,7 +98,7 @@ def _either(facts: HostFacts) -> Iterator[Condition]:
     Provision renders that file for the mode of the fleet file.
     """
     yield _gpu(facts)
-    yield from wsl.direct(facts, None)
+    yield from pci_tree.direct(facts, None)
     yield from modules.driver_runs(facts, None)
     yield from nvidia_fs.usable(facts)
     yield from gpus.direct(facts, None)
@@ -141,7 +141,9 @@ def _room(facts: HostFacts) -> Iterator[Condition]:
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
         size = bar1(gpu) or 0
         if 0 < size <= SMALL_BAR1 and gpus.grace(facts) is not True:
-            what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"
+            what = (
+                f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"
+            )
             cause = shared.cause("gpu.small-bar1", (f"{gpu.address}: BAR1 of {size} bytes",), what)
             yield Condition(Unknown(what), cause, suspect=True)
 

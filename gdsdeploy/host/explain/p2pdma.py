@@ -141,7 +141,9 @@ def _counts_pages(facts: HostFacts) -> Condition:
     if not affected or not isinstance(release, str) or numbers(release) < COUNTING_KERNEL:
         return Condition(True)
     evidence = (*quote.file(facts, "/proc/driver/nvidia/version"), f"uname -r: {release}")
-    what = f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release} (CUDA answers 801)"
+    what = (
+        f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release} (CUDA answers 801)"
+    )
     return Condition(Unknown(what), shared.cause("driver.p2pdma-refcount", evidence, what), suspect=True)
 
 

@@ -154,4 +154,6 @@ def hooks_gone(document: Document) -> None:
 
 def loaded(line: str) -> Change:
     """A further line of /proc/modules."""
-    return lambda document: document["files"].__setitem__("/proc/modules", document["files"]["/proc/modules"] + line + "\n")
+    return lambda document: document["files"].__setitem__(
+        "/proc/modules", document["files"]["/proc/modules"] + line + "\n"
+    )

@@ -522,6 +522,14 @@ FAULTS = {
         file("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (root@builder)\n"),
         evidence="microsoft-standard-WSL2",
     ),
+    "libcufile that aborts": Fault(
+        "platform.no-pci-tree",
+        BROKEN,
+        lambda document: document["commands"]["cufile-open"].update(
+            status=-6, stdout="", stderr="Assertion failure, file index :cufio-udev  line :134\n", log=""
+        ),
+        evidence="libcufile: Assertion failure",
+    ),
     "P2PDMA on a disk over fabrics": Fault(
         "cufile.p2pdma-nvmeof",
         NOT_PROVEN,
@@ -537,7 +545,10 @@ FAULTS = {
     "a GPU on which nearly all of BAR1 was pinned": Fault(
         "gpu.pinned-budget",
         NVIDIA_FS,
-        file("/proc/driver/nvidia-fs/stats", f"GPU {GPU}  uuid:4fa4f9ed : Registered_MiB=0 Cache_MiB=0 max_pinned_MiB=131000\n"),
+        file(
+            "/proc/driver/nvidia-fs/stats",
+            f"GPU {GPU}  uuid:4fa4f9ed : Registered_MiB=0 Cache_MiB=0 max_pinned_MiB=131000\n",
+        ),
         "up to 131000 MiB",
         gpu,
         "max_pinned_MiB=131000",
