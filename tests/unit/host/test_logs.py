@@ -109,6 +109,13 @@ def test_contradictions_are_kept_and_not_judged() -> None:
     assert not [ident for ident in ids(answer) if ident.startswith("compat.")]
 
 
+def test_a_shorter_form_of_a_version_is_the_same_version() -> None:
+    answer = ask(MAKE, "kernel: 6.5.0\n")
+    assert answer.setting.value("kernel") == "6.5.0-44-generic"
+    assert "compat.nvidia-fs-vm-flags" in ids(answer)
+    assert ask(MAKE, "kernel: 6.5.0-4\n").setting.value("kernel") is None
+
+
 def test_the_series_in_a_report_is_no_version() -> None:
     answer = ask(DIRECT)
     assert answer.setting.values("nvidia_fs_series") == ("2.28",)
