@@ -61,6 +61,8 @@ def test_a_mixture_is_split_and_keeps_its_line_numbers() -> None:
         "Nov 26 12:00:00 gpu7 kernel: ",
         "2026-11-26T12:00:00.123456+01:00 gpu7 kernel: [ 4242.100001] ",
         "<4>[ 4242.100001] ",
+        "[Nov26 12:00] ",
+        "[  +0.000123] ",
         "",
         "> ",
     ],
@@ -173,8 +175,17 @@ def test_root_causes_come_first_and_possible_ones_last() -> None:
     assert all(cause.quotes and cause.fix and cause.reference for cause in answer.causes)
 
 
-def test_an_error_code_alone_leads_to_its_entry() -> None:
-    answer = ask("RuntimeError: something about a file, error code 5017\n")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: something about a file, error code 5017",
+        "driver call returned CU_FILE_INVALID_MAPPING_RANGE",
+        "cuFileRead failed: access beyond mapped size",
+        "cuFileRead failed, ret=-5017",
+    ],
+)
+def test_an_error_code_alone_leads_to_its_entry(line: str) -> None:
+    answer = ask(line + "\n")
     assert ids(answer) == ["cufile.5017"]
     assert answer.causes[0].certainty == words.LIKELY
 
