@@ -96,5 +96,5 @@ def _text(pieces: list[str | None]) -> str:
 
 if __name__ == "__main__":
     for version in sys.argv[1:] or libraries.SOURCES:
-        found = collections.Counter(message.level for message in messages(libraries.library(version).path))
-        console.data(f"{version} {dict(found)}")
+        counts = collections.Counter(message.level for message in messages(libraries.library(version).path))
+        console.data(f"{version} {dict(counts)}")

@@ -50,8 +50,8 @@ def library_texts(logged: dict[str, set[str]]) -> str:
     texts = set(logged)
     for version in libraries.SOURCES:
         path = libraries.library(version).path
-        found = subprocess.run(["strings", "-n", "4", path], capture_output=True, text=True, check=True).stdout
-        texts.update(" ".join(line.split()) for line in found.splitlines())
+        output = subprocess.run(["strings", "-n", "4", path], capture_output=True, text=True, check=True).stdout
+        texts.update(" ".join(line.split()) for line in output.splitlines())
     return "\n".join(sorted(texts))
 
 
@@ -99,15 +99,15 @@ def pieces(pattern: str) -> Iterator[str]:
 
 
 def test_faults_of_the_library_are_classified(logged: dict[str, set[str]]) -> None:
-    found = {text: sign_of(text) for text in logged}
-    unknown = {text for text, sign in found.items() if sign is None}
+    signs_by_text = {text: sign_of(text) for text in logged}
+    unknown = {text for text, sign in signs_by_text.items() if sign is None}
     shares = Counter(
         "unknown on purpose" if sign is None else "harmless" if sign.harmless else sign.certainty or "shown"
-        for sign in found.values()
+        for sign in signs_by_text.values()
     )
-    print({name: f"{number} ({number / len(found):.1%})" for name, number in shares.most_common()})
+    print({name: f"{number} ({number / len(signs_by_text):.1%})" for name, number in shares.most_common()})
     assert unknown == set(UNKNOWN)
-    assert len(unknown) <= 0.05 * len(found)
+    assert len(unknown) <= 0.05 * len(signs_by_text)
 
 
 def test_every_piece_of_the_library_s_patterns_is_in_a_library(library_texts: str) -> None:

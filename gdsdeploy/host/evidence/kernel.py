@@ -46,6 +46,7 @@ MESSAGES = (
     r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
     r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version"
     r"|Unknown symbol|GPL-only symbols|Linux version |\bnv\w*: \d+ callbacks suppressed"
+    r"|conflicting memory types|non-GPLONLY symbol"
 )
 #: The kernel's messages of this boot with the kernel's own times; dmesg's ring loses old ones sooner.
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")

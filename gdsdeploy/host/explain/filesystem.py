@@ -117,12 +117,13 @@ def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """Releases that don't know a filesystem refuse to register its files, also in compat mode."""
     if mount is None or mount.filesystem in NATIVE:
         return
-    name, since, release = mount.filesystem, without_direct_path(mount.filesystem).since, config.library(facts)
+    name, kind, release = mount.filesystem, without_direct_path(mount.filesystem), config.library(facts)
+    since = kind.since
     if since and release is not None:
         what = (
             f"libcufile {release} takes no files on {name}, so {registration.failure(facts)}: {since} is the first to"
         )
-        fix = f"install libcufile {since} or newer, or keep the data on ext4 or XFS"
+        fix = f"{kind.instead}; or install libcufile {since} or newer, which takes such files in compat mode"
         cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.HANDLE_REGISTER)
         yield Condition(when_known(release, lambda version: numbers(version) >= numbers(since)), cause)
 

@@ -12,15 +12,15 @@ from . import blocks, cause, p2pdma_keys, quote, reference
 from .cause import Cause, Condition
 from .rules import NOTES, rule
 
-#: The row after which nvidia-fs can neither work nor be unloaded.
-STOPPED = "nvidia-fs-bug"
+#: Rows after which no transfer of nvidia-fs works → the cause.  After a bug it can't be unloaded either.
+BROKEN = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs.access-ok"}
 
 
 @rule(cause.NVIDIA_FS, 40)
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
-    """An error in nvidia-fs that the kernel stopped leaves it loaded, but without use until the next boot."""
-    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id == STOPPED]
-    obstacle = _cause("nvidia-fs.stopped", facts, stops[-1]) if stops else None
+    """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
+    stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id in BROKEN]
+    obstacle = _cause(BROKEN[stops[-1].meaning.id], facts, stops[-1]) if stops else None
     yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
 
 

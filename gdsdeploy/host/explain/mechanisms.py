@@ -10,9 +10,10 @@ from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.p2p import EXPORTERS
+from ..facts.topology import bar1
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
-from . import gpus, modules, nvidia_fs, quote, reference
+from . import gpus, modules, nvidia_fs, pci_tree, quote, reference, shared
 from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, numbers, weigh
 from .rules import needs
 
@@ -21,6 +22,8 @@ PEERDIRECT, HMM, NONE = "peerdirect", "hmm", "none"
 DMABUF_KERNEL = (5, 12)
 #: The client that nvidia-peermem and nv_peer_mem register; a second one only with persistent_api_support=0.
 CLIENT = "nv_mem"
+#: BAR1 of GPUs whose firmware doesn't map all of their memory.
+SMALL_BAR1 = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def _either(facts: HostFacts) -> Iterator[Condition]:
     Provision renders that file for the mode of the fleet file.
     """
     yield _gpu(facts)
+    yield from pci_tree.direct(facts, None)
     yield from modules.driver_runs(facts, None)
     yield from nvidia_fs.usable(facts)
     yield from gpus.direct(facts, None)
@@ -127,7 +131,21 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
     """nvidia-peermem passes GPU memory to adapters."""
     yield adapters(facts)
     yield _gpu(facts)
+    yield from gpus.iommu(facts, None, needs_it_off=False)
+    yield from _room(facts)
     yield from peer_memory(facts)
+
+
+def _room(facts: HostFacts) -> Iterator[Condition]:
+    """What adapters register has to fit into BAR1, which maps all of the memory on large GPUs only (T4: 256 MiB)."""
+    for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
+        size = bar1(gpu) or 0
+        if 0 < size <= SMALL_BAR1 and gpus.grace(facts) is not True:
+            what = (
+                f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"
+            )
+            cause = shared.cause("gpu.small-bar1", (f"{gpu.address}: BAR1 of {size} bytes",), what)
+            yield Condition(Unknown(what), cause, suspect=True)
 
 
 def peer_memory(facts: HostFacts) -> Iterator[Condition]:

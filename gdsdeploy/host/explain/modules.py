@@ -13,6 +13,7 @@ from ..facts.modules import ModuleFacts, ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..kmod import modprobe
+from ..model import causes
 from ..paths import MODPROBE
 from . import quote, reference
 from .cause import Cause, Condition
@@ -186,8 +187,24 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
         return None
     evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
     what = "it may not use the symbols of the proprietary driver"
-    fix = "install the driver's open kernel modules and reboot, or install nvidia-fs 2.17.4 or older"
-    return Reason("proprietary-driver", what, fix, evidence, reference.OPEN_DRIVER)
+    return _shared("nvidia-fs.proprietary-driver", what, evidence)
+
+
+def _shared(ident: str, what: str, evidence: Tuple[str, ...]) -> Reason:
+    """A reason whose fix and reference logs show as well."""
+    row = causes.row(ident)
+    return Reason(ident.partition(".")[2], what, row.fix, evidence, row.reference)
+
+
+@rule(NOT_LOADED, 65)
+def other_rdma_core(facts: HostFacts, subject: Subject) -> Optional[Reason]:
+    """Peer memory uses symbols of the driver and of the RDMA core: OFED's change when OFED is installed again."""
+    names = "nvidia_peermem|nv_peer_mem"
+    log = quote.messages(facts, rf"\b(?:{names}): (?:{FOREIGN}) (?:ib|rdma)_")
+    if subject.name != "nvidia-peermem" or not log:
+        return None
+    what = "it was built against another RDMA core than the loaded one, which OFED or DOCA brings"
+    return _shared("nvidia-peermem.other-rdma-core", what, log)
 
 
 @rule(NOT_LOADED, 70)
@@ -229,8 +246,7 @@ def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     evidence = log or (f"{file.path if file else subject.name}: no signature",)
     what = "the kernel refuses modules that aren't signed with a trusted key"
     what += " (Secure Boot is on)" if facts.kernel.secure_boot is True else ""
-    fix = "sign it with an enrolled key: mokutil --import the key that DKMS signs with, reboot and confirm"
-    return Reason("refused-signature", what, fix, evidence, reference.SIGNING)
+    return _shared("module.refused-signature", what, evidence)
 
 
 @rule(NOT_LOADED, 90)
@@ -240,9 +256,7 @@ def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
         return None
     file = _file(subject)
     evidence = (f"{file.path if file else subject.name}: doesn't import ib_register_peer_memory_client",)
-    what = "it's a stub, built without OFED's peer memory symbols"
-    fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs no nvidia-peermem"
-    return Reason("stub", what, fix, evidence, reference.SOFTWARE)
+    return _shared("nvidia-peermem.stub", "it's a stub, built without OFED's peer memory symbols", evidence)
 
 
 @rule(NOT_LOADED, 100)
@@ -250,8 +264,7 @@ def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     log = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
     if subject.name != "nvidia" or not log:
         return None
-    fix = "check that the GPU is seated and powered, and that this lists it: lspci -d 10de:"
-    return Reason("no-gpu", "it finds no GPU", fix, log, reference.HARDWARE)
+    return _shared("nvidia.no-gpu", "it finds no GPU", log)
 
 
 @rule(NOT_LOADED, 110)
@@ -260,8 +273,7 @@ def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if subject.name != "nvidia" or not isinstance(modules, frozenset) or "nouveau" not in modules:
         return None
     evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
-    fix = "block nouveau in /etc/modprobe.d, rebuild the initramfs and reboot; gdsdeploy provision does this"
-    return Reason("nouveau", "nouveau drives the GPUs", fix, evidence, reference.OPEN_DRIVER)
+    return _shared("nvidia.nouveau", "nouveau drives the GPUs", evidence)
 
 
 @rule(NOT_LOADED, 120)

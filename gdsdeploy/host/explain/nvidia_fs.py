@@ -11,7 +11,7 @@ from ..facts.unknown import when_known
 from ..gdscheck import Report
 from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
-from . import gpus, modules, quote, reference
+from . import gpus, modules, p2pdma_keys, quote, reference, shared
 from .blocks import stack
 from .cause import NVIDIA_FS, Cause, Condition, numbers
 from .filesystem import NETWORK
@@ -69,7 +69,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
         if device.kind == storage.MD:
             what = f"{device.name} is {device.md_level}, but nvidia-fs supports raid0 only"
             evidence = (f"/sys/dev/block/{device.number}/md/level: {device.md_level}",)
-            cause = Cause("storage.raid-level", what, "use RAID 0 or single disks", evidence, reference.LIMITATIONS)
+            cause = shared.cause("storage.raid-level", evidence, what)
             yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
             # A disk whose transport isn't known may be NVMe over something else.
@@ -80,9 +80,22 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
             evidence = (f"/sys/class/nvme: {device.name} by {device.transport}",)
             cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
             yield Condition(when_known(device.transport, lambda name: name == "rdma"), cause)
+            yield _no_p2pdma_attempt(facts, device)
             yield from hooks(facts, "nvme_rdma")
         elif device.kind == storage.MULTIPATH:
             yield _multipath(facts, device)
+
+
+def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
+    """With the mode's key alone libcufile tries P2PDMA on a disk over fabrics, too: transfers were seen to fail with EIO.
+
+    ai-dynamo/nixl issue 1063; with the key false the same host uses nvidia-fs.
+    """
+    what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}: such transfers were seen to fail with EIO"
+    evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
+    requested = p2pdma_keys.enabled(facts)
+    holds = when_known(requested, lambda value: Unknown(what) if value else True)
+    return Condition(holds, shared.cause("cufile.p2pdma-nvmeof", evidence, what), suspect=requested is True)
 
 
 def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
@@ -135,15 +148,14 @@ def _page_table(facts: HostFacts) -> Iterator[Condition]:
     """Driver 580 changed the layout of its page table for peers: modules built before fail to pin memory."""
     ident, log = "nvidia-fs.other-page-table", quote.messages(facts, WRONG_PAGE_TABLE)
     what = "nvidia-fs was built for another layout of the driver's page tables, so pinning GPU memory ends in an oops"
-    cause = Cause(ident, what, modules.AGAIN, log, reference.INSTALL)
-    yield Condition(when_known(facts.kernel.messages, lambda _: not log), cause)
+    yield Condition(when_known(facts.kernel.messages, lambda _: not log), shared.cause(ident, log, what))
     file, running = facts.nvidia_fs.module.file, facts.driver.version
     if isinstance(running, str) and numbers(running)[:1] >= (NEW_PAGE_TABLE,):
         built = file.provenance.get("driver", "") if isinstance(file, ModuleFile) else ""
         what += f": it was built against driver {built}, but {running} runs"
         evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
         older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
-        cause = Cause(ident, what, modules.AGAIN, evidence, reference.INSTALL)
+        cause = shared.cause(ident, evidence, what)
         yield Condition(file if isinstance(file, Unknown) else not older, cause)
 
 
@@ -186,18 +198,39 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     section = REFERENCES.get(stack_name, reference.NVME)
     cause = Cause(stack_name + ".no-hooks", what, fix, quote.symbols(facts, names), section)
     holds = when_known(symbols, lambda exports: any(name in exports for name in names))
+    if holds is False and stack_name in ("nvme", "nvme_rdma"):
+        cause = _ofed_unused(facts, stack_name) or cause
     yield Condition(holds, cause)
     if holds is True:
+        yield _gpl(facts, stack_name, names)
         if stack_name == "nvme":
             yield _version(facts, names)
         yield _registered(facts, stack_name)
 
 
+def _ofed_unused(facts: HostFacts, stack_name: str) -> Optional[Cause]:
+    """OFED's modules use its mlx_compat; an nvme that doesn't is the kernel's own, perhaps from the initramfs."""
+    lines = quote.file(facts, "/proc/modules", r"^mlx_compat ")
+    words = lines[0].split()
+    users = words[4].split(",") if len(words) > 4 and words[1] == "mlx_compat" else []
+    if not users or stack_name in users or "nvme_core" in users:
+        return None
+    what = f"OFED is loaded, but {stack_name} is the kernel's own: it doesn't use mlx_compat and has no hooks for nvidia-fs"
+    return shared.cause("nvme.ofed-unused", lines, what)
+
+
+def _gpl(facts: HostFacts, stack_name: str, names: Tuple[str, ...]) -> Condition:
+    """Kernels from 6.6 on, and stable ones from September 2023, hand symbols that aren't GPL-only to no GPL module."""
+    lines = quote.messages(facts, "non-GPLONLY symbol (?:{})".format("|".join(names)))
+    what = f"{stack_name} exports its hooks for nvidia-fs without GPL, and this kernel refuses to hand them out"
+    cause = shared.cause("storage.hooks-not-gpl", lines, what)
+    return Condition(when_known(facts.kernel.messages, lambda _: not lines), cause)
+
+
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     needed, symbols = needed_version(facts), facts.kernel.symbols
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
-    fix = "install nvme from a DOCA release for this nvidia-fs and kernel (that of DOCA 3.4 fits), or use P2PDMA mode"
-    cause = Cause("nvme.other-hooks", what, fix, quote.symbols(facts, names), reference.LIMITATIONS)
+    cause = shared.cause("nvme.other-hooks", quote.symbols(facts, names), what)
     if isinstance(symbols, Unknown) or all(name in symbols for name in names):
         return Condition(symbols if isinstance(symbols, Unknown) else True)
     return Condition(when_known(needed, lambda number: names[number - 1] in symbols), cause)

@@ -15,7 +15,7 @@ from ..facts.system import NVME_MULTIPATH
 from ..facts.topology import bar1
 from ..facts.unknown import when_known
 from ..gdscheck import Row
-from . import config, gpus, quote, reference
+from . import config, gpus, quote, reference, shared
 from .cause import P2PDMA, Cause, Condition, numbers
 from .rules import NOTES, rule
 
@@ -25,8 +25,12 @@ DRIVER, LIBRARY, KERNEL = (565, 47), (1, 13), (6, 2)
 SYMBOL, PAGES = "pci_p2pdma_add_resource", "p2pdma_pgmap_ops"
 #: RHEL 9.5's kernel: NVIDIA's guide excludes it on x86.
 RHEL_9_5 = re.compile(r"5\.14\.0-503\..*\bel9")
+#: A driver branch that doesn't count references of P2PDMA pages as kernels from COUNTING_KERNEL on do.
+UNCOUNTED, COUNTING_KERNEL = 590, (6, 17)
 #: Keys of the driver's registry for this mode; the third is for GPUs before Hopper.
 STATIC_BAR1, UNCACHED, NO_P2P = "RMForceStaticBar1", "RmForceDisableIomapWC", "ForceP2P"
+#: What the kernel prints where a BAR that is mapped write-combined has to be uncached.
+MEMORY_TYPES = "conflicting memory types .*write-combining<->uncached"
 #: A value of STATIC_BAR1 that leaves the decision to the driver (nvrm_registry.h).
 AUTOMATIC = 2
 #: The GPUs that the guide names, and the families that followed; and those before Hopper.
@@ -127,6 +131,20 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     what = f"driver {facts.driver.version} is older than 565.47"
     cause = Cause("driver.no-p2pdma", what, "install driver 565.47 or newer", evidence, reference.P2PDMA_DRIVER)
     yield Condition(when_known(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
+    yield _counts_pages(facts)
+
+
+def _counts_pages(facts: HostFacts) -> Condition:
+    """Driver 590 on kernels that count references of P2PDMA pages in another way (compat.yml: p2pdma-driver-590)."""
+    version, release = facts.driver.version, facts.kernel.release
+    affected = isinstance(version, str) and numbers(version)[:1] == (UNCOUNTED,)
+    if not affected or not isinstance(release, str) or numbers(release) < COUNTING_KERNEL:
+        return Condition(True)
+    evidence = (*quote.file(facts, "/proc/driver/nvidia/version"), f"uname -r: {release}")
+    what = (
+        f"driver {version} was seen to offer no P2PDMA on kernels newer than 6.16, such as {release} (CUDA answers 801)"
+    )
+    return Condition(Unknown(what), shared.cause("driver.p2pdma-refcount", evidence, what), suspect=True)
 
 
 def _registry(facts: HostFacts) -> Iterator[Condition]:
@@ -135,6 +153,7 @@ def _registry(facts: HostFacts) -> Iterator[Condition]:
     words = f"{STATIC_BAR1}=1;" + (f"{NO_P2P}=0;" if old is True else "") + f"{UNCACHED}=1;"
     fix = f'put options nvidia NVreg_RegistryDwords="{words}" into /etc/modprobe.d, ' + REBUILD
     evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
+    refused = quote.messages(facts, MEMORY_TYPES)
     value = _word(facts, STATIC_BAR1)
     cause = Cause(
         "driver.no-static-bar1", "the nvidia module has no static BAR1", fix, evidence, reference.P2PDMA_DRIVER
@@ -144,7 +163,7 @@ def _registry(facts: HostFacts) -> Iterator[Condition]:
         undecided if value == AUTOMATIC else when_known(value, lambda number: number == 1), cause, suspect=True
     )
     what = f"{UNCACHED} isn't 1: BAR1 is mapped write-combined, and then the driver registers no P2PDMA memory"
-    cause = Cause("driver.iomap-wc", what, fix, evidence, reference.P2PDMA_DRIVER)
+    cause = Cause("driver.iomap-wc", what, fix, evidence + refused, reference.P2PDMA_DRIVER)
     yield Condition(when_known(_word(facts, UNCACHED), lambda number: number == 1), cause)
     holds = when_known(_word(facts, NO_P2P), lambda number: number == 0)
     if holds is False and old is not True:

@@ -21,16 +21,16 @@ def requests(facts: HostFacts, storage: Maybe[Optional[str]]) -> Maybe[bool]:
 
     Never for storage that NVIDIA lists no such route to, whatever its key.
     """
-    enabled = _enabled(facts)
+    requested = enabled(facts)
     if isinstance(storage, Unknown):
-        return when_known(enabled, lambda value: storage if value else False)
+        return when_known(requested, lambda value: storage if value else False)
     row = key_of(storage)
     if row is None or not row.route:
         return False
     release = library(facts)
     if isinstance(release, str) and numbers(release) < p2pdma.OWN_KEYS_SINCE:
-        return enabled
-    halves = (enabled, _own_key(facts, row))
+        return requested
+    halves = (requested, _own_key(facts, row))
     if True in halves:
         return True
     return next((half for half in halves if isinstance(half, Unknown)), False)
@@ -40,7 +40,7 @@ def key_of(storage: Optional[str]) -> Optional[p2pdma.StorageKey]:
     return next((row for row in p2pdma.storage_keys() if row.storage == storage), None)
 
 
-def _enabled(facts: HostFacts) -> Maybe[bool]:
+def enabled(facts: HostFacts) -> Maybe[bool]:
     """The first half: ``properties.use_pci_p2pdma``, or the variable over it."""
     switch = facts.environment.switch(VARIABLE)
     if isinstance(switch, bool):
@@ -68,7 +68,7 @@ def conditions(facts: HostFacts, storage: str) -> Iterator[Condition]:
         yield Condition(when_known(release, lambda version: numbers(version) >= row.since), cause)
     if older is True:
         return
-    halves = {p2pdma.GLOBAL: _enabled(facts), row.name: _own_key(facts, row)}
+    halves = {p2pdma.GLOBAL: enabled(facts), row.name: _own_key(facts, row)}
     words = " and ".join(name for name, value in halves.items() if value is False)
     what = f"P2PDMA on this storage needs two keys of cufile.json, and {words} isn't true"
     evidence = tuple(f"{CUFILE}: {name} is {_shown(value)}" for name, value in halves.items())

@@ -12,7 +12,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import blocks, config, filesystem, p2pdma_keys, userspace_rdma
+from . import blocks, config, filesystem, p2pdma_keys, registration, userspace_rdma
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
 from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
@@ -40,7 +40,8 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     if name is None:
         path, causes = or_compat(facts, verdict.causes)
         path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path
-        return Path(path, causes, gpu, unseen=usable.unseen)
+        notes = registration.silently(facts) if path == COMPAT else ()
+        return Path(path, causes, gpu, unseen=usable.unseen, notes=notes)
     if isinstance(usable.holds, Unknown):
         name = usable.holds
     unseen = tuple(dict.fromkeys((*usable.unseen, *verdict.unseen)))

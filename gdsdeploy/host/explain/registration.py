@@ -5,18 +5,20 @@ Seen with every release from 1.4.0 to 1.20.0 (tests/loopback/cufile/test_cufile_
 
 from __future__ import annotations
 
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts
 from ..facts.storage import Device, Mount
 from ..facts.unknown import when_known
-from . import reference
+from . import reference, shared
 from .cause import Cause, Condition, numbers
 from .config import library
 from .rules import USABLE, rule
 
 #: The first release that returns NEWER for a file that it can't register; those before return OLDER.
 CHANGED, OLDER, NEWER = (1, 15), 5030, 5027
+#: The first release that registers files for compat mode which no earlier one takes.
+SILENT = (1, 16)
 
 
 def error_of(release: str) -> int:
@@ -29,6 +31,14 @@ def failure(facts: HostFacts) -> str:
     release = library(facts)
     error = error_of(release) if isinstance(release, str) else f"{NEWER} ({OLDER} before libcufile 1.15)"
     return f"cuFileHandleRegister fails with {error}"
+
+
+def silently(facts: HostFacts) -> Tuple[Cause, ...]:
+    """What goes for each file in compat mode: newer releases register it as if nothing were amiss."""
+    release = library(facts)
+    if not isinstance(release, str) or numbers(release) < SILENT:
+        return ()
+    return (shared.cause("cufile.silent-compat", (f"libcufile: {release}",)),)
 
 
 @rule(USABLE, 30)

@@ -42,6 +42,14 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         + [{**NVIDIAS, "driver": d, "kernel": "6.17.9"} for d in ("580.126.09", "570.211.01")]
         + [{"driver": "580.119.02", "driver_origin": maker, "kernel": "6.17.9"} for maker in ("ubuntu", "debian")],
     ),
+    "driver-530-kernel-6.3": (
+        [{**NVIDIAS, "driver": "530.30.02", "kernel": k} for k in ("6.3.1", "6.5.0")],
+        [{**NVIDIAS, "driver": "530.41.03", "kernel": "6.3.1"}, {**NVIDIAS, "driver": "530.30.02", "kernel": "6.2.9"}],
+    ),
+    "driver-570-kernel-6.15": (
+        [{**NVIDIAS, "driver": "570.153.02", "kernel": "6.15.1"}],
+        [{**NVIDIAS, "driver": "570.153.02", "kernel": "6.14.9"}, {**NVIDIAS, "driver": "570.211.01", "kernel": "6.15.1"}],
+    ),
     "driver-580-kernel-7.0": (
         [{**NVIDIAS, "driver": "580.119.02", "kernel": k} for k in ("7.0.0", "7.0.9", "7.1")],
         [{**NVIDIAS, "driver": d, "kernel": "7.0.0"} for d in ("580.142", "580.173.02", "580.178.04", "595.71.05")]
@@ -140,6 +148,11 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     "p2pdma-driver-595": (
         [{"mode": "p2pdma", "driver": driver} for driver in ("570.211.01", "580.178.04", "590.48.01")],
         [{"mode": "p2pdma", "driver": "595.71.05"}, {"driver": "580.178.04"}],
+    ),
+    "p2pdma-driver-590": (
+        [{"mode": "p2pdma", "driver": "590.48.01", "kernel": k} for k in ("6.17.0", "6.18.8")],
+        [{"mode": "p2pdma", "driver": "590.48.01", "kernel": "6.16.9"}]
+        + [{"mode": "p2pdma", "driver": "595.71.05", "kernel": "6.18.8"}, {"driver": "590.48.01", "kernel": "6.18.8"}],
     ),
     "p2pdma-kernel": (
         [{"mode": "p2pdma", "kernel": "6.1.176"}],

@@ -150,3 +150,10 @@ def driver(text: str) -> Change:
 
 def hooks_gone(document: Document) -> None:
     document["excerpts"]["/proc/kallsyms"]["lines"] = list(BARE["excerpts"]["/proc/kallsyms"]["lines"])
+
+
+def loaded(line: str) -> Change:
+    """A further line of /proc/modules."""
+    return lambda document: document["files"].__setitem__(
+        "/proc/modules", document["files"]["/proc/modules"] + line + "\n"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pytest
 
 from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, NVIDIA_FS, Cause, explain
 from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.explain import modules
 from gdsdeploy.host.facts import Unknown, facts_from
 from tests.unit.host.explain import p2pdma_hosts as hosts
 from tests.unit.host.explain.capable_host import (
@@ -31,6 +33,7 @@ from tests.unit.host.explain.capable_host import (
     file,
     hooks_gone,
     in_folder,
+    loaded,
     mountinfo,
     over,
     with_gpu,
@@ -215,6 +218,20 @@ P2PDMA_FAULTS = {
         "580.159.04",
         p2p,
         "580.159.04",
+    ),
+    "driver 590 on a newer kernel": Fault(
+        "driver.p2pdma-refcount",
+        NOT_PROVEN,
+        both(hosts.kernel("6.18.0"), driver("Open Kernel Module for x86_64  590.48.01  Release Build")),
+        "CUDA answers 801",
+        p2p,
+        "uname -r: 6.18",
+    ),
+    "driver 590 on an older kernel": Fault(
+        "driver.static-bar1-leak",
+        "p2pdma",
+        driver("Open Kernel Module for x86_64  590.48.01  Release Build"),
+        base=p2p,
     ),
     "multipath that no disk uses": Fault(
         "nvme.multipath", NOT_PROVEN, file(hosts.MULTIPATH, "Y\n"), base=p2p, evidence="multipath: Y"
@@ -465,6 +482,76 @@ FAULTS = {
         dmesg("kernel BUG at /var/lib/dkms/nvidia-fs/2.26.6/build/nvfs-stat.c:407!"),
         "can't be unloaded",
         evidence="dmesg: [   99.000000] kernel BUG",
+    ),
+    "nvidia-fs whose transfers all fail": Fault(
+        "nvidia-fs.access-ok",
+        COMPAT,
+        dmesg("nvidia-fs:rw_verify_area failed with -14", "nvidia-fs:write IO failed :-14"),
+        "2.25.6",
+        evidence="rw_verify_area failed with -14",
+    ),
+    "hooks that the kernel refuses to hand out": Fault(
+        "storage.hooks-not-gpl",
+        COMPAT,
+        both(
+            dmesg("failing symbol_get of non-GPLONLY symbol nvme_v1_register_nvfs_dma_ops."),
+            file("/proc/driver/nvidia-fs/modules", "wekafsio: 1\n"),
+        ),
+        "exports its hooks for nvidia-fs without GPL",
+        evidence="non-GPLONLY symbol nvme_v1",
+        also=("nvme.not-registered",),
+    ),
+    "OFED whose nvme isn't in use": Fault(
+        "nvme.ofed-unused",
+        COMPAT,
+        both(hooks_gone, loaded("mlx_compat 69632 11 rdma_cm,mlx5_ib,ib_core, Live 0x0000000000000000 (OE)")),
+        "nvme is the kernel's own",
+        evidence="mlx_compat 69632 11 rdma_cm",
+    ),
+    "OFED whose nvme is in use and has no hooks": Fault(
+        "nvme.no-hooks",
+        COMPAT,
+        both(hooks_gone, loaded("mlx_compat 69632 11 rdma_cm,nvme_core,nvme,ib_core, Live 0x0000000000000000 (OE)")),
+    ),
+    "a newer libcufile that registers files all the same": Fault(
+        "nvme.no-hooks", COMPAT, hooks_gone, base=gpu, also=("cufile.silent-compat",)
+    ),
+    "Windows' subsystem for Linux": Fault(
+        "platform.wsl",
+        COMPAT,
+        file("/proc/version", "Linux version 6.6.87.2-microsoft-standard-WSL2 (root@builder)\n"),
+        evidence="microsoft-standard-WSL2",
+    ),
+    "libcufile that aborts": Fault(
+        "platform.no-pci-tree",
+        BROKEN,
+        lambda document: document["commands"]["cufile-open"].update(
+            status=-6, stdout="", stderr="Assertion failure, file index :cufio-udev  line :134\n", log=""
+        ),
+        evidence="libcufile: Assertion failure",
+    ),
+    "P2PDMA on a disk over fabrics": Fault(
+        "cufile.p2pdma-nvmeof",
+        NOT_PROVEN,
+        both(
+            transport("rdma"),
+            symbol("nvme_rdma_v1_register_nvfs_dma_ops"),
+            file("/proc/driver/nvidia-fs/modules", "nvme_rdma: 1\n"),
+            config(properties={"use_pci_p2pdma": True}),
+        ),
+        "were seen to fail with EIO",
+        evidence="use_pci_p2pdma",
+    ),
+    "a GPU on which nearly all of BAR1 was pinned": Fault(
+        "gpu.pinned-budget",
+        NVIDIA_FS,
+        file(
+            "/proc/driver/nvidia-fs/stats",
+            f"GPU {GPU}  uuid:4fa4f9ed : Registered_MiB=0 Cache_MiB=0 max_pinned_MiB=131000\n",
+        ),
+        "up to 131000 MiB",
+        gpu,
+        "max_pinned_MiB=131000",
     ),
     "a fault of nvidia-fs": Fault(
         "nvidia-fs.reported-fault",
@@ -822,7 +909,23 @@ def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> No
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
     ids = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
     elsewhere = {"MODULE.stub"}  # of the kinds of storage: see test_explain_document.py
+    elsewhere |= {"nvidia-peermem.other-rdma-core"}  # see below
     elsewhere |= {"filesystem.newer-library", "filesystem.p2pdma-only", "cufile.other-row"}
     elsewhere |= {"cufile.no-rdma-library"} | RDMA_FAULTS
     advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
     assert documented == ids | elsewhere | advice
+
+
+@pytest.mark.parametrize("module", ["nvidia_peermem", "nv_peer_mem"])
+def test_peer_memory_of_another_rdma_core_is_told_from_that_of_another_driver(module: str) -> None:
+    document = copy.deepcopy(PROVISIONED)
+    dmesg(f"{module}: disagrees about version of symbol nvidia_p2p_get_pages")(document)
+    facts = facts_from(document)
+    by_driver = modules.not_loaded(facts, modules.peermem(facts))
+    dmesg(f"{module}: disagrees about version of symbol ib_register_peer_memory_client")(document)
+    facts = facts_from(document)
+    by_core = modules.not_loaded(facts, modules.peermem(facts))
+    assert by_driver.id != by_core.id == "nvidia-peermem.other-rdma-core"
+    assert "ib_register_peer_memory_client" in by_core.evidence[0]
+    assert "OFED" in by_core.what
+    assert "against the OFED or DOCA that is installed" in by_core.fix

@@ -16,7 +16,7 @@ from tests.unit.host.explain.test_explain_causes import FAULTS, explained
 #: Causes of one mount or of cufile.json, which ``mode`` leaves to provision.
 OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
 #: What the two say about the same thing: the hooks of one driver, or of any.
-HOOKS = ("no-hooks", "other-hooks", "not-registered")
+HOOKS = ("no-hooks", "other-hooks", "not-registered", "ofed-unused")
 NAMES = sorted(FAULTS)
 
 
