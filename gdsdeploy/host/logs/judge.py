@@ -27,6 +27,7 @@ _BLANKS, _ZEROS, _NUMBER = re.compile("  +"), re.compile("00+"), re.compile("[0-
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
+_CODE_NAME = re.compile(r"\bCU_FILE_(?!SUCCESS)[A-Z_]+\b")
 #: Kernel lines about this stack that sound like a fault.
 _FAULT = re.compile(
     r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b|xid)"
@@ -98,20 +99,35 @@ def judge(parts: Sequence[Part]) -> Answer:
 
 def _read_lines(parts: Sequence[Part], env: Setting, collector: _Collector) -> None:
     # Of each kind of line: the signs that may match, and whether it tells of an error if none does.
-    cache: Dict[Tuple[str, str, str], Tuple[signs.Candidates[signs.Sign], bool]] = {}
+    cache: Dict[Tuple[str, str, str], Tuple[signs.Candidates[signs.Sign], bool, int]] = {}
     for line in (line for part in parts for line in part.lines):
         key = (line.kind, line.level, line.key)
         if key not in cache:
-            cache[key] = (_candidates(line), line.level == "ERROR" or _sounds_like_a_fault(line))
-        candidates, is_error = cache[key]
+            cache[key] = (_candidates(line), line.level == "ERROR" or _sounds_like_a_fault(line), _code_in_words(line))
+        candidates, is_error, code = cache[key]
         if not (candidates and _signs_of(line, candidates, env, collector)) and is_error:
             alike = _ZEROS.sub("0", line.key)
             means = meanings.meaning(line.text).means if line.level and alike not in collector.unknown else ""
             collector.count(collector.unknown, alike, line, means, UNKNOWN_LINES)
         if line.kind in (PROGRAM, OTHER, CUFILE) and "50" in line.text:
-            code = _CODE.search(line.text)
-            if code:
-                collector.count(collector.codes, int(code["code"]), line, "", UNKNOWN_LINES)
+            number = _CODE.search(line.text)
+            code = int(number["code"]) if number else code
+        if code:
+            collector.count(collector.codes, code, line, "", UNKNOWN_LINES)
+
+
+def _code_in_words(line: Line) -> int:
+    """The code that an application's line has by its name, or in the library's words for it; 0: none."""
+    if line.kind not in (PROGRAM, OTHER):
+        return 0
+    name = _CODE_NAME.search(line.text)
+    if name:
+        try:
+            return cufile_errors.lookup(name[0])[0].code
+        except cufile_errors.UnknownCodeError:
+            return 0
+    entry = cufile_errors.by_words(line.text) if "cufile" in line.text.lower() else None
+    return entry.code if entry else 0
 
 
 def _sounds_like_a_fault(line: Line) -> bool:

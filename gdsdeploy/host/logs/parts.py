@@ -19,7 +19,8 @@ LINE_LIMIT = 2000
 
 #: A line with any time before it, or the journal's prefix: what the kernel prints.
 _STAMP = (
-    r"(?:<\d+>)?(?:\[[ \d]*\d\.\d{3,}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4}\])\s"
+    r"(?:<\d+>)?\[(?:[ \d]*\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})\]\s"
     r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\dT\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
 )
 _KERNEL_PREFIX = re.compile(rf"\s*(?:{_STAMP})")

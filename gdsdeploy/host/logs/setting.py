@@ -9,6 +9,8 @@ from ..model.version_rules import VERSIONS, holds
 from . import signs
 from .parts import Line, Part
 
+#: What may follow a version in its longer form.
+_CONTINUES = ("", ".", "-", "+", "~")
 #: Most values kept of one subject, e.g. GPU models.
 VALUES = 8
 
@@ -24,9 +26,14 @@ class Setting:
         return tuple(self.shown.get(subject, ()))
 
     def value(self, subject: str) -> Optional[str]:
-        """The one value of a subject; None where the text shows none, or several."""
+        """The one value of a subject; None where the text shows none, or several.
+
+        6.17.0 and 6.17.0-5-generic are one: the longer one has more of it.
+        """
         values = self.values(subject)
-        return values[0] if len(values) == 1 else None
+        longest = max(values, key=len, default="")
+        same = all(longest.startswith(value) and longest[len(value) :][:1] in _CONTINUES for value in values)
+        return longest if values and same else None
 
     def meets(self, conditions: Mapping[str, str]) -> Optional[bool]:
         """Whether all conditions hold; None: the text doesn't show one of the subjects."""

@@ -61,6 +61,8 @@ def test_a_mixture_is_split_and_keeps_its_line_numbers() -> None:
         "Nov 26 12:00:00 gpu7 kernel: ",
         "2026-11-26T12:00:00.123456+01:00 gpu7 kernel: [ 4242.100001] ",
         "<4>[ 4242.100001] ",
+        "[Nov26 12:00] ",
+        "[  +0.000123] ",
         "",
         "> ",
     ],
@@ -107,6 +109,13 @@ def test_contradictions_are_kept_and_not_judged() -> None:
     assert answer.setting.values("nvidia_fs") == ("2.18.3", "2.29.4")
     assert answer.setting.value("nvidia_fs") is None
     assert not [ident for ident in ids(answer) if ident.startswith("compat.")]
+
+
+def test_a_shorter_form_of_a_version_is_the_same_version() -> None:
+    answer = ask(MAKE, "kernel: 6.5.0\n")
+    assert answer.setting.value("kernel") == "6.5.0-44-generic"
+    assert "compat.nvidia-fs-vm-flags" in ids(answer)
+    assert ask(MAKE, "kernel: 6.5.0-4\n").setting.value("kernel") is None
 
 
 def test_the_series_in_a_report_is_no_version() -> None:
@@ -166,8 +175,17 @@ def test_root_causes_come_first_and_possible_ones_last() -> None:
     assert all(cause.quotes and cause.fix and cause.reference for cause in answer.causes)
 
 
-def test_an_error_code_alone_leads_to_its_entry() -> None:
-    answer = ask("RuntimeError: something about a file, error code 5017\n")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: something about a file, error code 5017",
+        "driver call returned CU_FILE_INVALID_MAPPING_RANGE",
+        "cuFileRead failed: access beyond mapped size",
+        "cuFileRead failed, ret=-5017",
+    ],
+)
+def test_an_error_code_alone_leads_to_its_entry(line: str) -> None:
+    answer = ask(line + "\n")
     assert ids(answer) == ["cufile.5017"]
     assert answer.causes[0].certainty == words.LIKELY
 
