@@ -1,5 +1,6 @@
-"""The messages that a libcufile can log, read from its machine code: every call of its logger has the level, the place in
-the source and the pieces of the text as constants.
+"""The messages that a libcufile can log, read from its machine code.
+
+Every call of its logger has the level, the place in the source and the pieces of the text as constants.
 
 ``python -m tests.cufile.messages [VERSION…]`` prints the number of messages by level.
 """

@@ -11,12 +11,13 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from re import _constants as codes
-from re import _parser as parser
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
 
+from gdsdeploy import console
 from gdsdeploy.host.logs import signs
 from tests.cufile import libraries
 from tests.cufile.messages import VALUE, messages
@@ -105,7 +106,8 @@ def test_faults_of_the_library_are_classified(logged: dict[str, set[str]]) -> No
         "unknown on purpose" if sign is None else "harmless" if sign.harmless else sign.certainty or "shown"
         for sign in signs_by_text.values()
     )
-    print({name: f"{number} ({number / len(signs_by_text):.1%})" for name, number in shares.most_common()})
+    for name, number in shares.most_common():
+        console.data(f"{name}: {number} of {len(signs_by_text)} ({number / len(signs_by_text):.1%})")
     assert unknown == set(UNKNOWN)
     assert len(unknown) <= 0.05 * len(signs_by_text)
 

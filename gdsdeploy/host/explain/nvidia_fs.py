@@ -87,7 +87,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 
 def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
-    """With the mode's key alone libcufile tries P2PDMA on a disk over fabrics, too: transfers were seen to fail with EIO.
+    """With P2PDMA on, libcufile tries it on a disk over fabrics, too: transfers were seen to fail with EIO.
 
     ai-dynamo/nixl issue 1063; with the key false the same host uses nvidia-fs.
     """
@@ -215,7 +215,7 @@ def _ofed_unused(facts: HostFacts, stack_name: str) -> Optional[Cause]:
     users = words[4].split(",") if len(words) > 4 and words[1] == "mlx_compat" else []
     if not users or stack_name in users or "nvme_core" in users:
         return None
-    what = f"OFED is loaded, but {stack_name} is the kernel's own: it doesn't use mlx_compat and has no hooks for nvidia-fs"
+    what = f"OFED is loaded, but {stack_name} is the kernel's own: it doesn't use mlx_compat, and has no hooks"
     return shared.cause("nvme.ofed-unused", lines, what)
 
 

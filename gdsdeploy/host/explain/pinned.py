@@ -31,6 +31,6 @@ def notes(facts: HostFacts, _mount: Mount) -> Iterator[Cause]:
         gpu = find(functions, row["address"].lower())
         size = bar1(gpu) if gpu is not None else None
         if size and int(row["most"]) << 20 >= NEARLY * size:
-            what = f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB: larger"
-            what += " or more buffers can't be registered"
+            what = f"up to {row['most']} MiB of the GPU {row['address']} were pinned, and BAR1 has {size >> 20} MiB"
+            what += ": larger or more buffers can't be registered"
             yield shared.cause("gpu.pinned-budget", (f"{STATS}: {row[0]}"[:200],), what)

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "driver-570-kernel-6.15": (
         [{**NVIDIAS, "driver": "570.153.02", "kernel": "6.15.1"}],
-        [{**NVIDIAS, "driver": "570.153.02", "kernel": "6.14.9"}, {**NVIDIAS, "driver": "570.211.01", "kernel": "6.15.1"}],
+        [{**NVIDIAS, "driver": d, "kernel": k} for d, k in (("570.153.02", "6.14.9"), ("570.211.01", "6.15.1"))],
     ),
     "driver-580-kernel-7.0": (
         [{**NVIDIAS, "driver": "580.119.02", "kernel": k} for k in ("7.0.0", "7.0.9", "7.1")],
@@ -151,8 +151,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "p2pdma-driver-590": (
         [{"mode": "p2pdma", "driver": "590.48.01", "kernel": k} for k in ("6.17.0", "6.18.8")],
-        [{"mode": "p2pdma", "driver": "590.48.01", "kernel": "6.16.9"}]
-        + [{"mode": "p2pdma", "driver": "595.71.05", "kernel": "6.18.8"}, {"driver": "590.48.01", "kernel": "6.18.8"}],
+        [{"mode": "p2pdma", "driver": d, "kernel": k} for d, k in (("590.48.01", "6.16.9"), ("595.71.05", "6.18.8"))],
     ),
     "p2pdma-kernel": (
         [{"mode": "p2pdma", "kernel": "6.1.176"}],

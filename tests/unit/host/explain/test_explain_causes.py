@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, NVIDIA_FS, Cause, explain
+from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, NVIDIA_FS, Cause, explain, modules
 from gdsdeploy.host.explain import Path as Taken
-from gdsdeploy.host.explain import modules
 from gdsdeploy.host.facts import Unknown, facts_from
 from tests.unit.host.explain import p2pdma_hosts as hosts
 from tests.unit.host.explain.capable_host import (
