@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from gdsdeploy.host.logs import document, text
-from gdsdeploy.host.logs.answer import DIRECT
+from gdsdeploy.host.logs.answer import DIRECT, POSSIBLE
 from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.logs.redact import redacted
 from gdsdeploy.host.logs.signs import signs
@@ -94,4 +94,4 @@ def read(data: bytes) -> None:
         contradiction = CONTRADICTIONS.search(whole)
         assert contradiction is None, f"direct, in spite of: {contradiction}"
         assert CLAIM.search(whole), "direct, and no row offers it"
-        assert not answer.causes
+        assert all(cause.certainty == POSSIBLE and cause.id.startswith("compat.") for cause in answer.causes)

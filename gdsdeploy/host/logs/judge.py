@@ -21,6 +21,8 @@ QUOTES, HARMLESS_LINES, UNKNOWN_LINES = 4, 20, 20
 #: Ranks of causes that no row of causes.json has.
 #: A rule about versions is a better answer than the compiler's line; without a build others come first.
 BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140, 530, 940
+#: What the id of a cause begins with that a compatibility rule is.
+RULE = "compat."
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
 _BLANKS, _ZEROS, _NUMBER = re.compile("  +"), re.compile("00+"), re.compile("[0-9]")
@@ -83,7 +85,8 @@ def judge(parts: Sequence[Part]) -> Answer:
     causes_found = _ordered(_merged([*_from_signs(collector), *_from_reports(shown), *_from_rules(env, parts)]))
     if not any(cause.certainty != POSSIBLE for cause in causes_found):
         causes_found = _ordered(_merged([*causes_found, *_from_codes(collector)]))
-    path = _path(causes_found, shown, clean=not (causes_found or collector.has_errors))
+    doubts = [cause for cause in causes_found if cause.certainty != POSSIBLE or not cause.id.startswith(RULE)]
+    path = _path(causes_found, shown, clean=not (doubts or collector.has_errors))
     return Answer(
         parts=tuple(parts),
         setting=env,
@@ -220,11 +223,15 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
         combination.setdefault(subject, "nvidia")
     rules = {rule.id: rule for rule in compat.shipped()}
     built = any(part.kind == BUILD for part in parts)
+    # A module that runs has been built.
+    runs = not built and bool(env.values("nvidia_fs_loaded"))
     for verdict in compat.judge(combination, rules.values()):
-        if verdict.allowed:
+        if verdict.allowed and not verdict.warning:
             continue
         rule = rules[verdict.rule]
-        subjects = [subject for subject in (*rule.when, *rule.needs, *rule.refuses) if env.values(subject)]
+        if runs and {"kernel", "nvidia_fs"} <= rule.looks_at and not verdict.warning:
+            continue
+        subjects = [subject for subject in (*rule.when, *rule.needs, *rule.refuses, *rule.warns) if env.values(subject)]
         quotes = [
             Quote(next(iter(env.shown[subject].values())), f"{subject}: {env.value(subject)}") for subject in subjects
         ]
@@ -232,14 +239,21 @@ def _from_rules(env: Setting, parts: Sequence[Part]) -> Iterator[CauseFound]:
             f"use {rule.fixed}" if rule.fixed else "choose other versions: gdsdeploy lock names those that fit together"
         )
         yield CauseFound(
-            "compat." + rule.id,
+            RULE + rule.id,
             rule.says.strip().rstrip("."),
             tuple(quotes[:QUOTES]),
             fix,
             rule.source,
-            SHOWN if built else LIKELY,
+            _certainty(verdict, built),
             rank=BUILD_RULE_RANK if built else RULE_RANK,
         )
+
+
+def _certainty(verdict: compat.Verdict, built: bool) -> str:
+    """In a build, refused versions are the cause; a rule that only warns is one of several."""
+    if verdict.allowed:
+        return LIKELY if built else POSSIBLE
+    return SHOWN if built else LIKELY
 
 
 def _from_codes(collector: _Collector) -> Iterator[CauseFound]:

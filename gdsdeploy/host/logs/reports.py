@@ -63,7 +63,8 @@ def causes_of(report: Report) -> Iterator[Says]:
         yield Says(cause, proprietary or "nvidia_fs version", contradiction)
     whole = "storage" in report.sections
     through = [label for label in report.storage if label not in (grammar.P2PDMA_ROW, grammar.RDMA_ROW)]
-    if report.nvidia_fs_minimum and not report.nvidia_fs and whole:
+    p2pdma = any(value == "true" for key, value in report.config.items() if key.endswith("use_pci_p2pdma"))
+    if report.nvidia_fs_minimum and not report.nvidia_fs and whole and not p2pdma:
         yield Says("nvidia-fs.not-loaded", "libcufile version", "the report names no loaded nvidia-fs")
     elif report.nvidia_fs and whole and "NVMe" in report.storage and not _offered(report, through):
         yield Says("nvme.no-hooks", "NVMe ", "nvidia-fs is loaded, and no storage driver is registered with it")

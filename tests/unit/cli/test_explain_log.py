@@ -30,7 +30,7 @@ def ids(result: Result) -> list[str]:
 
 
 def test_several_files_are_one_question() -> None:
-    assert ids(explain("--log", TRACE, "--json"))[0] == "nvidia-fs.not-loaded"
+    assert ids(explain("--log", TRACE, "--json"))[0] == "udev.no-database"
     both = explain("--json", "--log", DIRECT, TRACE, "-", text=XID)
     assert {"kernel.xid-79", "nvidia-fs.not-loaded"} <= set(ids(both))
     assert json.loads(both.stdout)["path"] == "broken"

@@ -132,6 +132,12 @@ def test_a_direct_report_alone_is_direct() -> None:
     assert (answer.path, answer.causes, answer.decide) == (words.DIRECT, (), "")
 
 
+def test_a_rule_that_only_warns_is_possible_and_leaves_a_direct_report_direct() -> None:
+    answer = ask(DIRECT, "nvidia-fs 2.28.4\n")
+    assert [(cause.id, cause.certainty) for cause in answer.causes] == [("compat.gds-1.20-nvidia-fs", words.POSSIBLE)]
+    assert answer.path == words.DIRECT
+
+
 @pytest.mark.parametrize(
     "other",
     [
