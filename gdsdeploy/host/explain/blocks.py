@@ -7,7 +7,7 @@ from typing import Iterator, List, Optional
 from ..facts import HostFacts, Maybe, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from . import reference
+from . import reference, shared
 from .cause import Cause, Condition
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
@@ -78,8 +78,7 @@ def any_direct(mount: Mount) -> Iterator[Condition]:
             yield _no_nvme(device)
         evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
         what = f"{device.name} is formatted with protection information"
-        fix = "format the disk without it (this erases the disk): nvme format --pi=0"
-        cause = Cause("storage.protection-information", what, fix, evidence, reference.LIMITATIONS)
+        cause = shared.cause("storage.protection-information", evidence, what)
         yield Condition(when_known(device.integrity, lambda capable: not capable), cause)
         if isinstance(device.block_size, int) and device.block_size > PAGE:
             yield _large_blocks(device, device.block_size)

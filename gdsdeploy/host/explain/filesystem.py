@@ -9,7 +9,7 @@ from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from . import blocks, config, quote, reference, registration
+from . import blocks, config, quote, reference, registration, shared
 from .cause import NVIDIA_FS, Cause, Condition, numbers
 from .rules import DIRECT, NOTES, USABLE, rule
 
@@ -74,8 +74,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if name in ("nfs", "nfs4"):
         protocol = mount.option("proto")
         what = f"{mount.mount_point} is mounted with proto={protocol}"
-        cause = Cause("nfs.not-rdma", what, "mount it with proto=rdma", quote.mount(mount), reference.NFS)
-        yield Condition(protocol == "rdma", cause)
+        yield Condition(protocol == "rdma", shared.cause("nfs.not-rdma", quote.mount(mount), what))
     elif name == PANFS:
         yield _panfs(facts)
     elif name not in NATIVE:

@@ -12,7 +12,7 @@ from ..facts.topology import bar1
 from ..facts.unknown import when_known, why_not
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, PCI
-from . import quote, reference
+from . import quote, reference, shared
 from .blocks import stack
 from .cause import Cause, Condition
 from .rules import DIRECT, NOTES, rule
@@ -74,7 +74,7 @@ def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
 
 def _unsupported_class(shown: str, evidence: Tuple[str, ...]) -> Cause:
     what = f"GPUDirect Storage doesn't support this class of GPU: {shown}"
-    return Cause("gpu.class", what, "use a data-centre or professional GPU", evidence, reference.HARDWARE)
+    return shared.cause("gpu.class", evidence, what)
 
 
 def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
@@ -88,8 +88,7 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
             yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
         elif size is None:
             what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
-            fix = "enable Above 4G Decoding in the firmware; for a virtual machine, pass the whole GPU through"
-            yield Condition(False, Cause("gpu.no-bar1", what, fix, evidence, reference.BAR1))
+            yield Condition(False, shared.cause("gpu.no-bar1", evidence, what))
         elif size < needed:
             sizes = f"{size // MIB} MiB, less than the {needed // MIB} MiB of bounce buffers in {CUFILE}"
             what = f"BAR1 of the GPU {gpu.address} has {sizes}"

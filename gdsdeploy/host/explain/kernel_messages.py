@@ -8,7 +8,7 @@ from ..facts import HostFacts
 from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, Message, messages
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import blocks, cause, p2pdma_keys, quote, reference
+from . import blocks, cause, p2pdma_keys, quote, reference, shared
 from .cause import Cause, Condition
 from .rules import NOTES, rule
 
@@ -20,7 +20,7 @@ BROKEN = {"nvidia-fs-bug": "nvidia-fs.stopped", "nvidia-fs-access": "nvidia-fs.a
 def stopped(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """An error in nvidia-fs that the kernel stopped, or one that every transfer meets, leaves it loaded without use."""
     stops = [m for m in messages(facts.kernel.log.lines, NVIDIA_FS) if m.meaning.id in BROKEN]
-    obstacle = _cause(BROKEN[stops[-1].meaning.id], facts, stops[-1]) if stops else None
+    obstacle = _obstacle(facts, stops[-1]) if stops else None
     yield Condition(False if stops else when_known(facts.kernel.messages, lambda _: True), obstacle)
 
 
@@ -34,6 +34,11 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
         for message in messages(facts.kernel.log.lines, module):
             if message.meaning.fault:
                 yield _cause(ident, facts, message)
+
+
+def _obstacle(facts: HostFacts, message: Message) -> Cause:
+    evidence = quote.with_source(facts.kernel.log.source, [message.line])
+    return shared.cause(BROKEN[message.meaning.id], evidence, message.what)
 
 
 def _cause(ident: str, facts: HostFacts, message: Message) -> Cause:

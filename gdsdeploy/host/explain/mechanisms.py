@@ -98,6 +98,7 @@ def _either(facts: HostFacts) -> Iterator[Condition]:
     Provision renders that file for the mode of the fleet file.
     """
     yield _gpu(facts)
+    yield from pci_tree.usable(facts)
     yield from pci_tree.direct(facts, None)
     yield from modules.driver_runs(facts, None)
     yield from nvidia_fs.usable(facts)

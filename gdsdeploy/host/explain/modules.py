@@ -281,8 +281,7 @@ def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if subject.name == "nvidia" or facts.driver.version is not None:
         return None
     evidence = quote.file(facts, "/proc/driver/nvidia/version")
-    fix = "load the driver first: modprobe nvidia"
-    return Reason("driver-missing", "it needs the driver, which is not loaded", fix, evidence, reference.INSTALL)
+    return _shared("nvidia-fs.driver-missing", "it needs the driver, which is not loaded", evidence)
 
 
 @rule(NOT_LOADED, 130)
