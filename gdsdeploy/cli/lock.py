@@ -95,6 +95,8 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
     for change in changes:
         if change.subject and change.kind == "downgraded":
             console.warn(f"profile {change.profile}: {change.what} goes back from {change.before} to {change.after}")
+        if lockdiff.consequences(change):
+            console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
     if as_json:
         value = {
             "lock": str(path),

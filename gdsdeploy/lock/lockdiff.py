@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from gdsdeploy.host.explain.cause import numbers
+from gdsdeploy.host.explain.registration import SILENT
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.platform import version_order
 
@@ -40,6 +42,17 @@ def changes(old: Lock | None, new: Lock) -> list[Change]:
         for differences in (_subjects, _packages)
         for change in differences(name, before.get(name), new.targets.get(name))
     ]
+
+
+def consequences(change: Change) -> str:
+    """What a change of a subject does to programs that its versions don't say; empty where nothing is known."""
+    crosses = change.before and numbers(change.before) < SILENT <= numbers(change.after)
+    if not (change.subject and change.what == "libcufile" and crosses):
+        return ""
+    return (
+        f"libcufile {change.after} registers files without a direct path in compat mode, where {change.before} "
+        "returned an error; programs that relied on it fall back silently: compare the paths with gdsdeploy explain"
+    )
 
 
 def same_choice(old: Lock | None, new: Lock) -> bool:
