@@ -94,7 +94,8 @@ def command(
     Without HOST, or if the first argument begins with /, it explains this machine. Run it as root, or it lists what it
     couldn't read. HOST is asked once over SSH and stays unchanged.
 
-    The exit code is 0 whatever the paths are; `gdsdeploy validate` fails on them.
+    The exit code is 0 whatever the paths are; `gdsdeploy validate` fails on them. With --log it is 31 if nothing in the
+    text is known.
 
     \b
     Examples:

@@ -72,7 +72,9 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
         else:
             console.data(document.text(recording, name))
     if unknown:
-        hint = "Record one complete run again: gdscheck -p >FILE 2>&1"
+        hint = (
+            "Record one complete run again: gdscheck -p >FILE 2>&1; or read any log with: gdsdeploy explain --log FILE"
+        )
         raise ChecksUnknown(f"{', '.join(unknown)}: not a complete output of gdscheck, nor a cufile.log", hint=hint)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from functools import lru_cache
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from ..facts.kernel_messages import NVIDIA, XID
 from ..facts.kernel_messages import meanings as kernel_meanings
@@ -13,7 +14,7 @@ from ..model import causes, compat
 from . import answer as words
 from . import reports, signs
 from .answer import LIKELY, POSSIBLE, SHOWN, Answer, CauseFound, Quote
-from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, Line, Part
+from .parts import BUILD, CUFILE, GDSCHECK, KERNEL, OTHER, PROGRAM, ZEROS, Line, Part
 from .setting import Setting, setting
 
 #: Most lines quoted for one cause, most harmless kinds of lines, and most unknown ones.
@@ -25,7 +26,9 @@ BUILD_RULE_RANK, RULE_RANK, DRIVER_RANK, KERNEL_RANK, CODE_RANK = 235, 890, 140,
 RULE = "compat."
 #: Levels of libcufile's log at which it speaks of a fault or of its mode.
 FAULT_LEVELS = ("ERROR", "WARN", "NOTICE")
-_BLANKS, _ZEROS, _NUMBER = re.compile("  +"), re.compile("00+"), re.compile("[0-9]")
+_BLANKS, _ZEROS = re.compile("  +"), re.compile("00+")
+#: A digit of a pattern, or a number of repetitions; a character or a group by its number.
+_DIGIT, _BY_NUMBER = re.compile(r"\{[^}]*\}|[1-9]"), re.compile(r"\\[1-9xu]")
 _CODE = re.compile(
     r"(?:\berr(?:or)?(?:num|no| code)?|\bstatus|\bret(?:urned|val| code)?|cuFile\w*|\bcode)\W{0,4}-?(?P<code>50\d\d)\b"
 )
@@ -34,6 +37,10 @@ _CODE_NAME = re.compile(r"\bCU_FILE_(?!SUCCESS)[A-Z_]+\b")
 _FAULT = re.compile(
     r"(?i)(?:nvidia|nvrm|nvfs|nv_peer|cufile|nvme).*(?:error|fail|unable|invalid|unknown|cannot|bug\b|xid)"
 )
+
+
+def _doubt(certainty: str) -> int:
+    return words.CERTAINTIES.index(certainty)
 
 
 class _Match(NamedTuple):
@@ -50,6 +57,8 @@ class _Collector:
 
     def __init__(self) -> None:
         self.causes: Dict[str, List[_Match]] = {}
+        #: sign → number of its lines that are quoted
+        self.quotes: Dict[str, int] = {}
         self.harmless: Dict[str, Quote] = {}
         self.unknown: Dict[str, Quote] = {}
         self.notes: Dict[str, Quote] = {}
@@ -58,9 +67,24 @@ class _Collector:
     def add(self, ident: str, match: _Match) -> None:
         """A line shows a cause."""
         lines = self.causes.setdefault(ident, [])
-        same = [other for other in lines if other.sign.id == match.sign.id]
-        if len(lines) < QUOTES and len(same) < 2:
+        surer = all(_doubt(match.certainty) < _doubt(other.certainty) for other in lines)
+        if len(lines) < QUOTES or surer:
             lines.append(match)
+            self.quotes[match.sign.id] = self.quotes.get(match.sign.id, 0) + 1
+
+    def take(self, match: _Match) -> None:
+        """A line has a sign."""
+        sign, line = match.sign, match.line
+        if sign.harmless:
+            self.count(self.harmless, sign.id, line, match.means, HARMLESS_LINES)
+        elif sign.cause:
+            self.add(sign.cause, match)
+            for other in sign.others:
+                self.add(other, match._replace(certainty=POSSIBLE))
+        elif sign.id.startswith("kernel."):
+            self.add(_kernel_id(sign, line), match)
+        else:
+            self.count(self.notes, sign.id, line, match.means, HARMLESS_LINES)
 
     @property
     def has_errors(self) -> bool:
@@ -138,10 +162,18 @@ def _sounds_like_a_fault(line: Line) -> bool:
 
 
 def _candidates(line: Line) -> signs.Candidates[signs.Sign]:
-    """The signs that may match lines of this kind: of those that name no number, those that match this one."""
+    """The signs that may match lines that differ from this one by numbers alone."""
     entries = signs.index(line.kind, line.level in FAULT_LEVELS).candidates(line.text)
-    text = _words(line)
-    return [entry for entry in entries if _NUMBER.search(entry[1].pattern) or entry[1].search(text)]
+    text = _words(line).translate(ZEROS)
+    return [entry for entry in entries if _any_number(entry[1].pattern).search(text)]
+
+
+@lru_cache(maxsize=2048)
+def _any_number(pattern: str) -> Pattern[str]:
+    """The pattern for lines whose digits are zeros; one that names a character by its number matches all lines."""
+    if _BY_NUMBER.search(pattern):
+        return re.compile("")
+    return re.compile(_DIGIT.sub(lambda match: "0" if len(match[0]) == 1 else match[0], pattern))
 
 
 def _words(line: Line) -> str:
@@ -158,19 +190,11 @@ def _signs_of(line: Line, candidates: signs.Candidates[signs.Sign], env: Setting
         if match is None or holds is False:
             continue
         is_sign = True
-        means = sign.means.format_map(_Groups(match.groupdict("")))
-        certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
-        shown = _Match(line, sign, means, certainty)
-        if sign.harmless:
-            collector.count(collector.harmless, sign.id, line, means, HARMLESS_LINES)
-        elif sign.cause:
-            collector.add(sign.cause, shown)
-            for other in sign.others:
-                collector.add(other, shown._replace(certainty=POSSIBLE))
-        elif sign.id.startswith("kernel."):
-            collector.add(_kernel_id(sign, line), shown)
-        else:
-            collector.count(collector.notes, sign.id, line, means, HARMLESS_LINES)
+        # Two lines of a sign say as much as a thousand.
+        if collector.quotes.get(sign.id, 0) < 2:
+            certainty = POSSIBLE if holds is None else sign.certainty or (LIKELY if sign.others else SHOWN)
+            means = sign.means.format_map(_Groups(match.groupdict("")))
+            collector.take(_Match(line, sign, means, certainty))
         if holds is not None:
             break
     return is_sign
@@ -188,9 +212,9 @@ def _kernel_id(sign: signs.Sign, line: Line) -> str:
 
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
     for ident, matches in collector.causes.items():
-        certainty = min((one.certainty for one in matches), key=words.CERTAINTIES.index)
+        certainty = min((one.certainty for one in matches), key=_doubt)
         best = [one for one in matches if one.certainty == certainty]
-        quotes = tuple(Quote(one.line, one.means) for one in best)
+        quotes = tuple(Quote(one.line, one.means) for one in best[:QUOTES])
         if causes.has(ident):
             yield _from_row(ident, quotes, certainty)
         elif ident.startswith("kernel."):
@@ -278,7 +302,7 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
         if other is None:
             by_id[cause.id] = cause
             continue
-        best, rest = sorted((other, cause), key=lambda one: words.CERTAINTIES.index(one.certainty))
+        best, rest = sorted((other, cause), key=lambda one: _doubt(one.certainty))
         quotes = {quote.line[:2]: quote for quote in (*best.quotes, *rest.quotes)}
         by_id[cause.id] = CauseFound(
             best.id, best.title, tuple(list(quotes.values())[:QUOTES]), best.fix, best.reference, best.certainty,

@@ -17,21 +17,23 @@ KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS,
 #: Most characters looked at of one line.
 LINE_LIMIT = 2000
 
-#: A line with any time before it, or the journal's prefix: what the kernel prints.
+#: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
 _STAMP = (
     r"(?:<\d+>)?\[(?:[ \d]*\d\.\d{3,}| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d+ [\d:]+"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]+ \d{4})\]\s"
-    r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\dT\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
+    r"|(?:[A-Z][a-z]{2} +\d+ [\d:]+|\d{4}-\d\d-\d\d[T ]\S+) \S+ kernel: (?:\[ *\d+\.\d+\] )?"
+    r"|\d{4}-\d\d-\d\dT[\d:]+,\d+\S*\s"
 )
-_KERNEL_PREFIX = re.compile(rf"\s*(?:{_STAMP})")
+_KERNEL_PREFIX = re.compile(rf"\s*(?:[\w./-]+:(?:\d+:)?)?(?:{_STAMP})")
 _FENCE = re.compile(r"\s*(?:```|~~~|</?(?:details|summary|pre|code)\b)")
-#: A libcufile message whose beginning was cut off.
+#: A libcufile message whose beginning was cut off, or that has what a container or grep put before it.
 _CUT_LOG = re.compile(
-    r"\s*(?:\[?pid=\d+ tid=\d+\] +)?(?P<level>ERROR|WARN|NOTICE|INFO|DEBUG|TRACE) +[\w-]+:\d+ +(?P<text>.*)$"
+    r"(?:.{0,200}\[pid=(?P<pid>\d+) tid=\d+\] +|\s*)"
+    r"(?P<level>ERROR|WARN|NOTICE|INFO|DEBUG|TRACE) +[\w-]+:\d+ +(?P<text>.*)$"
 )
 #: Digits as zeros: lines that differ by numbers alone are of one kind, and what may match them is looked up once.
 #: For marks decimal ones, for keys of caches hexadecimal ones, too.
-_DECIMAL = {ord(digit): "0" for digit in "123456789"}
+ZEROS = {ord(digit): "0" for digit in "123456789"}
 _HEXADECIMAL = {ord(digit): "0" for digit in "123456789abcdefABCDEF"}
 #: These go on until something else begins; a line after another one may be prose.
 _GOES_ON = frozenset({GDSCHECK, BUILD, LSPCI, SMI, STATS, PACKAGES, PROGRAM})
@@ -123,7 +125,7 @@ def _line(file: str, number: int, raw: str, kind: str, key: str) -> Line:
     cut = _CUT_LOG.match(raw) if kind == CUFILE else None
     if cut:
         begin = cut.start("text")
-        return Line(file, number, raw[begin:].strip(), CUFILE, cut["level"], key=key[begin:])
+        return Line(file, number, raw[begin:].strip(), CUFILE, cut["level"], cut["pid"] or "", key[begin:])
     return Line(file, number, raw.strip(), kind, key=key)
 
 
@@ -138,7 +140,7 @@ def _kind(raw: str) -> Optional[str]:
         return CUFILE
     if _is_report(text):
         return GDSCHECK
-    zeros = raw.translate(_DECIMAL)
+    zeros = raw.translate(ZEROS)
     return next((kind for kind, mark in _marks() if mark.match(zeros)), None)
 
 

@@ -7,6 +7,9 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Report, grammar, meanings, runs
 from .parts import CUFILE, GDSCHECK, Line, Part
 
+#: Levels of a log's lines that may be rows.
+_ROWS = ("INFO", "WARN", "NOTICE")
+
 
 class Shown(NamedTuple):
     """A report in a file, and its lines."""
@@ -45,7 +48,7 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
         messages = [
             (line.pid, line.level, line.text)
             for line in lines
-            if line.level != "ERROR" or first[line.pid, line.key] is line
+            if line.level in _ROWS or (line.level == "ERROR" and first[line.pid, line.key] is line)
         ]
         telling = (report for report in runs.log_runs(messages) if report.storage or report.verdict == REFUSED)
         all_reports += [Shown(report, tuple(lines)) for report in telling]

@@ -62,6 +62,9 @@ def test_a_mixture_is_split_and_keeps_its_line_numbers() -> None:
         "2026-11-26T12:00:00.123456+01:00 gpu7 kernel: [ 4242.100001] ",
         "<4>[ 4242.100001] ",
         "[Nov26 12:00] ",
+        "2026-11-26T12:00:00,123456+00:00 ",
+        "2026-11-26 12:00:00 gpu7 kernel: ",
+        "/var/log/kern.log:17:Nov 26 12:00:00 gpu7 kernel: ",
         "[  +0.000123] ",
         "",
         "> ",
@@ -83,9 +86,11 @@ def test_marks_of_markdown_colours_and_encodings_change_no_answer() -> None:
     assert ids(ask(coloured)) == whole
 
 
-def test_a_log_without_its_beginning_of_lines_is_still_one() -> None:
-    answer = ask(UDEV.partition("] ")[2])
-    assert ids(answer) == ids(ask(UDEV)) == ["udev.no-database"]
+@pytest.mark.parametrize("prefix", ["", "cufile.log:12:", "2026-11-26T12:00:00.1Z stderr F", "worker-0  | "])
+def test_a_log_with_another_beginning_of_lines_is_still_one(prefix: str) -> None:
+    answer = ask(prefix + UDEV)
+    assert ids(answer) == ids(ask(UDEV.partition("] ")[2])) == ["udev.no-database"]
+    assert {line.pid for part in answer.parts for line in part.lines} == {"506"}
 
 
 # ── setting and rules ────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,6 +199,15 @@ def test_an_error_code_alone_leads_to_its_entry(line: str) -> None:
     answer = ask(line + "\n")
     assert ids(answer) == ["cufile.5017"]
     assert answer.causes[0].certainty == words.LIKELY
+
+
+def test_a_line_that_shows_a_cause_counts_after_any_number_that_only_may() -> None:
+    possible = (
+        " 20-11-2026 14:07:57:140 [pid=1 tid=1] ERROR  cufio:340 cuFileHandleRegister error, failed to allocate\n"
+    )
+    before = ask(UDEV).causes
+    after = ask(possible * 50 + UDEV).causes
+    assert [(cause.id, cause.certainty) for cause in before] == [(after[0].id, after[0].certainty)]
 
 
 def test_unknown_errors_are_listed_once_with_their_number() -> None:
