@@ -21,7 +21,7 @@ __all__ = ["LIMIT", "STDIN", "answer_to", "is_text", "plain", "read"]
 
 STDIN = "-"
 #: Most bytes of one file.
-LIMIT = 64 * 1024 * 1024
+LIMIT = 32 * 1024 * 1024
 #: Bytes that are looked at to tell whether a file is text, and the largest share of others in a text.
 _SAMPLE, _SHARE = 65536, 0.1
 _NO_TEXT = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\ufffd]")

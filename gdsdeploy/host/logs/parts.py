@@ -16,6 +16,8 @@ PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER = "packages", "lspci", "smi", "stats
 KINDS = (CUFILE, GDSCHECK, KERNEL, BUILD, MODPROBE, PACKAGES, LSPCI, SMI, STATS, PROGRAM, OTHER)
 #: Most characters looked at of one line.
 LINE_LIMIT = 2000
+#: Characters, at least, that are split into lines at once.
+_AT_ONCE = 1 << 20
 
 #: What the kernel's lines begin with: a time of dmesg, or the journal's prefix; before it, the file that grep names.
 _STAMP = (
@@ -96,8 +98,10 @@ def split(content: bytes, file: str) -> List[Part]:
 
 def _lines(text: str, file: str) -> Iterator[Line]:
     kinds: Dict[str, Optional[str]] = {}
+    # Equal texts are one object: most lines of a long log differ by numbers alone.
+    same: Dict[str, str] = {}
     current = OTHER
-    for number, (raw, key) in enumerate(zip(text.split("\n"), text.translate(_HEXADECIMAL).split("\n")), 1):
+    for number, (raw, key) in enumerate(_with_keys(text), 1):
         if not raw or raw.isspace():
             continue
         if len(raw) > LINE_LIMIT:
@@ -106,8 +110,10 @@ def _lines(text: str, file: str) -> Iterator[Line]:
         if message:
             current = CUFILE
             begin = message.start("text")
-            yield Line(file, number, raw[begin:].strip(), CUFILE, message["level"], message["pid"], key[begin:])
+            level, pid, key = (same.setdefault(word, word) for word in (message["level"], message["pid"], key[begin:]))
+            yield Line(file, number, raw[begin:].strip(), CUFILE, level, pid, key)
             continue
+        key = same.setdefault(key, key)
         if key not in kinds:
             kinds[key] = _kind(raw)
         kind = kinds[key]
@@ -116,6 +122,16 @@ def _lines(text: str, file: str) -> Iterator[Line]:
             continue
         current = kind or (current if current in _GOES_ON else OTHER)
         yield _line(file, number, raw, current, key)
+
+
+def _with_keys(text: str) -> Iterator[Tuple[str, str]]:
+    """Each line, and what it shares with those that differ by numbers alone; some at a time, to save memory."""
+    begin = 0
+    while begin <= len(text):
+        end = text.find("\n", begin + _AT_ONCE)
+        some = text[begin : len(text) if end < 0 else end]
+        yield from zip(some.split("\n"), some.translate(_HEXADECIMAL).split("\n"))
+        begin = len(text) + 1 if end < 0 else end + 1
 
 
 def _line(file: str, number: int, raw: str, kind: str, key: str) -> Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence
 
 from ..gdscheck import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Report, grammar, meanings, runs
 from .parts import CUFILE, GDSCHECK, Line, Part
@@ -12,10 +12,11 @@ _ROWS = ("INFO", "WARN", "NOTICE")
 
 
 class Shown(NamedTuple):
-    """A report in a file, and its lines."""
+    """A report in a file, and where it is."""
 
     report: Report
-    lines: Tuple[Line, ...]
+    #: of its file
+    lines: Sequence[Line]
 
     def line(self, beginning: str) -> Line:
         """The line that begins so, or the first one."""
@@ -41,7 +42,7 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             table.setdefault(part.file, []).extend(part.lines)
     for lines in printed.values():
         recording = runs.read("\n".join([*(line.text for line in lines), ""]).encode("utf-8", "replace"))
-        all_reports += [Shown(report, tuple(lines)) for report in recording.runs]
+        all_reports += [Shown(report, lines) for report in recording.runs]
     for lines in logged.values():
         # An error that a process repeats says nothing new about its report.
         first = {(line.pid, line.key): line for line in reversed(lines) if line.level == "ERROR"}
@@ -51,7 +52,7 @@ def reports(parts: Sequence[Part]) -> List[Shown]:
             if line.level in _ROWS or (line.level == "ERROR" and first[line.pid, line.key] is line)
         ]
         telling = (report for report in runs.log_runs(messages) if report.storage or report.verdict == REFUSED)
-        all_reports += [Shown(report, tuple(lines)) for report in telling]
+        all_reports += [Shown(report, lines) for report in telling]
     return all_reports
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.logs import answer as words
-from gdsdeploy.host.logs import document, files, text
+from gdsdeploy.host.logs import document, files, parts, text
 from gdsdeploy.host.logs.answer import Answer
 from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.logs.parts import split
@@ -46,10 +46,10 @@ def kinds(one: str) -> list[str]:
 
 def test_a_mixture_is_split_and_keeps_its_line_numbers() -> None:
     paste = f"Hello, GDS is slow:\n```\n{DIRECT}```\nand dmesg says\n```\n{XID}```\n{MAKE}\n{UDEV}"
-    parts = split(paste.encode(), "paste")
-    assert [part.kind for part in parts] == ["other", "gdscheck", "other", "kernel", "build", "cufile"]
+    pieces = split(paste.encode(), "paste")
+    assert [part.kind for part in pieces] == ["other", "gdscheck", "other", "kernel", "build", "cufile"]
     lines = paste.split("\n")
-    for line in (line for part in parts for line in part.lines):
+    for line in (line for part in pieces for line in part.lines):
         assert line.text in lines[line.number - 1]
 
 
@@ -84,6 +84,14 @@ def test_marks_of_markdown_colours_and_encodings_change_no_answer() -> None:
         assert ids(answer_to([("paste", data)])) == whole
     coloured = (TRACE + XID).replace("ERROR", "\x1b[31mERROR\x1b[0m")
     assert ids(ask(coloured)) == whole
+
+
+def test_lines_of_a_long_file_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = split(TRACE.encode(), "paste")
+    for size in (1, 7, 500):
+        monkeypatch.setattr(parts, "_AT_ONCE", size)
+        assert split(TRACE.encode(), "paste") == whole
+    assert split(b"", "paste") == []
 
 
 @pytest.mark.parametrize("prefix", ["", "cufile.log:12:", "2026-11-26T12:00:00.1Z stderr F", "worker-0  | "])
@@ -344,7 +352,7 @@ def test_folders_missing_files_and_large_files_are_one_error(tmp_path: Path) -> 
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(files.LIMIT + 1)
-    with pytest.raises(UsageError, match="more than 64 MiB"):
+    with pytest.raises(UsageError, match="more than 32 MiB"):
         files.read([str(large)])
 
 
