@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.host.logs import answer as words
-from gdsdeploy.host.logs import document, files, parts, text
+from gdsdeploy.host.logs import document, files, parts, reports, text
 from gdsdeploy.host.logs.answer import Answer
 from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.logs.parts import split
@@ -168,6 +168,12 @@ def test_a_rule_that_only_warns_is_possible_and_leaves_a_direct_report_direct() 
 def test_a_direct_report_with_any_contradiction_is_not_direct(other: str) -> None:
     for files_of in ((DIRECT, other), (other, DIRECT), (other + DIRECT,), (DIRECT + other,)):
         assert ask(*files_of).path != words.DIRECT
+
+
+def test_reports_of_one_file_share_its_lines() -> None:
+    shown = reports.reports(split((TRACE * 3).encode(), "paste"))
+    assert len(shown) == 3
+    assert len({id(one.lines) for one in shown}) == 1
 
 
 def test_a_cut_report_is_not_direct() -> None:
