@@ -128,6 +128,9 @@ _PATTERNS: Final = (
     re.compile(r"(?P<secret>grub\.pbkdf2\.sha512\.[\w.]+)"),
     re.compile(r"(?P<secret>\$(?:1|2[aby]|5|6|7|y|gy)\$[./A-Za-z0-9$=,-]{8,})"),
 )  # fmt: skip
+#: Patterns that need a word that names a secret; a text without one needs none of them, which saves most of the time.
+_BY_NAME: Final = frozenset(pattern for pattern in _PATTERNS if _NAME in pattern.pattern)
+_ANY_NAME: Final = _pattern(_NAMED.replace(r"\w+_", "_"))
 #: A key of a mapping whose value is a secret whatever it is.
 _KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:s|[_-]?data)?|pass|pwd|auth|authorization")
 
@@ -141,8 +144,10 @@ def hide(text: str, on_secret: Callable[[], object]) -> str:
         begin, end = match.span("secret")
         return f"{match.string[match.start() : begin]}{_quoted_as(match['secret'])}{match.string[end : match.end()]}"
 
+    named = _ANY_NAME.search(text) is not None
     for pattern in _PATTERNS:
-        text = pattern.sub(masked, text)
+        if named or pattern not in _BY_NAME:
+            text = pattern.sub(masked, text)
     return text
 
 
