@@ -10,15 +10,15 @@ from fnmatch import fnmatch
 
 #: Groups of tests in their order: (pattern of the path, name of the group; None: the path).  The longest start first.
 ORDER = (
-    # Tests that need most of an emulated machine run one after the other.  The first three share one lab, and each
-    # continues with the previous one's machines.  The builder's modules are in the user's cache for the rollout.
-    ("lab/test_lab.py", "machines"),
+    # Tests that need most of an emulated machine run one after the other.  These share one lab, and each continues with
+    # the previous one's machines.
+    ("lab/test_rollout_story.py", "machines"),
     ("lab/test_story.py", "machines"),
     ("lab/test_vm_modules.py", "machines"),
-    ("lab/test_rollout_story.py", "machines"),
     ("lab/test_rollout_light.py", None),
     ("lab/test_slurm_lights.py", None),
     ("lab/test_family_vm.py", None),
+    ("lab/test_lab.py", "another machine"),
     ("lab/test_vm_*.py", "another machine"),
     ("lab/*", None),
     ("loopback/*", None),

@@ -1,4 +1,4 @@
-"""A lab for each group of tests that needs real hosts: one VM host, one light host."""
+"""A lab for each group of tests that needs real hosts: one VM host, one light host; or the fleet of an upgrade."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Lab, LabHost, state
 from tests import groups
-from tests.lab import builder_key
+from tests.lab import builder_key, upgrade
 from tests.naming import unique
 
 #: Callbacks for the end of the group of tests that uses the lab.
@@ -47,12 +47,17 @@ def lab() -> Lab:
     return running
 
 
+@pytest.fixture(scope="session")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> upgrade.Fleet:
+    """The fleet that goes from one stack to the next; its tests are one group, which begins with the rollout."""
+    return upgrade.begin(tmp_path_factory.mktemp("locks"), _finished.append)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Take the lab down after the last test of its group, or before a test with its own hosts."""
+    """Take the lab down after the last test of its group."""
     yield
-    last = nextitem is None or groups.of(item.nodeid)[1] != groups.of(nextitem.nodeid)[1]
-    if last or "lab" not in getattr(nextitem, "fixturenames", ()):
+    if nextitem is None or groups.of(item.nodeid)[1] != groups.of(nextitem.nodeid)[1]:
         while _finished:
             _finished.pop()()
 

@@ -187,7 +187,9 @@ def test_down_leaves_nothing(lab: Lab, runtime: str, monkeypatch: pytest.MonkeyP
     assert host.port not in [other.port for other in lab.hosts()]
     assert len(traces(second)["processes"]) >= 1
     if runtime == "systemd-nspawn" and not nspawn.SYSTEMD_BOOTED.is_dir():
-        assert [Path(group).name for group in traces(second)["control groups"]] == [host.machine]
+        assert [Path(group).name for group in traces(second)["control groups"]] == [
+            f"gdsdeploy-{second.name}-{host.name}"
+        ]
     assert traces(second)["mounts"] == [], "mounts are the host's own, never the controller's"
     labs.down(second)
     assert traces(second) == {"processes": [], "mounts": [], "control groups": [], "files": []}

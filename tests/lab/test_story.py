@@ -1,7 +1,8 @@
-"""The whole job on real machines, as a user does it: lock, provision, reboot, validate; then the ways it goes wrong.
+"""What a provisioned host does, as a user sees it, and the ways it goes wrong.
 
-One VM host is provisioned, rebooted into the locked kernel, validated, provisioned again without a change, given an
-nvidia-fs that was built against another driver, caught by name, and repaired.  The tests build on each other, in order.
+The VM host of test_rollout_story.py, rebooted into the locked kernel, is validated, provisioned again without a change,
+given an nvidia-fs that was built against another driver, caught by name, and repaired.  The tests build on each other,
+in order.
 """
 
 from __future__ import annotations
@@ -19,53 +20,43 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
-from gdsdeploy.lab import standin
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from tests.lab.program import PATIENCE, gdsdeploy
+from tests.lab.upgrade import Fleet
 
 pytestmark = pytest.mark.lab
 
 ROOT = Path(__file__).parents[2]
+#: The VM host and the builder of its modules.
+BOTH = ("--limit", "gpu1,build1")
 
 
 def validate_host(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
     """Validate the VM host; its findings by check."""
-    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", status=status).stdout)
+    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--limit", "gpu1", "--json", status=status).stdout)
     (host,) = report["hosts"].values()
     return {finding["check"]: finding for finding in host["findings"]}
 
 
-def boot_id(lab: Lab) -> str:
-    return lab.host("gpu1").ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
+@pytest.fixture(scope="module")
+def lab(upgraded: Fleet) -> Lab:
+    return upgraded.lab
 
 
 @pytest.fixture(scope="module")
-def locked(lab: Lab) -> Target:
-    """The lab's lock, resolved from the real archive, and the stand-in GPU under its kernel."""
-    gdsdeploy("lock", lab.fleet_path)
-    (target,) = lockfile.read(lockfile.beside(lab.fleet_path)).targets.values()
-    for kernel in standin.locked_kernels(lab):
-        standin.plug_all(lab, [lab.host("gpu1")], kernel)
-    return target
+def locked(upgraded: Fleet) -> Target:
+    """What the VM host's profile locks, from the real archive."""
+    return upgraded.new.targets["vm"]
 
 
 @pytest.fixture(scope="module")
-def provisioned(lab: Lab, locked: Target) -> dict[str, Any]:
-    """What the first provision did, by host; the boot and the emulator's process that it began in beside them."""
-    begun, process = boot_id(lab), lab.host("gpu1").process()
-    hosts: dict[str, Any] = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
-    return {**hosts, "boot": begun, "process": process}
+def provisioned(lab: Lab) -> None:
+    """The VM host has what is locked; after the rollout there is nothing left to do."""
+    gdsdeploy("provision", lab.fleet_path, *BOTH)
 
 
-def test_the_host_was_rebooted_into_the_locked_kernel(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
-    assert boot_id(lab) != provisioned["boot"]
-    assert lab.host("gpu1").process() == provisioned["process"], "the machine stayed, its kernel started again"
-    assert lab.host("gpu1").ssh(["uname", "-r"]).stdout.strip() == locked.kernel.release
-
-
-def test_the_real_modules_are_loaded(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+def test_the_real_modules_are_loaded(lab: Lab, locked: Target, provisioned: None) -> None:
     host = lab.host("gpu1")
     assert locked.driver.version in host.ssh(["cat", "/proc/driver/nvidia/version"]).stdout
     assert locked.nvidia_fs is not None
@@ -73,14 +64,14 @@ def test_the_real_modules_are_loaded(lab: Lab, locked: Target, provisioned: dict
     assert host.ssh(["test", "-c", "/dev/nvidia-fs0"]).status == 0
 
 
-def test_the_host_needed_no_compiler(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_the_host_needed_no_compiler(lab: Lab, provisioned: None) -> None:
     assert lab.host("gpu1").ssh(["sh", "-c", "command -v gcc make dkms"], ok=(1, 127)).stdout == ""
 
 
 @pytest.mark.proves("provision", "real", os="debian-13")
-def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Path) -> None:
+def test_every_check_passes(lab: Lab, provisioned: None, tmp_path: Path) -> None:
     files = ["--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html"]
-    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", *files).stdout)
+    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--limit", "gpu1", "--json", *files).stdout)
     (host,) = report["hosts"].values()
     verdicts = [finding["verdict"] for finding in host["findings"]]
     assert set(verdicts) == {"pass", "not-applicable"}
@@ -93,7 +84,7 @@ def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Pat
     assert "<script src" not in (tmp_path / "r.html").read_text()
 
 
-def test_the_same_checks_as_a_testinfra_suite(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_the_same_checks_as_a_testinfra_suite(lab: Lab, provisioned: None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/host", "--hosts=ssh://gpu1", f"--ssh-config={lab.ssh_config}"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE,
@@ -102,12 +93,12 @@ def test_the_same_checks_as_a_testinfra_suite(lab: Lab, provisioned: dict[str, A
     assert "passed" in done.stdout
 
 
-def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: None) -> None:
     argv = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", "validate", "--json"]
     assert json.loads(lab.host("gpu1").ssh(argv).stdout)["verdict"] == "pass"
 
 
-def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned: None) -> None:
     host = lab.host("gpu1")
     upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
     assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
@@ -140,7 +131,7 @@ INITRD=No dpkg --install /tmp/kernel.deb 2>&1
 """
 
 
-def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, provisioned: None) -> None:
     host, newer = lab.host("gpu1"), "99.9.9-amd64"
     program = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
     output = host.ssh(["sudo", "sh", "-s", newer], input=OTHER_KERNEL, timeout=PATIENCE).stdout
@@ -154,15 +145,15 @@ def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, prov
     assert json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)["default"] == locked.kernel.release
 
 
-def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: dict[str, Any]) -> None:
-    plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json").stdout)["hosts"]
+def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: None) -> None:
+    plan = json.loads(gdsdeploy("plan", lab.fleet_path, *BOTH, "--json").stdout)["hosts"]
     assert {name: entry["state"] for name, entry in plan.items()} == dict.fromkeys(("build1", "gpu1"), "nothing to do")
-    again = gdsdeploy("provision", lab.fleet_path, "--json")
+    again = gdsdeploy("provision", lab.fleet_path, *BOTH, "--json")
     assert json.loads(again.stdout)["log"] is None, "Ansible was started"
     assert "Nothing to change" in again.stderr
 
 
-def test_the_roles_change_nothing_a_second_time(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_the_roles_change_nothing_a_second_time(lab: Lab, provisioned: None) -> None:
     """On the builder; on the VM, the repair below runs all of them, and names each task that changed something."""
     argv = ["provision", lab.fleet_path, "--json", "--force-roles", "--limit", "build1"]
     hosts = json.loads(gdsdeploy(*argv).stdout)["hosts"]
@@ -186,7 +177,7 @@ cp -a --parents "$record" /run/faults; rm "$record"
 MENDED = "cp -a /run/faults/. / && rm -r /run/faults && apt-mark hold libcufile0 >/dev/null"
 
 
-def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: None) -> None:
     host = lab.host("gpu1")
     host.ssh(["sudo", "sh", "-c", FAULTS])
     try:
@@ -206,7 +197,7 @@ def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[s
     assert all(report[name]["hint"] for name in failed)
 
 
-def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: None) -> None:
     host = lab.host("gpu1")
 
     def rdma_findings() -> dict[str, str]:
@@ -230,7 +221,7 @@ def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[st
 
 
 def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
-    lab: Lab, locked: Target, provisioned: dict[str, Any], tmp_path: Path
+    lab: Lab, locked: Target, provisioned: None, tmp_path: Path
 ) -> None:
     wrong = build_against_another_driver(lab, locked, tmp_path)
     host = lab.host("gpu1")
@@ -248,14 +239,14 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert findings["nvidia-fs.driver-tree"]["hint"]
 
     host.ssh(["sudo", "rm", "/etc/tmpfiles.d/gdsdeploy.conf"])
-    plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
+    plan = json.loads(gdsdeploy("plan", lab.fleet_path, *BOTH, "--json", status=32).stdout)["hosts"]
     assert plan["build1"]["state"] == "nothing to do"
     actions = [(action["role"], action["disruption"]) for action in plan["gpu1"]["actions"]]
     assert actions == [("gds_cufile", "none"), ("gds_modules", "none"), ("gds_reboot", "reboot")]
     assert "/etc/tmpfiles.d/gdsdeploy.conf" in plan["gpu1"]["actions"][0]["what"]
     assert "nvidia-fs.ko" in plan["gpu1"]["actions"][1]["subject"]
 
-    run = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)
+    run = json.loads(gdsdeploy("provision", lab.fleet_path, *BOTH, "--json").stdout)
     assert run["satisfied"] == ["build1"], "only the host that differs is converged"
     # What was not made wrong by hand is as the roles left it.
     assert run["hosts"]["gpu1"]["changed"] == [
@@ -265,10 +256,10 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
         "gds_reboot: Reboot",
     ]
     validate_host(lab, status=0)
-    gdsdeploy("plan", lab.fleet_path)
+    gdsdeploy("plan", lab.fleet_path, *BOTH)
 
 
-def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisioned: None) -> None:
     host = lab.host("gpu1")
     hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
     assert hosts["gpu1"]["changed"]

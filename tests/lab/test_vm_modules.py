@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Lab, LabHost, standin
+from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
 from tests.lab.program import gdsdeploy
+from tests.lab.upgrade import Fleet
 
 pytestmark = pytest.mark.lab
 
@@ -40,22 +40,15 @@ open("{FOLDER}/changed.ko", "wb").write(data.replace(old, b"license=gPL", 1))
 
 
 @pytest.fixture(scope="module")
-def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
+def host(upgraded: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """The VM host with the modules in FOLDER, the driver loaded and nvidia-fs not."""
+    lab = upgraded.lab
     machine, builder = lab.host("gpu1"), lab.host("build1")
     machine.wait_ssh(420)
-    if machine.ssh(["cat", ENFORCE]).stdout.strip() == "Y":
-        machine.power_cycle()
-        machine.wait_ssh(420)
+    if machine.ssh(["uname", "-r"]).stdout.strip() != upgraded.new.targets["vm"].kernel.release:
+        # Not after the rollout.
+        gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1")
     release = machine.ssh(["uname", "-r"]).stdout.strip()
-    if builder.ssh(["test", "-d", f"/lib/modules/{release}/updates"], ok=(0, 1)).status:
-        # Not after the story: the same first steps.
-        gdsdeploy("lock", lab.fleet_path)
-        for kernel in standin.locked_kernels(lab):
-            standin.plug_all(lab, [machine], kernel)
-        gdsdeploy("provision", lab.fleet_path)
-        machine.wait_ssh(420)
-        release = machine.ssh(["uname", "-r"]).stdout.strip()
     program = tmp_path_factory.mktemp("program") / "gdsdeploy-host.pyz"
     hostapp.build(program)
     for each in (builder, machine):
@@ -79,10 +72,6 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost
     machine.ssh(["sudo", "sh", "-c", ready])
     yield machine
     machine.ssh(["sudo", "rm", f"/boot/symvers-{release}"])
-    if os.environ.get("GDSDEPLOY_KEEP_LAB") == "1":
-        # Whoever comes next gets a kernel that enforces nothing; nobody is kept waiting for it here.
-        machine.ssh(["sync"])
-        machine.power_cycle()
 
 
 def audit_errors(host: LabHost, *names: str) -> dict[str, set[str]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Tuple
+
 from ..boot.identity import machine_digest
 from ..paths import EFI, SECURE_BOOT, parameter_path
 from .recorder import Recorder
@@ -51,6 +54,9 @@ MESSAGES = (
 #: The kernel's messages of this boot with the kernel's own times; dmesg's ring loses old ones sooner.
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--all", "--output=short-monotonic")
 
+#: Name, size, state and place of a loaded module, without how often it is in use.
+_LOADED = re.compile(r"^(\S+ \d+) \d+ \S+ (\w+ 0x\w+)", re.MULTILINE)
+
 
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in FILES:
@@ -62,7 +68,7 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     release = recorder.document["host"]["uname"]["release"]
     for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
         recorder.excerpt(path, CONFIG)
-    recorder.excerpt("/proc/kallsyms", SYMBOLS)
+    recorder.excerpt("/proc/kallsyms", SYMBOLS, _symbols_of(recorder))
     recorder.excerpt("/proc/cpuinfo", CPU)
     recorder.names("/lib/modules")
     if recorder.names(EFI):
@@ -71,3 +77,15 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
         recorder.space(path)
     recorder.command("journal", JOURNAL, timeout=20.0, pattern=MESSAGES)
     recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)
+
+
+def _symbols_of(recorder: Recorder) -> Tuple[str, ...]:
+    """What decides about the symbols of the running kernel: its boot, and which modules it has loaded where.
+
+    Empty where one of them can't be read.
+    """
+    boot = recorder.text("/proc/sys/kernel/random/boot_id")
+    modules = recorder.text("/proc/modules")
+    if boot is None or modules is None:
+        return ()
+    return (boot, *map(" ".join, _LOADED.findall(modules)))

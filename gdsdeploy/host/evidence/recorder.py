@@ -17,6 +17,7 @@ from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from .. import process
 from ..errors import HostError
+from ..io import cache
 
 VERSION = 1
 
@@ -126,10 +127,16 @@ class Recorder:
         self.document["listings"][key] = too_many if len(names) > NAMES_LIMIT else names
         return names[:NAMES_LIMIT]
 
-    def excerpt(self, path: str, pattern: str) -> None:
-        """Record the lines of ``path`` (plain or .gz) in which the regular expression ``pattern`` is found."""
+    def excerpt(self, path: str, pattern: str, inputs: Sequence[str] = ()) -> None:
+        """Record the lines of ``path`` (plain or .gz) in which the regular expression ``pattern`` is found.
 
-        def read(place: str) -> Dict[str, Any]:
+        inputs: texts that decide what ``path`` has, if it need not be read again while they are the same.
+        """
+
+        def read(place: str) -> Any:
+            return cache.of_inputs(path, (self.root, pattern, *inputs), lambda: find(place)) if inputs else find(place)
+
+        def find(place: str) -> Dict[str, Any]:
             opener: Any = gzip.open if path.endswith(".gz") else open
             with opener(place, "rb") as file:
                 lines = matching_lines(file.read(EXCERPT_LIMIT), pattern)

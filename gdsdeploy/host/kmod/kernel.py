@@ -8,9 +8,10 @@ import os
 import re
 from functools import lru_cache
 from itertools import islice
-from typing import Dict, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional
 
 from ..errors import HostError, KernelError
+from ..io import cache
 from ..rootdir import inside, list_folder
 from .depmod import Choice, read_dependencies, read_order, read_renames
 from .files import SUFFIXES
@@ -128,7 +129,7 @@ class Kernel:
     def own_module(self) -> Optional[Module]:
         """The first in-tree module that can be read; None: see :attr:`is_headers_only`."""
         if not self._own:
-            self._own = [next(iter(self._own_modules()), None)]
+            self._own = [next(iter(self._own_modules(read_once)), None)]
         return self._own[0]
 
     @property
@@ -169,14 +170,14 @@ class Kernel:
             )
         return path
 
-    def _own_modules(self) -> Iterator[Module]:
+    def _own_modules(self, read: Callable[[str], Module] = read_module) -> Iterator[Module]:
         own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
         sizes = {file: os.lstat(self.folder + "/" + file).st_size for file in own}
         small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
         unread = 0
         for file in sorted(small, key=lambda file: (not file.startswith(_OBSERVED_FIRST), -sizes[file], file)):
             try:
-                module = read_module(self.path(file))
+                module = read(self.path(file))
             except HostError as error:
                 self.inputs.skip(error)
                 self._has_unread = True
@@ -218,6 +219,7 @@ def releases(root: str = "/") -> List[str]:
 @lru_cache(maxsize=2)
 def _symvers_of(path: str, _changed: float) -> Dict[str, Export]:
     try:
-        return read_symvers(path)
+        exports = cache.of_file("symvers", path, lambda: read_symvers(path))
+        return {symbol: Export(*export) for symbol, export in exports.items()}
     except HostError as error:
         raise KernelError(error.message, error.hint or _SYMVERS_HINT) from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import IO, Dict, List, Optional, Tuple
+from typing import IO, Any, Dict, List, Optional, Tuple
 
 from ..errors import ElfError
+from ..io import cache
 from .elf import SHN_ABS, SHN_UNDEF, Elf
 from .files import SUFFIXES, open_plain
 
@@ -92,7 +93,11 @@ def read_once(path: str) -> Module:
 
 @lru_cache(maxsize=64)
 def _read_once(path: str, _identity: Tuple[int, ...]) -> Module:
-    return read_module(path)
+    return _from_json(cache.of_file("module", path, lambda: asdict(read_module(path))))
+
+
+def _from_json(value: Dict[str, Any]) -> Module:
+    return Module(**{**value, "exports": {name: (crc, gpl) for name, (crc, gpl) in value["exports"].items()}})
 
 
 def name_of(path: str) -> str:

@@ -12,6 +12,7 @@ import os
 from typing import Any, Dict, Optional, Set
 
 from ..errors import KernelError
+from ..io import cache
 from .kernel import Kernel
 
 #: Where installed modules and their manifest are, below /lib/modules/<release>.
@@ -76,7 +77,7 @@ def received_parts(kernel: Kernel) -> Dict[str, Any]:
 def _digest(path: str) -> Optional[str]:
     """As :func:`sha256`; None where there is no file that can be read."""
     try:
-        return sha256(path) if os.path.isfile(path) else None
+        return cache.of_file("sha256", path, lambda: sha256(path)) if os.path.isfile(path) else None
     except OSError:
         return None
 

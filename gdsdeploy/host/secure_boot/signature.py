@@ -11,9 +11,10 @@ import hashlib
 import os
 import struct
 from dataclasses import dataclass
-from typing import IO, List, Optional, Tuple
+from typing import IO, Callable, List, Optional, Tuple
 
 from ..errors import ElfError
+from ..io import cache
 from ..io.phrases import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.findings import Finding, finding, unknown_finding
@@ -78,12 +79,25 @@ def read_signature(file: IO[bytes]) -> Optional[Signature]:
 
     Raises MalformedError and UnsupportedError.
     """
+    return _signature(*_end_of(file))
+
+
+def _end_of(file: IO[bytes]) -> Tuple[int, bytes]:
+    """The bytes of an uncompressed module, and the last ones of a signed one: at least its whole signature."""
     size = file.seek(0, os.SEEK_END)
-    end = len(_MAGIC) + _TAIL.size
-    file.seek(max(0, size - end))
-    tail = file.read(end)
-    if not tail.endswith(_MAGIC):
+    file.seek(max(0, size - len(_MAGIC)))
+    if file.read() != _MAGIC:
+        return size, b""
+    file.seek(max(0, size - _LIMIT - len(_MAGIC) - _TAIL.size))
+    return size, file.read()
+
+
+def _signature(size: int, data: bytes) -> Optional[Signature]:
+    """The signature in the last bytes of a module of ``size`` bytes."""
+    if not data:
         return None
+    end = len(_MAGIC) + _TAIL.size
+    tail = data[-end:]
     if len(tail) < end:
         raise MalformedError("the file has nothing but a signature's marker")
     algorithm, hashed, kind, signer, key, padding, length = _TAIL.unpack(tail[: _TAIL.size])
@@ -95,18 +109,21 @@ def read_signature(file: IO[bytes]) -> Optional[Signature]:
         raise MalformedError("the struct after its signature has values where zeros belong")
     if length > _LIMIT:
         raise MalformedError(f"its signature has {length} bytes")
-    file.seek(size - end - length)
     try:
-        return _message(file.read(length), size - end - length)
+        return _message(data[-end - length : -end], size - end - length)
     except (DerError, IndexError, ValueError) as error:
         raise MalformedError(f"its signature isn't a PKCS#7 message: {error}") from None
 
 
 def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> Optional[bool]:
     """Whether the certificate's key signed the content of ``file``; None: that kind of key is unsupported."""
+    return _verifies(signature, lambda: _digest(file, signature), certificate)
+
+
+def _verifies(signature: Signature, digest_of: Callable[[], bytes], certificate: Certificate) -> Optional[bool]:
     if certificate.verify is None:
         return None
-    digest = _digest(file, signature.size, signature.hash)
+    digest = digest_of()
     if signature.attributes:
         if digest != signature.digest:
             return False
@@ -120,9 +137,8 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
     if not trust.checks_signatures:
         return []
     try:
-        with open_plain(path) as file:
-            signature = read_signature(file)
-            return _unsigned(trust, "is unsigned") if signature is None else _signed(trust, signature, file)
+        signature = _of_module(path)
+        return _unsigned(trust, "is unsigned") if signature is None else _signed(trust, signature, path)
     except UnsupportedError as error:
         return _unsigned(trust, f"counts as unsigned: {error}")
     except MalformedError as error:
@@ -138,17 +154,36 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
 def signer_of(path: str) -> Optional[Signature]:
     """The signature of the module in ``path``; None without a readable one."""
     try:
-        with open_plain(path) as file:
-            return read_signature(file)
+        return _of_module(path)
     except (MalformedError, UnsupportedError, ElfError, OSError):
         return None
 
 
-def _signed(trust: Trust, signature: Signature, file: IO[bytes]) -> List[Finding]:
+def _of_module(path: str) -> Optional[Signature]:
+    """As :func:`read_signature`, of an installed module.  Raises ElfError, too."""
+
+    def read() -> Tuple[int, str]:
+        with open_plain(path) as file:
+            size, data = _end_of(file)
+            return size, data.hex()
+
+    size, data = cache.of_file("signature", path, read)
+    return _signature(size, bytes.fromhex(data))
+
+
+def _digest_of_module(path: str, signature: Signature) -> bytes:
+    def read() -> str:
+        with open_plain(path) as file:
+            return _digest(file, signature).hex()
+
+    return bytes.fromhex(cache.of_file(f"{signature.hash} of {signature.size} bytes", path, read))
+
+
+def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     own = trust.is_own(signature)
     certificate, source = trust.find(signature, own)
     if certificate is not None and source != "firmware":
-        good = verifies(signature, file, certificate)
+        good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
         if good is False:
             message = f"was changed after it was signed, or its signature is of another file ({certificate.subject}'s"
             hint = "every kernel with this key refuses it; build or install it again"
@@ -256,9 +291,9 @@ def _attribute(attributes: Node, oid: str) -> bytes:
     raise DerError("its signed attributes have no digest")
 
 
-def _digest(file: IO[bytes], size: int, hashed: str) -> bytes:
-    digest = hashlib.new(hashed)
+def _digest(file: IO[bytes], signature: Signature) -> bytes:
+    digest = hashlib.new(signature.hash)
     file.seek(0)
-    for chunk in iter(lambda: file.read(min(size - file.tell(), CHUNK)), b""):
+    for chunk in iter(lambda: file.read(min(signature.size - file.tell(), CHUNK)), b""):
         digest.update(chunk)
     return digest.digest()

@@ -75,6 +75,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "apply/packages/dnf_child.py": {"tempfile.TemporaryDirectory": (1, LOOK), "os.symlink": (2, LOOK)},
     "apply/packages/future.py": {"open": (1, LOOK), "os.chmod": (1, LOOK)},
     "apply/restore.py": {"os.unlink": (1, AWAY)},
+    "io/cache.py": {"os.mkdir": (1, RUN)},
     "zipapp/bootstrap.py": {
         "os.makedirs": (1, RUN),
         "os.mkdir": (1, RUN),

@@ -436,7 +436,7 @@ def test_a_signature_that_cannot_be_read(root: Root, monkeypatch: pytest.MonkeyP
     def fail(_file: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(signature, "read_signature", fail)
+    monkeypatch.setattr(signature, "_end_of", fail)
     assert "Input/output error" in incomplete(root)["message"]
 
 

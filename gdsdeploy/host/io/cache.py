@@ -1,0 +1,114 @@
+"""What this program has read from files, so that the next call needn't read them again.
+
+It is a folder inside the program's own one in /run/gdsdeploy: root's, empty after a boot, and another program has
+another one (zipapp/bootstrap.py).  Without such a folder nothing is stored.  An entry counts while its inputs are the
+same.  Only what files hold is stored, never a verdict, an error, or anything of sysfs or the kernel's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from functools import lru_cache
+from typing import Any, Callable, List, Optional, Sequence, TypeVar
+
+from . import atomic
+
+T = TypeVar("T")
+
+#: Folders of programs; see zipapp/bootstrap.py.
+PROGRAMS = "/run/gdsdeploy/program-"
+#: Bytes of one entry; a driver's module has 200 KB, a kernel's symbols 3 MB.
+ENTRY_LIMIT = 16 << 20
+
+
+def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
+    """``read()``, a JSON value, or what it was while ``path`` was the same file.
+
+    kind: what is read from it.  Raises what ``read`` raises.
+    """
+    before = _identity(path)
+    if before is None or folder() is None:
+        return read()
+    value = _load(kind, path, before)
+    if value is None:
+        value = read()
+        # A file that changed meanwhile may have been read half before, half after.
+        if value is not None and _identity(path) == before:
+            _store(kind, path, before, value)
+    return value
+
+
+def of_inputs(kind: str, inputs: Sequence[str], read: Callable[[], Any]) -> Any:
+    """``read()``, a JSON value, or what it was while all ``inputs`` were the same texts."""
+    if folder() is None:
+        return read()
+    # Their digest: /proc/modules alone has 20 KB.
+    digest = [hashlib.sha256("\0".join(inputs).encode("utf-8", "surrogateescape")).hexdigest()]
+    value = _load(kind, "", digest)
+    if value is None:
+        value = read()
+        if value is not None:
+            _store(kind, "", digest, value)
+    return value
+
+
+@lru_cache(maxsize=1)
+def folder() -> Optional[str]:
+    """The folder of entries; None where there is none that only this user can write to."""
+    program = __file__.rpartition("/gdsdeploy/host/")[0]
+    if not program.startswith(PROGRAMS) or os.geteuid() != 0 or not _is_private(program):
+        return None
+    path = program + "/cache"
+    with contextlib.suppress(FileExistsError), contextlib.suppress(OSError):
+        os.mkdir(path, 0o700)
+    return path if _is_private(path) else None
+
+
+def _is_private(path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _identity(path: str) -> Optional[List[int]]:
+    """What changes with a regular file's content; None for anything else.
+
+    The last one is the time of the last change, which no call sets.
+    """
+    if path.startswith(("/proc/", "/sys/")):
+        return None
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _place(kind: str, path: str) -> str:
+    name = hashlib.sha256(f"{kind}\0{path}".encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{folder()}/{name[:32]}.json"
+
+
+def _load(kind: str, path: str, inputs: List[Any]) -> Any:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        with open(_place(kind, path), "rb") as file:
+            entry = json.loads(file.read(ENTRY_LIMIT))
+        if isinstance(entry, dict) and entry.get("of") == [kind, path, inputs]:
+            return entry.get("value")
+    return None
+
+
+def _store(kind: str, path: str, inputs: List[Any], value: Any) -> None:
+    data = json.dumps({"of": [kind, path, inputs], "value": value}).encode("utf-8", "surrogateescape")
+    if len(data) < ENTRY_LIMIT:
+        # Without room, the next call reads the files again.
+        with contextlib.suppress(OSError):
+            atomic.write(_place(kind, path), data, mode=0o600)

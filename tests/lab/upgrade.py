@@ -1,0 +1,139 @@
+"""A fleet of light hosts and a VM host with the older of two stacks, and the lock of the newer one beside it.
+
+The VM host and one light host are provisioned; the other light hosts are made from what is then on that one's disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import lab as labs
+from gdsdeploy import paths
+from gdsdeploy.lab import guest, standin
+from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.model.lock import Lock
+from tests.lab import builder_key
+from tests.lab.program import PATIENCE, gdsdeploy
+from tests.lab.rollouts import name_copies, upgraded_lock
+from tests.lab.two_stacks import fleet
+from tests.naming import unique
+
+NODES, MACHINES = [f"node{number}" for number in range(1, 5)], ["gpu1"]
+#: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
+ROLLOUT: dict[str, Any] = {
+    "canary": {"hosts": ["node1"], "soak": "5s"},
+    "batches": {"strategy": "fixed", "size": 2, "largest": 8},
+    "max_unavailable": 3,
+    "order": ["tier"],
+    "failures": {"canary": 1, "later": 1},
+    "reboot_timeout": "15m",
+}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The lab's fleet and both of its locks."""
+
+    lab: Lab
+    old: Lock
+    new: Lock
+    #: what a rollout to the new stack would do, once the builder has built its modules
+    preview: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.lab.fleet_path
+
+    def host(self, name: str) -> LabHost:
+        return self.lab.host(name)
+
+    def driver_of(self, name: str) -> str:
+        return self.host(name).ssh(["dpkg-query", "--show", "--showformat=${Version}", "libcuda1"]).stdout
+
+    def untouched(self, name: str) -> str:
+        """What differs as soon as anything is done with the host's packages, files, modules or kernel."""
+        look = "sha256sum /var/lib/dpkg/status; find /etc /lib/modules /usr/lib/gdsdeploy -newer /var/lib/mark | sort"
+        boot = "cat /proc/sys/kernel/random/boot_id; uname -r"
+        return self.host(name).ssh(["sudo", "sh", "-c", f"{look}; {boot}"]).stdout
+
+    def mark(self) -> dict[str, str]:
+        """The result of :meth:`untouched` for each host, for a later comparison."""
+        for name in (*NODES, *MACHINES):
+            self.host(name).ssh(["sudo", "touch", "/var/lib/mark"])
+        return {name: self.untouched(name) for name in (*NODES, *MACHINES)}
+
+    def start(self, *, status: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Roll out; every event, and what ``status`` says afterwards."""
+        done = gdsdeploy("rollout", "start", self.path, "--yes", "--json", status=status)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        return events, json.loads(gdsdeploy("rollout", "status", self.path, "--json").stdout)
+
+
+def begin(folder: Path, at_end: Callable[[Callable[[], object]], object]) -> Fleet:
+    """All hosts with the old stack, proven; the fleet file and the lock of the new one, which the builder has built.
+
+    folder: for files.  at_end: takes what ends the lab.
+    """
+    first = folder / "fleet.yml"
+    first.write_text(yaml.safe_dump(fleet("old", None), sort_keys=False))
+    lab, patch = Lab(unique("rollout")), pytest.MonkeyPatch()
+    at_end(patch.undo)
+    at_end(lambda: labs.down(lab))
+    preinstalled = guest.image_packages(upgraded_lock(first).targets["vm"])
+    labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
+    builder_key.give(lab)
+    old = provisioned(lab)
+    patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
+    write(lab, "new", ROLLOUT)
+    new = upgraded_lock(lab.fleet_path)
+    for kernel in standin.locked_kernels(lab):
+        standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
+    gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
+    preview = gdsdeploy("rollout", "start", lab.fleet_path, "--dry-run", "--json").stdout
+    return Fleet(lab, old, new, json.loads(preview))
+
+
+def own_builds(folder: Path) -> Path:
+    """The user's cache as it is now: nobody else replaces a build in it while hosts that got it are compared."""
+    users = paths.cache()
+    folder.mkdir()
+    for name in ("lab", "repo"):
+        (folder / name).symlink_to(users / name)
+    with (users / "builds" / "lock").open("a") as changing:
+        fcntl.flock(changing, fcntl.LOCK_EX)
+        shutil.copytree(users / "builds", folder / "builds", ignore=shutil.ignore_patterns(".*", "run-*"))
+    return folder
+
+
+def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:
+    lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))
+
+
+def provisioned(lab: Lab) -> Lock:
+    """The old stack on one host of each kind, and then on all of them; its lock."""
+    write(lab, "old")
+    old = upgraded_lock(lab.fleet_path)
+    for kernel in standin.locked_kernels(lab):
+        standin.plug_all(lab, lab.group("vm"), kernel)
+    planned = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
+    # A builder builds, whatever is kept; hosts do without it where they find what they need in the cache.
+    from_cache = all(planned[name]["modules"]["from"] == "cache" for name in ("gpu1", "node1"))
+    without_builder = ["--limit", "gpu*,node*"] if from_cache else []
+    gdsdeploy("provision", lab.fleet_path, *without_builder)
+    # It ran the locked kernel, so it wasn't rebooted; at its only boot, its packages requested the modules.
+    lab.host("gpu1").ssh(["sudo", "systemctl", "restart", "systemd-modules-load.service"], timeout=PATIENCE)
+    copies = labs.clone(lab, lab.host("node1"), len(NODES))
+    write(lab, "old")
+    name_copies(lab, old, copies)
+    gdsdeploy("plan", lab.fleet_path, *without_builder)
+    return old
