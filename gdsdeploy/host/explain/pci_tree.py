@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
-from ..facts import HostFacts, Unknown
+from ..facts import HostFacts
 from ..facts.document import Ran
 from ..facts.storage import Mount
 from ..paths import CUFILE_OPEN
@@ -33,5 +33,3 @@ def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     text = facts.document.text(VERSION)
     if isinstance(text, str) and "microsoft" in text.lower():
         yield Condition(False, shared.cause("platform.wsl", quote.file(facts, VERSION, MAKER)))
-    elif isinstance(text, Unknown):
-        yield Condition(text)

@@ -72,7 +72,9 @@ def _read(answer: Answer) -> Iterator[str]:
     kinds: Dict[str, int] = {}
     for part in answer.parts:
         kinds[part.kind] = kinds.get(part.kind, 0) + len(part.lines)
-    counted = ", ".join(f"{kind} ({number} lines)" for kind, number in kinds.items() if kind != OTHER)
+    counted = ", ".join(
+        f"{kind} ({number} line{'' if number == 1 else 's'})" for kind, number in kinds.items() if kind != OTHER
+    )
     yield from _wrapped(counted or "no part of a known kind", "Read: ")
 
 
