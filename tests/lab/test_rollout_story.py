@@ -1,4 +1,4 @@
-"""A fleet of four light hosts and a VM host goes from one driver and kernel to the next, for real.
+"""A fleet of three light hosts and a VM host goes from one driver and kernel to the next, for real.
 
 First with a fault in the second wave, such as fleets have: what somebody had left on a host, which goes with the old
 stack and not with the new one.  Then to the end, with real reboots.  The tests build on each other, in order.

@@ -28,7 +28,7 @@ from tests.lab.rollouts import name_copies, upgraded_lock
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
 
-NODES, MACHINES = [f"node{number}" for number in range(1, 5)], ["gpu1"]
+NODES, MACHINES = [f"node{number}" for number in range(1, 4)], ["gpu1"]
 #: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
 ROLLOUT: dict[str, Any] = {
     "canary": {"hosts": ["node1"], "soak": "5s"},
