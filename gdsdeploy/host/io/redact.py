@@ -25,7 +25,10 @@ _MACHINE = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{32}(?![0-9A-Za-z])")
 _NAMES = re.compile(
     r"(?<![\w.])(?:nqn\.\d{4}-?\.?\d\d\.[^\s\"',]+|iqn\.\d{4}-\d\d\.[^\s\"',]+|(?:eui|naa)\.[0-9A-Fa-f]{16,32})"
 )
-_SERIAL = re.compile(r"(?im)\b((?:board |chassis |product )?serial(?: number|_number)?\s*[:=]\s*)([^\s\"',;\\]{3,})")
+_SERIAL = re.compile(
+    r"(?im)\b((?:board |chassis |product )?serial(?: number|_number)?(?:\s*[:=]\s*|\s+(?=[A-Z0-9-]*\d{5})))"
+    r"([^\s\"',;\\]{3,})"
+)
 _HOME = re.compile(r"(/home/)([^/\s\"':;,]+)")
 _LETTER = "[A-Za-z0-9]"
 USER = "user name"

@@ -60,6 +60,9 @@ def learn(redactor: Redactor, text: str) -> None:
             redactor.learn(kind, word)
     for kind, word in _names(text):
         redactor.learn(kind, word)
+        if kind == HOST and "." in word:
+            for name in re.findall(rf"(?<![\w.-])(?:[\w-]+\.)+{re.escape(word)}(?![\w-])", text):
+                redactor.learn(HOST, name)
 
 
 def _names(text: str) -> Iterator[Tuple[str, str]]:
@@ -72,9 +75,10 @@ def _names(text: str) -> Iterator[Tuple[str, str]]:
                     yield HOST, name.partition(".")[0]
     for match in (match for pattern in _USERS for match in pattern.finditer(text)):
         yield USER, match["user"]
-    for match in _DOMAIN.finditer(text):
-        if not _PUBLIC.search(match[0]):
-            yield HOST, match[0]
+    domains = (address.partition("@")[2] for address in _MAIL.findall(text))
+    for name in (*domains, *_DOMAIN.findall(text)):
+        if not _PUBLIC.search(name):
+            yield HOST, name
 
 
 def versions(texts: Iterable[str]) -> Iterator[str]:

@@ -21,11 +21,13 @@ rdma_dev_addr_list: 10.20.30.40 fe80::1234:56ff:fe78:9abc 2001:470:1:2::5
     Serial Number                         : 1654922007536
 node_guid: b8ce:f603:0012:3456  wwn 0x5000c500a1b2c3d4  /dev/disk/by-id/wwn-0x5000c500a1b2c3d4
 cuFileHandleRegister failed for /home/alice/data/train.bin at /mnt/nvme, err 5027
+err=5030 on node12.rack3.site9.example, GPU serial 1320921000123; ask carol@site9.example
 GDS release version: 1.13.0.11  nvidia_fs version: 2.25.7  kernel 6.8.0-45-generic  see docs.nvidia.com and github.com
 """
 SECRET = (
     "alice", "gpu7", "bob", "storage9", "rack2", "smith", "10.20.30.40", "10.20.30.41", "fe80::1234:56ff:fe78:9abc",
     "2001:470", "b8:ce:f6", "5a6b7c8d", "1654922007536", "b8ce:f603", "5000c500a1b2c3d4",
+    "node12", "rack3", "site9", "1320921000123", "carol",
 )  # fmt: skip
 NEEDED = (
     "PCI:0000:3b:00): 79", "0000:5e:00.0", "1.13.0.11", "2.25.7", "6.8.0-45-generic", "err 5027", "mlx5_0", "NVRM",
