@@ -129,7 +129,9 @@ def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequ
         for name in (name for name in names if fleet.modules(name) != other_mode):
             for variant, archive in archives.items():
                 desired_documents[name][variant] = desired.resources_of(values[name][1], files, archive=archive)
-    return {name: {"version": desired.VERSION, "variants": variants} for name, variants in desired_documents.items()}
+    # A machine that keeps what it has received doesn't build (builds/assign.py).
+    head = {"version": desired.VERSION, "instead": {BUILD: KEEP}}
+    return {name: {**head, "variants": variants} for name, variants in desired_documents.items()}
 
 
 def require_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:

@@ -115,7 +115,7 @@ class Packages(Resource[Desired]):
         return Observed(
             self._before,
             ours,
-            partial(chosen.simulate, host),
+            partial(_simulate, chosen, host),
             _unfinished_packages(chosen, host),
             read_names(host, INSTALLED),
             partial(chosen.replaced, host),
@@ -257,6 +257,14 @@ class Packages(Resource[Desired]):
             removals.remind(host, chosen.installed(host))
             write_names(host, INSTALLED, stays)
         return changes
+
+
+def _simulate(
+    chosen: Manager, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str]
+) -> Optional[List[Change]]:
+    if host.unasked:
+        raise CannotTellError(f"no transaction was simulated: {host.unasked}")
+    return chosen.simulate(host, install, remove, loose)
 
 
 def _removals_refused(
