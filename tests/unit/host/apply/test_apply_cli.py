@@ -125,7 +125,7 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("kept", "asked"),
+    ("keeps", "asked"),
     [
         (engine.Result("x"), False),
         (engine.Result("x", changes=[Change("install", "a", "", "1")]), True),
@@ -133,7 +133,7 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_a_variant_that_is_not_taken_simulates_no_transaction(
-    monkeypatch: pytest.MonkeyPatch, kept: engine.Result, asked: bool
+    monkeypatch: pytest.MonkeyPatch, keeps: engine.Result, asked: bool
 ) -> None:
     """``build`` where the host keeps its modules; the package manager is the real one."""
     simulated: list[str] = []
@@ -141,7 +141,7 @@ def test_a_variant_that_is_not_taken_simulates_no_transaction(
     real = engine.run
 
     def run_variant(host: ManagedHost, resources: Any) -> list[engine.Result]:
-        return real(host, resources) if resources else [kept]
+        return real(host, resources) if resources else [keeps]
 
     def simulate(*_: Any) -> list[Change]:
         simulated.append("apt-get")
