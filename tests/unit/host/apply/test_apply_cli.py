@@ -125,7 +125,7 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("keeps", "asked"),
+    ("keeps", "simulates"),
     [
         (engine.Result("x"), False),
         (engine.Result("x", changes=[Change("install", "a", "", "1")]), True),
@@ -133,15 +133,15 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_a_variant_that_is_not_taken_simulates_no_transaction(
-    monkeypatch: pytest.MonkeyPatch, keeps: engine.Result, asked: bool
+    monkeypatch: pytest.MonkeyPatch, keeps: engine.Result, simulates: bool
 ) -> None:
     """``build`` where the host keeps its modules; the package manager is the real one."""
     simulated: list[str] = []
-    wanted = [{"resource": "packages", "desired": {"manager": "apt", "wanted": [{"package": "a", "version": "1"}]}}]
+    resources = [{"resource": "packages", "desired": {"manager": "apt", "wanted": [{"package": "a", "version": "1"}]}}]
     real = engine.run
 
-    def run_variant(host: ManagedHost, resources: Any) -> list[engine.Result]:
-        return real(host, resources) if resources else [keeps]
+    def run_variant(host: ManagedHost, listed: Any) -> list[engine.Result]:
+        return real(host, listed) if listed else [keeps]
 
     def simulate(*_: Any) -> list[Change]:
         simulated.append("apt-get")
@@ -150,12 +150,12 @@ def test_a_variant_that_is_not_taken_simulates_no_transaction(
     monkeypatch.setattr(engine, "run", run_variant)
     monkeypatch.setattr(Apt, "simulate", simulate)
     monkeypatch.setattr(Apt, "list_packages", lambda *_: [])
-    variants = {"build": wanted, "keep": []}
+    variants = {"build": resources, "keep": []}
     answer = apply.check_variants({"version": 1, "variants": variants, "instead": {"build": "keep"}})
     assert list(answer) == ["build", "keep"]
     (built,) = answer["build"]
-    assert bool(simulated) is asked
-    assert bool(built["unknown"]) is not asked, "what wasn't simulated isn't known"
+    assert bool(simulated) is simulates
+    assert bool(built["unknown"]) is not simulates, "what wasn't simulated isn't known"
 
 
 def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
