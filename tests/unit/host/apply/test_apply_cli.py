@@ -135,7 +135,7 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_variant_that_is_not_taken_simulates_no_transaction(
     monkeypatch: pytest.MonkeyPatch, keeps: engine.Result, simulates: bool
 ) -> None:
-    """``build`` where the host keeps its modules; the package manager is the real one."""
+    """``build``, where the host keeps the modules that it has received."""
     simulated: list[str] = []
     resources = [{"resource": "packages", "desired": {"manager": "apt", "wanted": [{"package": "a", "version": "1"}]}}]
     real = engine.run
