@@ -11,7 +11,6 @@ from gdsdeploy import __version__
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import HostFacts, Unknown
 from gdsdeploy.host.logs import files, text
-from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.logs.redact import learn
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.paths import CUFILE_OPEN, GDSCHECK
@@ -38,7 +37,7 @@ def pack_ticket(
     report = {
         f"gdsdeploy {__version__}": f"{name}, {facts.collected_at}",
         "What the host shows": render(explain_facts(facts, mount)),
-        "What the logs show": text.render(answer_to(contents)) if contents else "there is no log",
+        "What the logs show": text.render(files.answer_to(contents)) if contents else "there is no log",
         **{source: files.plain(data) for source, data in contents},
     }
     texts = {REPORT: "\n\n".join(f"===== {title}\n{body.strip()}" for title, body in report.items()) + "\n"}

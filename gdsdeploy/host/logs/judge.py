@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Pattern, Sequence, Tuple
 
@@ -211,6 +212,7 @@ def _kernel_id(sign: signs.Sign, line: Line) -> str:
 
 
 def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
+    rows = {"kernel." + row.id: row for row in kernel_meanings()}
     for ident, matches in collector.causes.items():
         certainty = min((one.certainty for one in matches), key=_doubt)
         best = [one for one in matches if one.certainty == certainty]
@@ -218,7 +220,6 @@ def _from_signs(collector: _Collector) -> Iterator[CauseFound]:
         if causes.has(ident):
             yield _from_row(ident, quotes, certainty)
         elif ident.startswith("kernel."):
-            rows = {"kernel." + row.id: row for row in kernel_meanings()}
             row = rows.get(best[0].sign.id)
             if row is not None:
                 rank = DRIVER_RANK if row.module == NVIDIA else KERNEL_RANK
@@ -304,10 +305,7 @@ def _merged(all_causes: Iterable[CauseFound]) -> List[CauseFound]:
             continue
         best, rest = sorted((other, cause), key=lambda one: _doubt(one.certainty))
         quotes = {quote.line[:2]: quote for quote in (*best.quotes, *rest.quotes)}
-        by_id[cause.id] = CauseFound(
-            best.id, best.title, tuple(list(quotes.values())[:QUOTES]), best.fix, best.reference, best.certainty,
-            best.decide, best.rank, best.path,
-        )  # fmt: skip
+        by_id[cause.id] = replace(best, quotes=tuple(list(quotes.values())[:QUOTES]))
     return list(by_id.values())
 
 
