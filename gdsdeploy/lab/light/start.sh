@@ -15,7 +15,11 @@ if [ ! -e "$host/root/etc/lab-seeded" ]; then
 fi
 # A light host shares the controller's network and name servers.
 cp -L /etc/resolv.conf "$host/root/etc/resolv.conf"
-. "${0%/*}/cgroup2.sh"
+# systemd of Debian 13 refuses the version 1 hierarchies that some machines still mount here.
+if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" != cgroup2fs ]; then
+    umount --recursive /sys/fs/cgroup
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+fi
 # nspawn puts each host in /payload of its own control group.  Hosts that share it can stop each other's services.
 if [ -n "$group" ]; then
     mkdir -p "/sys/fs/cgroup/$group"

@@ -1,7 +1,11 @@
 # Removes the control groups of a light host that has ended.  Runs on the controller as root, in a private mount namespace.
 # Argument: the control group.
 set -eu
-. "${0%/*}/cgroup2.sh"
+# As in start.sh.
+if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" != cgroup2fs ]; then
+    umount --recursive /sys/fs/cgroup
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+fi
 group=/sys/fs/cgroup/$1
 [ -d "$group" ] || exit 0
 # The kernel takes a moment to end the processes of a host that was killed.
