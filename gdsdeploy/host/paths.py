@@ -69,6 +69,8 @@ CUFILE = "/etc/cufile.json"
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 LIBRARY_PATTERN = "libcufile.so*"
 SOURCES = "/usr/src"
+#: Where DKMS builds.
+DKMS = "/var/lib/dkms"
 #: What DKMS reads after the packages' own settings.
 DKMS_RECIPES = "/etc/dkms/nvidia*.conf"
 #: DKMS's settings, and files that it reads after them, by name.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from ..io import database
-from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
+from ..kmod import dkms_state
+from ..paths import DKMS, DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -20,8 +21,8 @@ RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\
 
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
-    if recorder.exists("/var/lib/dkms"):
-        recorder.command("dkms", ["dkms", "status"], timeout=30)
+    if recorder.exists(DKMS):
+        recorder.value("dkms", DKMS, lambda _place: dkms_state.lines(recorder.root))
         folder, _, pattern = DKMS_RECIPES.rpartition("/")
         recorder.texts(folder, recorder.names(folder, pattern))
         recorder.text(DKMS_SETTINGS)

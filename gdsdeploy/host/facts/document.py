@@ -10,7 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from ..paths import CUFILE_CONTROL, CUFILE_OPEN, GDSCHECK
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, DKMS, GDSCHECK
 from .unknown import Unknown, Value, if_present
 
 #: Errors that mean "there is no such thing".
@@ -64,6 +64,11 @@ class Document:
     def names(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
         """The names in a folder, or those that match a pattern."""
         return self._read("listings", path, _texts)
+
+    def dkms(self) -> Union[Tuple[str, ...], Unknown]:
+        """The lines of ``dkms status``."""
+        lines = self._read("dkms", DKMS, _texts)
+        return Unknown("there is no " + DKMS) if lines is None else lines
 
     def existing(self, path: str) -> Tuple[str, ...]:
         """The names in a folder; empty where there is none, or it is unknown."""
