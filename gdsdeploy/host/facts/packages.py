@@ -48,7 +48,7 @@ def package_facts(document: Document) -> PackageFacts:
 def _dkms(document: Document) -> Maybe[Tuple[str, ...]]:
     if document.has("dkms"):
         return document.dkms()
-    # Evidence of gdsdeploy 1.0 and older.
+    # Older evidence has what the program said.
     run = document.ran("dkms")
     if not isinstance(run, Unknown) and run.status != 0:
         return Unknown("dkms status: " + (run.stderr.strip() or f"exit status {run.status}"))

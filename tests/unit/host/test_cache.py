@@ -107,6 +107,50 @@ def test_nothing_of_proc_is_stored(entries: Path) -> None:
     assert list(entries.iterdir()) == []
 
 
+def test_several_files_and_folders_decide_together(entries: Path, tmp_path: Path) -> None:
+    """A folder counts with what is in it, and so does a file that the value names."""
+    folder, one, named = tmp_path / "folder", tmp_path / "one", tmp_path / "named"
+    folder.mkdir()
+    answers = iter(range(20))
+    inputs = cache.Inputs((str(folder), str(one)), ("word",), lambda _value: [str(named)])
+
+    def ask() -> Any:
+        return cache.of("answer", inputs, lambda: next(answers))
+
+    steps: list[Callable[[], object]] = [
+        one.touch,
+        lambda: (folder / "new").write_text("one"),
+        lambda: (folder / "new").write_text("other"),
+        lambda: (folder / "new").rename(folder / "renamed"),
+        lambda: (folder / "masked").symlink_to(os.devnull),
+        (folder / "below").mkdir,
+        named.touch,
+        lambda: named.write_text("other"),
+        one.unlink,
+    ]
+    for number, step in enumerate(steps):
+        assert [ask(), ask()] == [number, number]
+        step()
+    assert ask() == len(steps)
+    inputs = inputs._replace(words=("other",))
+    assert ask() == len(steps) + 1
+    assert len(list(entries.iterdir())) == 1, "a later answer takes the place"
+
+
+@pytest.mark.parametrize("target", ["/proc/self/status", "/sys/kernel", "/dev/zero"])
+def test_what_may_change_unseen_is_no_input(entries: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(target)
+    answers = iter(range(9))
+    for paths in ([target], [str(tmp_path / "link")], [str(tmp_path)]):
+        assert len({cache.of("answer", cache.Inputs(paths), lambda: next(answers)) for _ in range(2)}) == 2
+    assert list(entries.iterdir()) == []
+
+
+def test_no_value_is_not_stored(entries: Path, tmp_path: Path) -> None:
+    assert cache.of("answer", cache.Inputs([str(tmp_path / "x")]), lambda: None) is None
+    assert cache.of("answer", cache.Inputs([str(tmp_path / "x")]), lambda: "one") == "one"
+
+
 def test_only_a_program_in_a_folder_of_roots_alone_stores_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
