@@ -6,10 +6,10 @@ import errno
 import fnmatch
 import gzip
 import os
-import platform
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ class Recorder:
             "host": {
                 "name": socket.gethostname(),
                 "uid": -1,
-                "python": platform.python_version(),
+                "python": ".".join(map(str, sys.version_info[:3])),
                 "uname": {
                     "sysname": uname.sysname,
                     "release": uname.release,
