@@ -133,7 +133,8 @@ def _state(path: str) -> List[int]:
     The last one is the time of the last change, which no call sets.
     Raises OSError for anything else: its content may change while nothing of this does.
     """
-    if os.path.realpath(path).startswith(("/proc/", "/sys/")):
+    place = os.path.realpath(path) if os.path.islink(path) else path
+    if place.startswith(("/proc/", "/sys/")):
         raise OSError(path + " is the kernel's")
     try:
         status = os.stat(path)

@@ -239,6 +239,10 @@ def test_symbols_of_the_running_kernel_are_read_again_after_a_change(entries: Pa
     assert symbols() == ["0 T pci_p2pdma_one"]
     write("/proc/modules", files["/proc/modules"] + "nvidia 65536 0 - Live 0xffffffffc0200000 (OE)\n")
     assert symbols() == ["0 T pci_p2pdma_two"]
+    (tmp_path / "proc/modules").unlink()
+    write("/proc/kallsyms", "0 T pci_p2pdma_monolith\n")
+    assert symbols() == ["0 T pci_p2pdma_monolith"]
+    write("/proc/modules", "nvme 65536 1 - Live 0xffffffffc0100000\n")
     write("/proc/kallsyms", "0 T pci_p2pdma_three\n")
     write("/proc/sys/kernel/random/boot_id", "two\n")
     assert symbols() == ["0 T pci_p2pdma_three"]
