@@ -82,6 +82,8 @@ FIRMWARE = "/lib/firmware"
 GDSCHECK = "gdscheck"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
+#: What programs ask the loader for; also the key of the listing of such files, where no program looks for it.
+CUFILE_SONAME = "libcufile.so.0"
 #: A read through cuFile with compat mode disallowed, and one with it allowed.
 PROOF = "cufile-proof"
 PROOF_COMPAT = "cufile-proof-compat"

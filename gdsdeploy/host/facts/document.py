@@ -10,7 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from ..paths import CUFILE_CONTROL, CUFILE_OPEN, DKMS, GDSCHECK
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, DKMS, GDSCHECK
 from .unknown import Unknown, Value, if_present
 
 #: Errors that mean "there is no such thing".
@@ -21,7 +21,10 @@ READ = "could not be read"
 NOT_FOUND = 127
 TIMED_OUT = 124
 #: Programs whose record always has the log that they wrote, empty or not.
-LOGGED = (CUFILE_OPEN, CUFILE_CONTROL, GDSCHECK)
+OPENS = (CUFILE_OPEN, CUFILE_CONTROL)
+LOGGED = (*OPENS, GDSCHECK)
+#: As the program that opens it would say.
+NO_LIBRARY = f"gdsdeploy: not loaded: {CUFILE_SONAME}: the host has no such file\n"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class Document:
     def attempted(self, name: str) -> Union[Ran, Unknown]:
         """A program's run, whatever its exit status; Unknown if it was not started or wrote more than was kept."""
         value = self._section("commands").get(name)
+        if value is None and name in OPENS and self.names(CUFILE_SONAME) == ():
+            return Ran(3, NO_LIBRARY, "", "")
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
         # A missing part is no empty one: the program's output is then unknown.
