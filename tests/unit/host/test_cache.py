@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -246,3 +247,22 @@ def test_symbols_of_the_running_kernel_are_read_again_after_a_change(entries: Pa
     write("/proc/kallsyms", "0 T pci_p2pdma_three\n")
     write("/proc/sys/kernel/random/boot_id", "two\n")
     assert symbols() == ["0 T pci_p2pdma_three"]
+
+
+def test_the_configuration_of_the_running_kernel_is_read_once_a_boot(entries: Path, tmp_path: Path) -> None:
+    def write(boot: str, option: str) -> None:
+        (tmp_path / "proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc/sys/kernel/random/boot_id").write_text(boot)
+        (tmp_path / "proc/config.gz").write_bytes(gzip.compress(option.encode()))
+
+    def options() -> Any:
+        recorder = Recorder(60, root=str(tmp_path))
+        evidence.configuration(recorder)
+        return recorder.document["excerpts"]["/proc/config.gz"]["lines"]
+
+    write("one\n", "CONFIG_PCI_P2PDMA=y\n")
+    assert options() == ["CONFIG_PCI_P2PDMA=y"]
+    write("one\n", "")
+    assert options() == ["CONFIG_PCI_P2PDMA=y"], "no kernel does that"
+    write("two\n", "# CONFIG_PCI_P2PDMA is not set\n")
+    assert options() == ["# CONFIG_PCI_P2PDMA is not set"]
