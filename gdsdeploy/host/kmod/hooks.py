@@ -65,7 +65,8 @@ def offers_of(kernel: Kernel) -> Dict[str, Optional[Offer]]:
     """Driver → what it exports on this kernel, for those that export anything of the kind; None: it can't be read."""
     offers: Dict[str, Optional[Offer]] = {}
     # Of tens of thousands, these are some hundreds.
-    operations = {name: export for name, export in kernel.symvers().items() if name.endswith("_ops")}
+    symvers = kernel.symvers()
+    operations = {name: symvers[name] for name in symvers if name.endswith("_ops")}
     builtin = {
         name: export.gpl for name, export in operations.items() if export.module == "vmlinux" and _NAME.fullmatch(name)
     }
