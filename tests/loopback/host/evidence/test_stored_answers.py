@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.evidence import EvidenceRequest, drift, modules
+from gdsdeploy.host.evidence import NOTHING, EvidenceRequest, drift, modules, packages
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
 from tests.pins.aptmachine import AptMachine
@@ -128,6 +128,37 @@ def test_a_configuration_of_ones_own_is_not_stored(
     monkeypatch.setenv("APT_CONFIG", f"{tmp_path}/root/apt.conf")
     assert ask_apt() == ask_apt()
     assert runs.names == ["apt-cache", "apt-cache"]
+
+
+DPKG_CHANGES: dict[str, Callable[[Path], object]] = {
+    "another version": lambda root: edit(root / "var/lib/dpkg/status", "550.1-1", "550.0-1"),
+    "a package that isn't complete": lambda root: edit(root / "var/lib/dpkg/status", "ok installed", "ok unpacked "),
+    "a change that isn't in the status yet": lambda root: (root / "var/lib/dpkg/updates/0001").write_text(
+        (root / "var/lib/dpkg/status").read_text().replace("550.1-1", "550.2-1")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DPKG_CHANGES)
+def test_dpkgs_answer_follows_every_change(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    root = apt_machine(tmp_path / "root").root
+    monkeypatch.setattr(packages, "ENVIRONMENT", {"DPKG_ADMINDIR": f"{root}/var/lib/dpkg"})
+
+    def ask() -> str:
+        recorder = Recorder(60, root=str(root))
+        packages.installed(recorder, NOTHING)
+        record = recorder.document["commands"]["dpkg-query"]
+        assert record["status"] == 0, record
+        return str(record["stdout"])
+
+    before = ask()
+    assert before == "nvidia-driver\t550.1-1\tamd64\tii \n"
+    assert ask() == before
+    assert runs.names == ["dpkg-query"]
+    DPKG_CHANGES[name](root)
+    assert ask() != before
 
 
 def kernel(root: Path) -> Path:
