@@ -69,6 +69,8 @@ CUFILE = "/etc/cufile.json"
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 LIBRARY_PATTERN = "libcufile.so*"
 SOURCES = "/usr/src"
+#: Where DKMS builds.
+DKMS = "/var/lib/dkms"
 #: What DKMS reads after the packages' own settings.
 DKMS_RECIPES = "/etc/dkms/nvidia*.conf"
 #: DKMS's settings, and files that it reads after them, by name.
@@ -80,6 +82,8 @@ FIRMWARE = "/lib/firmware"
 GDSCHECK = "gdscheck"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
+#: What programs ask the loader for; also the key of the listing of such files, where no program looks for it.
+CUFILE_SONAME = "libcufile.so.0"
 #: A read through cuFile with compat mode disallowed, and one with it allowed.
 PROOF = "cufile-proof"
 PROOF_COMPAT = "cufile-proof-compat"

@@ -19,14 +19,15 @@ from ..errors import BuildError, KernelError, StubError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import ofed
+from ..kmod.dkms_state import is_linked
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel, releases
 from ..kmod.tree import Tree, digest
-from ..rootdir import inside, list_folder, read_text
+from ..paths import DKMS
+from ..rootdir import list_folder, read_text
 from . import dkms_backup
 from .kbuild import failure_in
 
-DKMS = "/var/lib/dkms"
 #: One log for each kernel and package, of the latest build; gdsdeploy's recipes write the same place.
 LOGS = "/var/log/gdsdeploy/kmod"
 #: Seconds for a complete driver, on a machine under load.
@@ -134,15 +135,11 @@ def need(kernel: Kernel, package: Package, plan: DkmsRequest) -> Tuple[str, str]
 
 
 def is_installed(kernel: Kernel, package: Package) -> bool:
-    """Whether DKMS has built the package, and its link for this kernel leads to that build.
-
-    Reads DKMS's files, because ``dkms status`` takes most of a second.
-    """
+    """Whether DKMS has built the package, and its link for this kernel leads to that build."""
     built = f"{DKMS}/{package.name}/{package.version}/{kernel.release}"
     for arch in list_folder(kernel.root, built):
         files = [name for name in list_folder(kernel.root, f"{built}/{arch}/module") if ".ko" in name]
-        link = f"{DKMS}/{package.name}/kernel-{kernel.release}-{arch}"
-        if files and inside(kernel.root, link) == inside(kernel.root, f"{built}/{arch}"):
+        if files and is_linked(kernel.root, package.name, package.version, kernel.release, arch):
             return True
     return False
 

@@ -19,15 +19,15 @@ from ..io import atomic
 from ..kmod.depmod import run_depmod
 from ..kmod.kernel import Kernel, releases
 from ..kmod.module import name_of
+from ..paths import DKMS
 from ..rootdir import inside
 
 FOLDER = "/var/lib/gdsdeploy/kept"
-_DKMS = "/var/lib/dkms"
 
 
 def installed_files(kernel: Kernel, name: str) -> List[str]:
     """What DKMS has installed as ``name``, relative to the kernel's folder."""
-    link = inside(kernel.root, f"{_DKMS}/{name}/kernel-{kernel.release}-{os.uname().machine}")
+    link = inside(kernel.root, f"{DKMS}/{name}/kernel-{kernel.release}-{os.uname().machine}")
     names = {name_of(path) for path in glob.glob(os.path.join(glob.escape(link), "module", "*.ko*"))}
     return [choice.file for choice in map(kernel.choose, sorted(names)) if choice is not None]
 

@@ -18,6 +18,7 @@ from ..kmod.kernel import Kernel
 from ..kmod.module import Module, read_module
 from ..kmod.symvers import Export, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.tree import Tree
+from ..paths import DKMS
 from ..rootdir import inside
 from .conftests import probe_settings
 from .kbuild import Log, first_error
@@ -27,7 +28,6 @@ EXPORTER = "nvidia"
 #: The only unit of the driver that exports nvidia_p2p_*.
 UNIT = "nvidia/nv-p2p.o"
 _LABEL = "__export_symbol_"
-_DKMS = "/var/lib/dkms"
 
 
 class Versions(NamedTuple):
@@ -75,7 +75,7 @@ def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
 
 def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
     """The driver's exports by a Module.symvers of this very driver and kernel; None without a trustworthy one."""
-    base, version, release = map(glob.escape, (inside(kernel.root, _DKMS), tree.version, kernel.release))
+    base, version, release = map(glob.escape, (inside(kernel.root, DKMS), tree.version, kernel.release))
     for folder in [*sorted(glob.glob(os.path.join(base, "*", version, release, "*", "module"))), tree.path]:
         path = os.path.join(folder, "Module.symvers")
         if not os.path.isfile(path):

@@ -17,6 +17,7 @@ The document (version 1)::
     modules   path of a module file → what read_module found in it | {"error"}
     audits    running, next → {release, results: as audit/audit.py gives them} | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
+    dkms      /var/lib/dkms → the lines of dkms status, read from DKMS's folders and links | {"error"}
     inodes    path → inode flags as in linux/fs.h | {"error"}
     features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
     opens     path → "ok" | {"error"}: whether this program may open it

@@ -10,13 +10,14 @@ from ..paths import EFI, SECURE_BOOT, parameter_path
 from .recorder import Recorder
 from .request import EvidenceRequest
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 FILES = (
     "/etc/os-release",
     "/proc/version",
     "/proc/cmdline",
     "/proc/uptime",
     "/proc/sys/kernel/osrelease",
-    "/proc/sys/kernel/random/boot_id",
+    BOOT_ID,
     "/proc/sys/kernel/tainted",
     "/proc/modules",
     "/sys/kernel/security/lockdown",
@@ -65,9 +66,7 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in filter(None, map(parameter_path, sorted(expected))):
         recorder.text(path)
     recorder.document["host"]["machine_id"] = machine_digest(recorder.root)
-    release = recorder.document["host"]["uname"]["release"]
-    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
-        recorder.excerpt(path, CONFIG)
+    configuration(recorder)
     recorder.excerpt("/proc/kallsyms", SYMBOLS, _symbols_of(recorder))
     recorder.excerpt("/proc/cpuinfo", CPU)
     recorder.names("/lib/modules")
@@ -79,13 +78,25 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)
 
 
+def configuration(recorder: Recorder) -> None:
+    """Record the options of the kernel's build: those in files, and those that the running kernel itself gives."""
+    release = recorder.document["host"]["uname"]["release"]
+    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config"):
+        recorder.excerpt(path, CONFIG)
+    # A part of the kernel: no other comes before the next boot.
+    recorder.excerpt("/proc/config.gz", CONFIG, tuple(filter(None, [recorder.text(BOOT_ID)])))
+
+
 def _symbols_of(recorder: Recorder) -> Tuple[str, ...]:
     """What decides about the symbols of the running kernel: its boot, and which modules it has loaded where.
 
     Empty where one of them can't be read.
     """
-    boot = recorder.text("/proc/sys/kernel/random/boot_id")
+    boot = recorder.text(BOOT_ID)
     modules = recorder.text("/proc/modules")
+    if recorder.document["files"]["/proc/modules"] == {"error": "ENOENT"}:
+        # This kernel can't load any.
+        modules = ""
     if boot is None or modules is None:
         return ()
     return (boot, *map(" ".join, _LOADED.findall(modules)))

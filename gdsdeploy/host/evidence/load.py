@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..odirect.load import measured
 from ..paths import MOUNTINFO
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -22,4 +21,6 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
             # The server may be gone: don't wait for it twice.
             section[path] = {"error": audits[path]["error"]}
         else:
+            from ..odirect.load import measured
+
             section[path] = measured(path, seconds)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional
 
 from ..errors import HostError
+from ..io import cache
 from ..kmod import modprobe
 from ..kmod.module import read_once
 from ..kmod.tree import find_trees
-from ..paths import MODPROBE, SOURCES
+from ..paths import MODPROBE, PROBE_FOLDERS, SOURCES
 from .recorder import Recorder, failure
 from .request import EvidenceRequest
 
@@ -21,17 +23,36 @@ EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
+    inputs = kmod_inputs(recorder)
     for name in MODULES:
-        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
+        output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name], inputs=inputs).stdout
         replacement_name = modprobe.replacement(output)
         if replacement_name:
             argv = ["modprobe", "--show-depends", "--ignore-install", replacement_name]
-            output = recorder.command(MODPROBE + replacement_name, argv).stdout
+            output = recorder.command(MODPROBE + replacement_name, argv, inputs=inputs).stdout
         for path in modprobe.files_of(output):
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.document["modules"][path] = digest(path)
-        recorder.command("modinfo:" + name, ["modinfo", "-n", name])
+        recorder.command("modinfo:" + name, ["modinfo", "-n", name], inputs=inputs)
     _trees(recorder)
+
+
+def kmod_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
+    """What decides about modprobe's and modinfo's answers; None where a part of it can't be read.
+
+    The lists of depmod lie directly in the kernel's folder.  modprobe reads the kernel's command line, too.
+    """
+    arguments = recorder.text("/proc/cmdline")
+    if arguments is None:
+        return None
+    release = recorder.document["host"]["uname"]["release"]
+    paths = ("/sbin/modprobe", "/lib/modules/" + release, *PROBE_FOLDERS)
+    words = (release, arguments, os.environ.get("MODPROBE_OPTIONS", ""))
+    return cache.Inputs(tuple(map(recorder.at, paths)), words, _module_files)
+
+
+def _module_files(output: str) -> List[str]:
+    return modprobe.files_of(output) or [line for line in output.splitlines() if line.startswith("/")]
 
 
 def _trees(recorder: Recorder) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import uuid
 from typing import Any, Dict
 
-from ..facts.storage import plain
 from ..io.inspect import inode_flags
-from ..odirect import audit
+from ..io.procnames import plain
 from ..paths import BTRFS, MOUNTINFO
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -31,6 +29,9 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     for path in request.scratch:
         # Where nothing is mounted yet, the trial would test the filesystem below.
         if mount_of(path, text) == path:
+            # Its modules cost some milliseconds, and many hosts need none of them.
+            from ..odirect.audit import audit
+
             recorder.document["odirect"][path] = audit(path, SECONDS)
 
 
@@ -57,6 +58,8 @@ def _kind(point: str, mountinfo: str) -> str:
 
 def btrfs_inside(path: str) -> Dict[str, Any]:
     """{"fsid": as sysfs names it, "devices": how many}"""
+    import uuid
+
     answer = _ask(path, _BTRFS_FS_INFO, 1024)
     _, devices = struct.unpack_from("=QQ", answer)
     return {"fsid": str(uuid.UUID(bytes=answer[16:32])), "devices": devices}

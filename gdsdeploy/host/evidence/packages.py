@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from typing import Dict
 
-from ..io import database
-from ..paths import DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
+from ..io import cache, database
+from ..kmod import dkms_state
+from ..paths import DKMS, DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -15,13 +18,17 @@ NAMES = (
     r"|linux-modules|kernel-|dkms|doca|mlnx|mft|ofed|libibverbs|rdma-core|ibverbs|systemd$|udev|initramfs|grub|kmod$)"
 )
 DPKG_FORMAT = "${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\n"
+#: For dpkg.
+ENVIRONMENT: Dict[str, str] = {}
+#: dpkg's database: the status, with the changes that a run has not yet written into it, and the architectures.
+DPKG_INPUTS = ("/usr/bin/dpkg-query", "/var/lib/dpkg/status", "/var/lib/dpkg/updates", "/var/lib/dpkg/arch")
 RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
 
 
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
-    if recorder.exists("/var/lib/dkms"):
-        recorder.command("dkms", ["dkms", "status"], timeout=30)
+    if recorder.exists(DKMS):
+        recorder.value("dkms", DKMS, lambda _place: dkms_state.lines(recorder.root))
         folder, _, pattern = DKMS_RECIPES.rpartition("/")
         recorder.texts(folder, recorder.names(folder, pattern))
         recorder.text(DKMS_SETTINGS)
@@ -34,6 +41,11 @@ def installed(recorder: Recorder, request: EvidenceRequest) -> None:
     exact = "|".join(re.escape(name) for name in request.packages)
     pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
     if database.manager(recorder.root) == database.DPKG:
-        recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)
+        argv = ["dpkg-query", "-W", "-f", DPKG_FORMAT]
+        inputs = cache.Inputs(tuple(map(recorder.at, DPKG_INPUTS)))
+        is_moved = any(name in os.environ for name in ("DPKG_ADMINDIR", "DPKG_ROOT"))
+        recorder.command(
+            "dpkg-query", argv, timeout=30, env=ENVIRONMENT, pattern=pattern, inputs=None if is_moved else inputs
+        )
     elif database.manager(recorder.root) == database.RPM:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)

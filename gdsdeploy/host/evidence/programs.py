@@ -7,7 +7,7 @@ import os
 import tempfile
 
 from ..libcufile import probe
-from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
+from ..paths import CUFILE, CUFILE_OPEN, CUFILE_SONAME, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from ..process import is_roots
 from .recorder import FILE_LIMIT, Recorder
 from .request import EvidenceRequest
@@ -33,6 +33,11 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
         recorder.gap(GDSCHECK, f"{paths[0]}: users other than root can replace it, so root doesn't run it")
     for path in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
+    ldconfig = recorder.document["commands"].get("ldconfig", {})
+    if ldconfig.get("status") == 0 and not probe.is_anywhere(ldconfig["stdout"]):
+        # A Python for nothing costs as much as a login.
+        recorder.document["listings"][CUFILE_SONAME] = []
+        return
     probe.probe(recorder.command, recorder.document["commands"], request.cufile_path)
 
 

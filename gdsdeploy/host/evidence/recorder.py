@@ -6,10 +6,10 @@ import errno
 import fnmatch
 import gzip
 import os
-import platform
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ NAMES_LIMIT = 5000
 SECTIONS = (
     "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "audits", "inodes",
     "features", "opens", "odirect", "load", "insides", "acs", "space", "configs",
-    "processes",
+    "processes", "dkms",
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class Recorder:
             "host": {
                 "name": socket.gethostname(),
                 "uid": -1,
-                "python": platform.python_version(),
+                "python": ".".join(map(str, sys.version_info[:3])),
                 "uname": {
                     "sysname": uname.sysname,
                     "release": uname.release,
@@ -110,7 +110,7 @@ class Recorder:
     def value(self, section: str, key: str, read: Callable[[str], Any], path: str = "") -> Any:
         """Record as ``key`` what ``read`` returns for ``path`` (default: ``key``), or its error; returns the record."""
         try:
-            record = read(self._at(path or key))
+            record = read(self.at(path or key))
         except (OSError, ValueError, EOFError) as error:
             record = failure(error)
         self.document[section][key] = record
@@ -157,11 +157,18 @@ class Recorder:
         env: Optional[Dict[str, str]] = None,
         cwd: Optional[str] = None,
         pattern: str = "",
+        inputs: Optional[cache.Inputs] = None,
     ) -> process.Output:
-        """Run ``argv`` and record its output as ``name``; with ``pattern``, only the lines of stdout that match."""
+        """Run ``argv`` and record its output as ``name``; with ``pattern``, only the lines of stdout that match.
+
+        inputs: all that decides about the output, if the program need not run again while it is the same.
+        """
         begin = time.monotonic()
-        seconds_left = max(1.0, min(timeout, self._end - begin))
-        output = process.run(list(argv), timeout=seconds_left, env=env, cwd=cwd)
+
+        def run() -> process.Output:
+            return process.run(list(argv), max(1.0, min(timeout, self._end - begin)), env=env, cwd=cwd)
+
+        output = run() if inputs is None else stored_run(name, argv, inputs, run)
         value: Dict[str, Any] = {
             "argv": list(argv),
             "status": output.status,
@@ -180,15 +187,32 @@ class Recorder:
         return output
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._at(path))
+        return os.path.exists(self.at(path))
 
     def real(self, path: str) -> str:
         """The path behind all links, as seen from the root."""
-        target = os.path.realpath(self._at(path))
+        target = os.path.realpath(self.at(path))
         return target if self.root == "/" else "/" + os.path.relpath(target, self.root)
 
-    def _at(self, path: str) -> str:
+    def at(self, path: str) -> str:
+        """Where ``path`` is below the root."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
+
+
+def stored_run(
+    name: str, argv: Sequence[str], inputs: cache.Inputs, run: Callable[[], process.Output]
+) -> process.Output:
+    """``run()``, or what it printed while all ``inputs`` were the same; a failure or a complaint isn't stored."""
+    outputs: List[process.Output] = []
+
+    def read() -> Optional[str]:
+        outputs.append(run())
+        output = outputs[0]
+        return None if output.status != 0 or output.stderr or output.truncated else output.stdout
+
+    words = (*argv, "", *inputs.words)
+    stdout = cache.of("command " + name, inputs._replace(words=words), read)
+    return outputs[0] if outputs else process.Output(0, stdout, "")
 
 
 def _bytes(path: str, limit: int) -> bytes:

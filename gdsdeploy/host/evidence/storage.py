@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
-from ..facts.storage import plain
 from ..io.inspect import ext4_features, inode_flags
+from ..io.procnames import plain
 from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .recorder import Recorder
 from .request import EvidenceRequest

@@ -1,125 +1,25 @@
 """The facts of a host, read from its evidence.  Everything here is pure: a document in, frozen values out.
 
 A fact that the evidence doesn't decide is Unknown, with the reason, and never a guess.
+
+Each kind of facts has its module.  The names here are imported when they are first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Tuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .audits import AuditFacts, audit_facts
-from .boot import BootFacts, boot_facts
-from .cufile import CufileFacts, cufile_facts
-from .document import Document
-from .drift import DriftFacts, drift_facts
-from .environment import EnvironmentFacts, environment_facts
-from .gdscheck import GdscheckFacts, gdscheck_facts
-from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
-from .hardware import HardwareFacts, hardware_facts
-from .network import NetworkFacts, memory, network_facts
-from .overlay import VARIABLE
-from .p2p import P2pFacts, p2p_facts
-from .packages import PackageFacts, package_facts
-from .pci import PciFacts, pci_facts
-from .processes import ProcessFacts, process_facts
-from .registration import Registration, registrations
-from .storage import StorageFacts, storage_facts
-from .system import KernelFacts, OsFacts, kernel_facts, os_facts
-from .topology import Topology, topology_facts
-from .unknown import Maybe, UndecidedError, Unknown, require
-from .userland import UserlandFacts, userland_facts
+if TYPE_CHECKING:
+    from .host_facts import HostFacts, as_dict, facts_from
+    from .unknown import Maybe, UndecidedError, Unknown, require
 
 __all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "require"]
 
-
-@dataclass(frozen=True)
-class HostFacts:
-    """One host at one moment."""
-
-    name: Maybe[str]
-    #: UTC, RFC 3339
-    collected_at: str
-    #: how long the collection took
-    seconds: float
-    #: collectors that didn't finish
-    gaps: Tuple[str, ...]
-    os: OsFacts
-    kernel: KernelFacts
-    boot: BootFacts
-    driver: DriverFacts
-    nvidia_fs: NvidiaFsFacts
-    peermem: PeermemFacts
-    audits: AuditFacts
-    p2p: P2pFacts
-    userland: UserlandFacts
-    packages: PackageFacts
-    drift: DriftFacts
-    cufile: CufileFacts
-    gdscheck: GdscheckFacts
-    storage: StorageFacts
-    pci: PciFacts
-    hardware: HardwareFacts
-    topology: Maybe[Topology]
-    environment: EnvironmentFacts
-    processes: ProcessFacts
-    network: NetworkFacts
-    #: trials of GPU memory with adapters; empty where none was made
-    registrations: Maybe[Tuple[Registration, ...]]
-    #: bytes
-    memory: Maybe[int]
-    #: the evidence itself, to quote from
-    document: Document = field(repr=False, compare=False)
+_UNKNOWN = ("Maybe", "UndecidedError", "Unknown", "require")
 
 
-def facts_from(evidence: Any) -> HostFacts:
-    """Read every fact; never raises, however malformed the document is."""
-    document = Document(evidence)
-    driver, pci = driver_facts(document), pci_facts(document)
-    environment = environment_facts(document)
-    cufile = cufile_facts(document, environment.variables.get(VARIABLE))
-    return HostFacts(
-        name=document.host("name"),
-        collected_at=document.collected_at(),
-        seconds=document.seconds(),
-        gaps=document.gaps(),
-        os=os_facts(document),
-        kernel=kernel_facts(document),
-        boot=boot_facts(document),
-        driver=driver,
-        nvidia_fs=nvidia_fs_facts(document),
-        peermem=peermem_facts(document),
-        audits=audit_facts(document),
-        p2p=p2p_facts(document),
-        userland=userland_facts(document),
-        packages=package_facts(document),
-        drift=drift_facts(document),
-        cufile=cufile,
-        gdscheck=gdscheck_facts(document),
-        storage=storage_facts(document),
-        pci=pci,
-        hardware=hardware_facts(document, pci, driver),
-        topology=topology_facts(document, pci, driver),
-        environment=environment,
-        processes=process_facts(document, cufile),
-        network=network_facts(document),
-        registrations=registrations(document),
-        memory=memory(document),
-        document=document,
-    )
-
-
-def as_dict(value: Any) -> Any:
-    """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
-    if isinstance(value, Unknown):
-        return {"unknown": value.reason}
-    if is_dataclass(value):
-        return {entry.name: as_dict(getattr(value, entry.name)) for entry in fields(value) if entry.repr}
-    if isinstance(value, Mapping):
-        return {str(key): as_dict(entry) for key, entry in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [as_dict(entry) for entry in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(as_dict(entry) for entry in value)
-    return value
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".unknown" if name in _UNKNOWN else ".host_facts", __name__), name)

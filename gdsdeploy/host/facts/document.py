@@ -10,7 +10,7 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
-from ..paths import CUFILE_CONTROL, CUFILE_OPEN, GDSCHECK
+from ..paths import CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME, DKMS, GDSCHECK
 from .unknown import Unknown, Value, if_present
 
 #: Errors that mean "there is no such thing".
@@ -21,7 +21,10 @@ READ = "could not be read"
 NOT_FOUND = 127
 TIMED_OUT = 124
 #: Programs whose record always has the log that they wrote, empty or not.
-LOGGED = (CUFILE_OPEN, CUFILE_CONTROL, GDSCHECK)
+OPENS = (CUFILE_OPEN, CUFILE_CONTROL)
+LOGGED = (*OPENS, GDSCHECK)
+#: As the program that opens it would say.
+NO_LIBRARY = f"gdsdeploy: not loaded: {CUFILE_SONAME}: the host has no such file\n"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Document:
         """The names in a folder, or those that match a pattern."""
         return self._read("listings", path, _texts)
 
+    def dkms(self) -> Union[Tuple[str, ...], Unknown]:
+        """The lines of ``dkms status``."""
+        lines = self._read("dkms", DKMS, _texts)
+        return Unknown("there is no " + DKMS) if lines is None else lines
+
     def existing(self, path: str) -> Tuple[str, ...]:
         """The names in a folder; empty where there is none, or it is unknown."""
         names = self.names(path)
@@ -93,6 +101,8 @@ class Document:
     def attempted(self, name: str) -> Union[Ran, Unknown]:
         """A program's run, whatever its exit status; Unknown if it was not started or wrote more than was kept."""
         value = self._section("commands").get(name)
+        if value is None and name in OPENS and self.names(CUFILE_SONAME) == ():
+            return Ran(3, NO_LIBRARY, "", "")
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
         # A missing part is no empty one: the program's output is then unknown.

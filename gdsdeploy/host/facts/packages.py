@@ -42,11 +42,17 @@ def package_facts(document: Document) -> PackageFacts:
     if isinstance(run, Unknown):
         rpm = document.ran("rpm")
         run = run if isinstance(rpm, Unknown) else rpm
-    dkms = document.ran("dkms")
-    if not isinstance(dkms, Unknown) and dkms.status != 0:
-        dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
-    lines = when_known(dkms, lambda run: tuple(run.stdout.splitlines()))
-    return PackageFacts(when_known(run, _installed), lines, _dkms_signs(document), _dkms_idle(document))
+    return PackageFacts(when_known(run, _installed), _dkms(document), _dkms_signs(document), _dkms_idle(document))
+
+
+def _dkms(document: Document) -> Maybe[Tuple[str, ...]]:
+    if document.has("dkms"):
+        return document.dkms()
+    # Older evidence has what the program said.
+    run = document.ran("dkms")
+    if not isinstance(run, Unknown) and run.status != 0:
+        return Unknown("dkms status: " + (run.stderr.strip() or f"exit status {run.status}"))
+    return when_known(run, lambda run: tuple(run.stdout.splitlines()))
 
 
 def _dkms_signs(document: Document) -> Maybe[str]:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
+from ..io.procnames import plain
 from ..paths import DMSETUP, MOUNTINFO
 from .document import Document
 from .load import Loaded, loads
@@ -166,11 +167,6 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
     point = plain(fields[4])
     flags = _flags(document, point) if device is not None else None
     return Mount(point, plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
-
-
-def plain(text: str) -> str:
-    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
 def _device(document: Document, number: str, depth: int) -> Maybe[Device]:

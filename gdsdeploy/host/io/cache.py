@@ -13,7 +13,7 @@ import json
 import os
 import stat
 from functools import lru_cache
-from typing import Any, Callable, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, TypeVar
 
 from . import atomic
 
@@ -39,6 +39,38 @@ def of_file(kind: str, path: str, read: Callable[[], Any]) -> Any:
         # A file that changed meanwhile may have been read half before, half after.
         if value is not None and _identity(path) == before:
             _store(kind, path, before, value)
+    return value
+
+
+class Inputs(NamedTuple):
+    """What decides about a value.
+
+    ``paths``: regular files, and folders with what is directly in them; that one of them isn't there counts as well.
+    ``words``: texts.  ``also``: more paths, which the value names.
+    """
+
+    paths: Sequence[str]
+    words: Sequence[str] = ()
+    also: Callable[[Any], Sequence[str]] = lambda _value: ()
+
+
+def of(kind: str, inputs: Inputs, read: Callable[[], Any]) -> Any:
+    """``read()``, a JSON value, or what it was while all ``inputs`` were the same.
+
+    None isn't stored.  Raises what ``read`` raises.
+    """
+    before = None if folder() is None else _identities(inputs.paths)
+    if before is None:
+        return read()
+    key = [list(inputs.words), before]
+    entry = _load(kind, "", key)
+    if isinstance(entry, list) and len(entry) == 2 and _identities(inputs.also(entry[0])) == entry[1]:
+        return entry[0]
+    value = read()
+    if value is not None and _identities(inputs.paths) == before:
+        others = _identities(inputs.also(value))
+        if others is not None:
+            _store(kind, "", key, [value, others])
     return value
 
 
@@ -77,18 +109,42 @@ def _is_private(path: str) -> bool:
 
 
 def _identity(path: str) -> Optional[List[int]]:
-    """What changes with a regular file's content; None for anything else.
+    """As :func:`_state`, of a regular file; None for anything else."""
+    with contextlib.suppress(OSError):
+        return _state(path) or None if os.path.isfile(path) else None
+    return None
 
-    The last one is the time of the last change, which no call sets.
-    """
-    if path.startswith(("/proc/", "/sys/")):
-        return None
+
+def _identities(paths: Sequence[str]) -> Optional[List[Any]]:
+    """[path, identity] of each path and of what is directly in a folder; None where one of them can't be told."""
+    identities: List[Any] = []
     try:
-        status = os.stat(path)
+        for path in paths:
+            inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
+            identities += [[entry, _state(entry)] for entry in (path, *(f"{path}/{name}" for name in inside))]
     except OSError:
         return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
+    return identities
+
+
+def _state(path: str) -> List[int]:
+    """What changes with a file's content or a folder's names; empty where nothing is.
+
+    The last one is the time of the last change, which no call sets.
+    Raises OSError for anything else: its content may change while nothing of this does.
+    """
+    place = os.path.realpath(path) if os.path.islink(path) else path
+    if place.startswith(("/proc/", "/sys/")):
+        raise OSError(path + " is the kernel's")
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return []
+    if status.st_rdev and status.st_rdev == os.stat(os.devnull).st_rdev:
+        # So configuration is taken out of force.
+        return [status.st_rdev]
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise OSError(path + " is neither a file nor a folder")
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 

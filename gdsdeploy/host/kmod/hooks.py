@@ -64,8 +64,12 @@ def requests_of(module: Module) -> Dict[str, Set[str]]:
 def offers_of(kernel: Kernel) -> Dict[str, Optional[Offer]]:
     """Driver → what it exports on this kernel, for those that export anything of the kind; None: it can't be read."""
     offers: Dict[str, Optional[Offer]] = {}
-    builtin = {name: export.gpl for name, export in kernel.symvers().items() if export.module == "vmlinux"}
-    builtin = {name: gpl for name, gpl in builtin.items() if name.endswith("_ops") and _NAME.fullmatch(name)}
+    # Of tens of thousands, these are some hundreds.
+    symvers = kernel.symvers()
+    operations = {name: symvers[name] for name in symvers if name.endswith("_ops")}
+    builtin = {
+        name: export.gpl for name, export in operations.items() if export.module == "vmlinux" and _NAME.fullmatch(name)
+    }
     for driver in DRIVERS:
         exports = _exports(kernel, driver, builtin)
         if exports is None:

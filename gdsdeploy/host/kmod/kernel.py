@@ -8,7 +8,7 @@ import os
 import re
 from functools import lru_cache
 from itertools import islice
-from typing import Callable, Dict, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Mapping, Optional
 
 from ..errors import HostError, KernelError
 from ..io import cache
@@ -17,7 +17,7 @@ from .depmod import Choice, read_dependencies, read_order, read_renames
 from .files import SUFFIXES
 from .inputs import Inputs
 from .module import Module, name_of, read_module, read_once
-from .symvers import Export, read_symvers
+from .symvers import Export, Exports, read_symvers
 
 #: In-tree modules read to learn the symbol versions of a kernel whose headers are not installed; 300 cost about 1 s.
 OBSERVED_LIMIT = 300
@@ -137,7 +137,7 @@ class Kernel:
         """Whether the kernel has no modules of its own, as on a machine that only builds; unreadable ones count."""
         return self.own_module() is None and not self._has_unread
 
-    def symvers(self) -> Dict[str, Export]:
+    def symvers(self) -> Mapping[str, Export]:
         """What the kernel and its own modules export, by Module.symvers; empty when that is not installed."""
         path = self._symvers_path()
         return _symvers_of(path, os.path.getmtime(path)) if path else {}
@@ -217,9 +217,8 @@ def releases(root: str = "/") -> List[str]:
 
 
 @lru_cache(maxsize=2)
-def _symvers_of(path: str, _changed: float) -> Dict[str, Export]:
+def _symvers_of(path: str, _changed: float) -> Mapping[str, Export]:
     try:
-        exports = cache.of_file("symvers", path, lambda: read_symvers(path))
-        return {symbol: Export(*export) for symbol, export in exports.items()}
+        return Exports(cache.of_file("symvers", path, lambda: read_symvers(path)))
     except HostError as error:
         raise KernelError(error.message, error.hint or _SYMVERS_HINT) from None

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
 from ..rootdir import inside, list_folder, read_file
@@ -134,7 +134,7 @@ def _release_of(base: str, path: str) -> str:
     return parts[-1] if parts[-1] not in ("default", ".", "..") and ".." not in parts and len(parts) <= 2 else ""
 
 
-def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Export]) -> str:
+def _objection(kernel: Kernel, path: str, release: str, exports: Mapping[str, Export]) -> str:
     """Why the tree is not this kernel's; empty when it is."""
     try:
         match = _DECLARED.search(_text(inside(path, _CONFIGURED)))

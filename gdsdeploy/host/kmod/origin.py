@@ -10,13 +10,13 @@ import re
 from typing import List, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, TreeError
+from ..paths import DKMS
 from ..rootdir import inside, list_folder, read_text
 from . import tree
 from .findings import ERROR, NOTE, WARNING, Finding, finding, unknown_finding
 from .kernel import Kernel
 from .module import Module
 
-_DKMS = "/var/lib/dkms"
 #: What the stock Makefile of nvidia-fs prints before it builds.
 _PICKED = re.compile(r"NVIDIA_SRC_DIR=(/\S+?)\.?(?:\s|$)")
 #: The first driver with version 0x00020000 of the page table that it gives to peers; 0x00010002 before (nv-p2p.h of
@@ -94,9 +94,9 @@ def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:
     """What DKMS's log of the build of this very file says."""
     if not module.build_id:
         return None
-    for name in list_folder(kernel.root, _DKMS):
-        for version in list_folder(kernel.root, f"{_DKMS}/{name}"):
-            place = f"{_DKMS}/{name}/{version}/{kernel.release}/{module.machine}"
+    for name in list_folder(kernel.root, DKMS):
+        for version in list_folder(kernel.root, f"{DKMS}/{name}"):
+            place = f"{DKMS}/{name}/{version}/{kernel.release}/{module.machine}"
             if _has_copy(kernel, place + "/module", module):
                 return _read_log(kernel, place + "/log/make.log")
     return None

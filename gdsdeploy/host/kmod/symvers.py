@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Iterable, NamedTuple
+from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from ..errors import SymversError
 from .files import open_plain
@@ -25,6 +25,26 @@ class Export(NamedTuple):
     module: str
     gpl: bool
     namespace: str = ""
+
+
+class Exports(Mapping[str, Export]):
+    """Symbol → Export, of which an audit looks at a few hundred among tens of thousands."""
+
+    def __init__(self, fields: Mapping[str, Sequence[Any]]) -> None:
+        """fields: symbol → an Export's fields."""
+        self._fields = fields
+
+    def __getitem__(self, symbol: str) -> Export:
+        return Export(*self._fields[symbol])
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
 
 
 def read_symvers(path: str) -> Dict[str, Export]:

@@ -26,7 +26,7 @@ def identity(kernel: Kernel) -> Dict[str, str]:
     module = kernel.own_module()
     if module is None:
         return {"file": "", "sha256": ""}
-    digest = _digest(module.path)
+    digest = file_digest(module.path)
     if digest is None:
         raise KernelError(f"{module.path}: cannot be read", f"reinstall kernel {kernel.release}")
     return {"file": os.path.relpath(module.path, kernel.folder), "sha256": digest}
@@ -37,7 +37,7 @@ def is_same_build(kernel: Kernel, build: Any) -> Optional[bool]:
     if not isinstance(build, dict) or not isinstance(build.get("file"), str) or not build["file"].startswith("kernel/"):
         return None
     path = kernel.path(os.path.normpath(build["file"]))
-    digest = _digest(path)
+    digest = file_digest(path)
     return None if digest is None else digest == build.get("sha256")
 
 
@@ -51,7 +51,7 @@ def vouched_files(kernel: Kernel) -> Set[str]:
         os.path.join(folder, os.path.basename(str(module.get("file")))): module.get("sha256")
         for module in manifest.get("modules", [])
     }
-    return {path for path, digest in digests.items() if digest is not None and _digest(path) == digest}
+    return {path for path, digest in digests.items() if digest is not None and file_digest(path) == digest}
 
 
 def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
@@ -74,7 +74,7 @@ def received_parts(kernel: Kernel) -> Dict[str, Any]:
     return {name: manifest.get(name) for name in ("driver", "nvidia_fs")}
 
 
-def _digest(path: str) -> Optional[str]:
+def file_digest(path: str) -> Optional[str]:
     """As :func:`sha256`; None where there is no file that can be read."""
     try:
         return cache.of_file("sha256", path, lambda: sha256(path)) if os.path.isfile(path) else None

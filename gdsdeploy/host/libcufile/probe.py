@@ -14,7 +14,7 @@ import os
 import tempfile
 from typing import Any, Callable, Dict, List
 
-from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN
+from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, CUFILE_SONAME
 from ..process import PYTHON, is_roots
 
 #: Seconds for one child; with a GPU, cuInit alone can take several.
@@ -23,7 +23,7 @@ LOG_LIMIT = 64 * 1024
 #: Unclosed: every release refuses it.
 BROKEN = '{"properties": {\n'
 #: The SONAME, which the loader resolves, then where NVIDIA's packages put it.
-LIBRARIES = ("libcufile.so.0", "/usr/local/cuda*/lib64/libcufile.so.0", "/usr/local/cuda*/targets/*/lib/libcufile.so.0")
+LIBRARIES = (CUFILE_SONAME, "/usr/local/cuda*/lib64/libcufile.so.0", "/usr/local/cuda*/targets/*/lib/libcufile.so.0")
 
 #: A separate program: the library may hang, spin or abort, and writes to C's own streams.
 CHILD = r"""
@@ -79,6 +79,16 @@ def libraries() -> List[str]:
     """Names and paths of libcufile in the order in which they are tried; only those that only root can replace."""
     paths = (path for pattern in LIBRARIES for path in (sorted(glob.glob(pattern)) if "*" in pattern else [pattern]))
     return [path for path in paths if "/" not in path or is_roots(path)]
+
+
+def is_anywhere(listed: str) -> bool:
+    """Whether a child could find a libcufile; ``listed`` is what ``ldconfig -p`` lists.
+
+    The loader looks in its cache, in its own folders, and where LD_LIBRARY_PATH says (ld.so(8)).
+    """
+    folders = ("/lib*/", "/lib*/*/", "/usr/lib*/", "/usr/lib*/*/")
+    patterns = (*LIBRARIES[1:], *(folder + CUFILE_SONAME for folder in folders))
+    return CUFILE_SONAME in listed or "LD_LIBRARY_PATH" in os.environ or any(map(glob.glob, patterns))
 
 
 def unsafe_libraries() -> List[str]:

@@ -7,9 +7,3 @@ MiB where pages have 64 KiB), and on a local disk the trial takes less than a te
 
 The trial runs in its own process, because a filesystem whose server is gone blocks a program forever.
 """
-
-from __future__ import annotations
-
-from .audit import SECONDS, audit
-
-__all__ = ["SECONDS", "audit"]

@@ -12,7 +12,6 @@ import ctypes
 import errno
 import mmap
 import os
-import platform
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
@@ -118,7 +117,7 @@ def direct_alignment(descriptor: int) -> Optional[Alignment]:
 def _statx() -> Tuple[Any, Tuple[Any, ...]]:
     if hasattr(_libc, "statx"):
         return _libc.statx, ()
-    number = _STATX.get(platform.machine())
+    number = _STATX.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     return _libc.syscall, (ctypes.c_long(number),)

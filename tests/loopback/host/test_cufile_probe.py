@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.host.evidence import NOTHING, programs
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
@@ -141,3 +142,37 @@ def test_the_end_of_a_long_log_begins_with_a_line(tmp_path: Path) -> None:
     assert probe.tail(str(log), 16) == "third line\n"
     assert probe.tail(str(log), 1000).startswith("first")
     assert probe.tail(str(tmp_path / "none"), 10) == ""
+
+
+def collect(monkeypatch: pytest.MonkeyPatch, name: str, listed: str = "") -> dict[str, Any]:
+    """The evidence of a host whose loader lists ``listed``, and that looks for the library ``name``."""
+    monkeypatch.setattr(probe, "CUFILE_SONAME", name)
+    monkeypatch.setattr(probe, "LIBRARIES", (name,))
+    recorder = Recorder()
+    recorder.document["commands"]["ldconfig"] = {"status": 0, "stdout": listed}
+    programs.collect(recorder, NOTHING)
+    return recorder.document
+
+
+def test_without_a_library_no_program_looks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts are those that the programs' answer would yield."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    document = collect(monkeypatch, "libnowhere.so.0")
+    assert not {"cufile-open", "cufile-open-control"} & set(document["commands"])
+    answered = run_probe(monkeypatch, "libnowhere.so.0")
+    assert "not loaded" in answered["commands"]["cufile-open"]["stdout"]
+    answered["listings"] = {key: value for key, value in document["listings"].items() if key != "libcufile.so.0"}
+    facts, expected = cufile_facts(Document(document)), cufile_facts(Document({**document, **answered}))
+    assert isinstance(facts.opened, Unknown)
+    assert "libcufile was not loaded: " in facts.opened.reason
+    assert isinstance(expected.opened, Unknown)
+    assert (facts.library, facts.effective) == (expected.library, expected.effective)
+
+
+def test_wherever_the_loader_may_find_a_library_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    libc = "libc.so.6"
+    assert "cufile-open" in collect(monkeypatch, libc)["commands"], "in a folder of the loader's"
+    assert "cufile-open" in collect(monkeypatch, "libnowhere.so.0", "\tlibnowhere.so.0 => /opt/x\n")["commands"]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert "cufile-open" in collect(monkeypatch, "libnowhere.so.0")["commands"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,50 @@ def test_nothing_of_proc_is_stored(entries: Path) -> None:
     assert list(entries.iterdir()) == []
 
 
+def test_several_files_and_folders_decide_together(entries: Path, tmp_path: Path) -> None:
+    """A folder counts with what is in it, and so does a file that the value names."""
+    folder, one, named = tmp_path / "folder", tmp_path / "one", tmp_path / "named"
+    folder.mkdir()
+    answers = iter(range(20))
+    inputs = cache.Inputs((str(folder), str(one)), ("word",), lambda _value: [str(named)])
+
+    def ask() -> Any:
+        return cache.of("answer", inputs, lambda: next(answers))
+
+    steps: list[Callable[[], object]] = [
+        one.touch,
+        lambda: (folder / "new").write_text("one"),
+        lambda: (folder / "new").write_text("other"),
+        lambda: (folder / "new").rename(folder / "renamed"),
+        lambda: (folder / "masked").symlink_to(os.devnull),
+        (folder / "below").mkdir,
+        named.touch,
+        lambda: named.write_text("other"),
+        one.unlink,
+    ]
+    for number, step in enumerate(steps):
+        assert [ask(), ask()] == [number, number]
+        step()
+    assert ask() == len(steps)
+    inputs = inputs._replace(words=("other",))
+    assert ask() == len(steps) + 1
+    assert len(list(entries.iterdir())) == 1, "a later answer takes the place"
+
+
+@pytest.mark.parametrize("target", ["/proc/self/status", "/sys/kernel", "/dev/zero"])
+def test_what_may_change_unseen_is_no_input(entries: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(target)
+    answers = iter(range(9))
+    for paths in ([target], [str(tmp_path / "link")], [str(tmp_path)]):
+        assert len({cache.of("answer", cache.Inputs(paths), lambda: next(answers)) for _ in range(2)}) == 2
+    assert list(entries.iterdir()) == []
+
+
+def test_no_value_is_not_stored(entries: Path, tmp_path: Path) -> None:
+    assert cache.of("answer", cache.Inputs([str(tmp_path / "x")]), lambda: None) is None
+    assert cache.of("answer", cache.Inputs([str(tmp_path / "x")]), lambda: "one") == "one"
+
+
 def test_only_a_program_in_a_folder_of_roots_alone_stores_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +240,29 @@ def test_symbols_of_the_running_kernel_are_read_again_after_a_change(entries: Pa
     assert symbols() == ["0 T pci_p2pdma_one"]
     write("/proc/modules", files["/proc/modules"] + "nvidia 65536 0 - Live 0xffffffffc0200000 (OE)\n")
     assert symbols() == ["0 T pci_p2pdma_two"]
+    (tmp_path / "proc/modules").unlink()
+    write("/proc/kallsyms", "0 T pci_p2pdma_monolith\n")
+    assert symbols() == ["0 T pci_p2pdma_monolith"]
+    write("/proc/modules", "nvme 65536 1 - Live 0xffffffffc0100000\n")
     write("/proc/kallsyms", "0 T pci_p2pdma_three\n")
     write("/proc/sys/kernel/random/boot_id", "two\n")
     assert symbols() == ["0 T pci_p2pdma_three"]
+
+
+def test_the_configuration_of_the_running_kernel_is_read_once_a_boot(entries: Path, tmp_path: Path) -> None:
+    def write(boot: str, option: str) -> None:
+        (tmp_path / "proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc/sys/kernel/random/boot_id").write_text(boot)
+        (tmp_path / "proc/config.gz").write_bytes(gzip.compress(option.encode()))
+
+    def options() -> Any:
+        recorder = Recorder(60, root=str(tmp_path))
+        evidence.configuration(recorder)
+        return recorder.document["excerpts"]["/proc/config.gz"]["lines"]
+
+    write("one\n", "CONFIG_PCI_P2PDMA=y\n")
+    assert options() == ["CONFIG_PCI_P2PDMA=y"]
+    write("one\n", "")
+    assert options() == ["CONFIG_PCI_P2PDMA=y"], "no kernel does that"
+    write("two\n", "# CONFIG_PCI_P2PDMA is not set\n")
+    assert options() == ["# CONFIG_PCI_P2PDMA is not set"]

@@ -66,7 +66,6 @@ READERS = {
     "apt-cache": "policy",
     "dpkg-query": "-W",
     "rpm": "-qa",
-    "dkms": "status",
     "modprobe": "--show-depends",
     "modinfo": "-n",
     "systemctl": r"is-system-running|show|list-units",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import odirect
+from gdsdeploy.host.odirect import audit as odirect
 from gdsdeploy.host.odirect import scratch, trials
 from gdsdeploy.host.process import TIMED_OUT, apart
 

@@ -1,0 +1,264 @@
+"""Answers of the real apt and modprobe that are stored: each of their inputs changes, and the answer follows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import process
+from gdsdeploy.host.evidence import NOTHING, EvidenceRequest, drift, modules, packages
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.io import cache
+from tests.pins.aptmachine import AptMachine
+from tests.unit.host.kmod.kmod_elf import write_module
+
+RELEASE = "6.12.94+deb13-amd64"
+STANZA = {"Package": "nvidia-driver", "Version": "550.1-1", "Architecture": "amd64"}
+
+
+class Runs:
+    """The programs that were started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        real = process.run
+
+        def run(argv: list[str], *words: Any, **named: Any) -> process.Output:
+            self.names.append(argv[0])
+            return real(argv, *words, **named)
+
+        monkeypatch.setattr(process, "run", run)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """What is started; entries are stored."""
+    (tmp_path / "entries").mkdir(mode=0o700)
+    monkeypatch.setattr(cache, "folder", lambda: str(tmp_path / "entries"))
+    return Runs(monkeypatch)
+
+
+def index(root: Path, version: str) -> None:
+    """A repository's list, as apt has fetched it."""
+    stanza = {**STANZA, "Version": version, "Filename": "x.deb", "Size": "1", "SHA256": "0" * 64}
+    text = "".join(f"{key}: {value}\n" for key, value in stanza.items()) + "Description: imitated\n\n"
+    name = "archive.example_debian_dists_trixie"
+    (root / f"var/lib/apt/lists/{name}_main_binary-amd64_Packages").write_text(text)
+    (root / f"var/lib/apt/lists/{name}_Release").write_text(
+        "Suite: trixie\nCodename: trixie\nOrigin: imitated\nComponents: main\nArchitectures: amd64\n"
+    )
+
+
+def apt_machine(root: Path) -> AptMachine:
+    machine = AptMachine.make(root, [STANZA])
+    machine.source("archive", "deb [trusted=yes] http://archive.example/debian trixie main")
+    index(root, "550.2-1")
+    (root / "etc/dpkg").mkdir()
+    return machine
+
+
+PIN = "Package: nvidia-driver\nPin: version 550.1-1\nPin-Priority: 1001\n"
+APT_CHANGES: dict[str, Callable[[AptMachine], object]] = {
+    "a list": lambda machine: edit(next(machine.root.glob("var/lib/apt/lists/*_Packages")), "550.2-1", "550.3-1"),
+    "no list": lambda machine: next(machine.root.glob("var/lib/apt/lists/*_Packages")).unlink(),
+    "a pin": lambda machine: machine.preferences("pins", PIN),
+    "the one file of pins": lambda machine: (machine.root / "etc/apt/preferences").write_text(PIN),
+    "another source": lambda machine: machine.source("archive", "deb http://other.example/debian trixie main"),
+    "no source": lambda machine: next(machine.root.glob("etc/apt/sources.list.d/*")).unlink(),
+    "the one file of sources": lambda machine: (
+        next(machine.root.glob("etc/apt/sources.list.d/*")).rename(machine.root / "etc/apt/sources.list"),
+        (machine.root / "etc/apt/sources.list").write_text("deb http://other.example/debian trixie main\n"),
+    ),
+    "another version is installed": lambda machine: edit(machine.root / "var/lib/dpkg/status", "550.1-1", "550.0-1"),
+    "the lists are elsewhere": lambda machine: (machine.root / "etc/apt/apt.conf.d/site").write_text(
+        f'Dir::State::lists "{machine.root}/elsewhere";\n'
+    ),
+}
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    """Equal size, and ten seconds later: apt's own store doesn't tell two changes of one second apart."""
+    later = path.stat().st_mtime + 10
+    path.write_text(path.read_text().replace(before, after))
+    os.utime(path, (later, later))
+
+
+@pytest.fixture
+def ask_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    root = tmp_path / "root"
+    monkeypatch.delenv("APT_CONFIG", raising=False)
+    monkeypatch.setattr(drift, "ENVIRONMENT", {"APT_CONFIG": f"{root}/apt.conf"})
+    monkeypatch.setattr(drift, "APT_CONFIGURATION", ("/apt.conf", *drift.APT_CONFIGURATION))
+
+    def ask() -> str:
+        recorder = Recorder(60, root=str(root))
+        drift.collect(recorder, EvidenceRequest(packages=("nvidia-driver",)))
+        record = recorder.document["commands"]["apt-policy"]
+        assert record["status"] == 0, record
+        assert isinstance(record["stdout"], str)
+        return record["stdout"]
+
+    return ask
+
+
+@pytest.mark.parametrize("name", APT_CHANGES)
+def test_apts_policy_follows_every_change(tmp_path: Path, runs: Runs, ask_apt: Callable[[], str], name: str) -> None:
+    machine = apt_machine(tmp_path / "root")
+    before = ask_apt()
+    assert "Candidate: 550.2-1" in before
+    runs.names.clear()
+    assert ask_apt() == before
+    assert runs.names == [], "nothing changed, so nothing was started"
+    APT_CHANGES[name](machine)
+    after = ask_apt()
+    assert after != before
+    assert after == machine.run("apt-cache", "policy", "nvidia-driver")
+
+
+def test_a_configuration_of_ones_own_is_not_stored(
+    tmp_path: Path, runs: Runs, ask_apt: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apt_machine(tmp_path / "root")
+    monkeypatch.setenv("APT_CONFIG", f"{tmp_path}/root/apt.conf")
+    assert ask_apt() == ask_apt()
+    assert runs.names == ["apt-cache", "apt-cache"]
+
+
+DPKG_CHANGES: dict[str, Callable[[Path], object]] = {
+    "another version": lambda root: edit(root / "var/lib/dpkg/status", "550.1-1", "550.0-1"),
+    "a package that isn't complete": lambda root: edit(root / "var/lib/dpkg/status", "ok installed", "ok unpacked "),
+    "a change that isn't in the status yet": lambda root: (root / "var/lib/dpkg/updates/0001").write_text(
+        (root / "var/lib/dpkg/status").read_text().replace("550.1-1", "550.2-1")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DPKG_CHANGES)
+def test_dpkgs_answer_follows_every_change(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    root = apt_machine(tmp_path / "root").root
+    monkeypatch.setattr(packages, "ENVIRONMENT", {"DPKG_ADMINDIR": f"{root}/var/lib/dpkg"})
+
+    def ask() -> str:
+        recorder = Recorder(60, root=str(root))
+        packages.installed(recorder, NOTHING)
+        record = recorder.document["commands"]["dpkg-query"]
+        assert record["status"] == 0, record
+        return str(record["stdout"])
+
+    before = ask()
+    assert before == "nvidia-driver\t550.1-1\tamd64\tii \n"
+    assert ask() == before
+    assert runs.names == ["dpkg-query"]
+    DPKG_CHANGES[name](root)
+    assert ask() != before
+
+
+def kernel(root: Path) -> Path:
+    """A kernel with a driver that needs another module."""
+    folder = root / "lib/modules" / RELEASE
+    write_module(folder / "kernel/drm.ko", "drm", exports={"drm_open": (0xD0, False)})
+    write_module(folder / "updates/nvidia.ko", "nvidia", imports={"drm_open": 0xD0})
+    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+        (folder / name).touch()
+    for path, text in {"etc/modprobe.d/site.conf": "", "proc/cmdline": "quiet\n"}.items():
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text(text)
+    depmod(root)
+    return folder
+
+
+def depmod(root: Path) -> None:
+    subprocess.run(["depmod", "-b", root, RELEASE], check=True, capture_output=True)
+
+
+def configured(text: str) -> Callable[[Path], object]:
+    return lambda root: (root / "etc/modprobe.d/site.conf").write_text(text)
+
+
+def moved(root: Path) -> None:
+    folder = root / "lib/modules" / RELEASE
+    (folder / "extra").mkdir()
+    (folder / "updates/nvidia.ko").rename(folder / "extra/nvidia.ko")
+    depmod(root)
+
+
+MODPROBE_CHANGES: dict[str, Callable[[Path], object]] = {
+    "an option": configured("options nvidia NVreg_EnableStreamMemOPs=1\n"),
+    "an install rule": configured("install nvidia /sbin/modprobe -i nvidia-current $CMDLINE_OPTS\n"),
+    "another file of rules": lambda root: (root / "etc/modprobe.d/new.conf").write_text("softdep nvidia pre: drm\n"),
+    "the place of the file": moved,
+}
+
+
+@pytest.fixture
+def ask_modprobe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    root = tmp_path / "root"
+    monkeypatch.setenv("MODPROBE_OPTIONS", f"-d {root} -S {RELEASE} -C {root}/etc/modprobe.d")
+
+    def ask() -> Any:
+        recorder = Recorder(60, root=str(root))
+        recorder.document["host"]["uname"]["release"] = RELEASE
+        inputs = modules.kmod_inputs(recorder)
+        recorder.command("modprobe", ["modprobe", "--show-depends", "nvidia"], inputs=inputs)
+        record = recorder.document["commands"]["modprobe"]
+        return {key: record[key] for key in ("status", "stdout", "stderr")}
+
+    return ask
+
+
+@pytest.mark.parametrize("name", MODPROBE_CHANGES)
+def test_modprobes_answer_follows_every_change(
+    tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any], name: str
+) -> None:
+    kernel(tmp_path / "root")
+    before = ask_modprobe()
+    assert len(re.findall("^insmod ", before["stdout"], re.MULTILINE)) == 2
+    runs.names.clear()
+    assert ask_modprobe() == before
+    assert runs.names == [], "nothing changed, so nothing was started"
+    MODPROBE_CHANGES[name](tmp_path / "root")
+    after = ask_modprobe()
+    assert runs.names == ["modprobe"]
+    if name != "another file of rules":
+        assert after != before
+
+
+@pytest.mark.parametrize("path", ["kernel/drm.ko", "updates/nvidia.ko", "modules.dep.bin"])
+def test_modprobe_is_asked_again_without_a_file(
+    tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any], path: str
+) -> None:
+    folder = kernel(tmp_path / "root")
+    ask_modprobe()
+    (folder / path).unlink()
+    runs.names.clear()
+    ask_modprobe()
+    assert runs.names == ["modprobe"]
+
+
+def test_modprobe_is_asked_again_after_another_boot_line(
+    tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any]
+) -> None:
+    kernel(tmp_path / "root")
+    ask_modprobe()
+    (tmp_path / "root/proc/cmdline").write_text("quiet nvidia.NVreg_EnableStreamMemOPs=1\n")
+    runs.names.clear()
+    ask_modprobe()
+    assert runs.names == ["modprobe"]
+
+
+def test_a_failure_is_not_stored(tmp_path: Path, runs: Runs, ask_modprobe: Callable[[], Any]) -> None:
+    (kernel(tmp_path / "root") / "modules.dep.bin").unlink()
+    assert [ask_modprobe()["status"], ask_modprobe()["status"]] == [1, 1]
+    assert runs.names == ["modprobe", "modprobe"]
+
+
+def test_the_file_that_modinfo_names_is_an_input() -> None:
+    assert modules._module_files("/lib/modules/x/updates/nvidia.ko\n") == ["/lib/modules/x/updates/nvidia.ko"]
