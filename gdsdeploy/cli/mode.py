@@ -18,7 +18,7 @@ from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 

@@ -10,7 +10,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.fleet_validation import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
 

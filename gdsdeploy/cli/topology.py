@@ -16,7 +16,7 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
 

@@ -12,9 +12,6 @@ from gdsdeploy.ssh import machines, transport
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.zipapp import hostapp
 
-#: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
-TIMEOUT = 300.0
-
 T = TypeVar("T")
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 
+#: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
+TIMEOUT = 300.0
 #: Exit status of the loader for a Python that is too old.
 TOO_OLD = 78
 #: Lines of a host's standard error that an error quotes, and characters of each.

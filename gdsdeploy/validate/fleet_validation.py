@@ -39,8 +39,8 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
 from gdsdeploy.ssh import machines, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT, Answer
 from gdsdeploy.ssh.machines import Identity
 from gdsdeploy.validate import waiver_report
 
