@@ -16,23 +16,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import paramiko
 
-from gdsdeploy import cancel, paths
+from gdsdeploy import cancel
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.host.io.private import exposure
-from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
-from gdsdeploy.ssh import sshconfig
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
 from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
+from gdsdeploy.ssh.reach import Reach
 from gdsdeploy.zipapp import hostapp
 
 #: Bytes that one host may send, everything counted; one that sends more is cut off.  Real evidence is below 1 MiB.
@@ -43,35 +38,13 @@ ERROR_LIMIT = 64 * 1024
 WORKERS = 32
 #: Seconds for each of: the TCP connection, the server's greeting, the login.
 CONNECT_TIMEOUT = 15.0
-#: Runs of ``ssh -G`` at the same time, some milliseconds each.
-CONFIGURATIONS_AT_ONCE = 8
 
 # What paramiko logs is an answer here; without a handler Python would print it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpoint]:
-    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``.
-
-    What the fleet file leaves open is as OpenSSH's configuration has it.  Raises HostUnreachable where that is broken.
-    """
-    in_fleet = partial(paths.locate, fleet_dir)
-
-    def reach(name: str) -> Endpoint:
-        ssh = fleet.connection(name)
-        assert ssh.address is not None
-        config = in_fleet(ssh.config) if ssh.config else None
-        end = replace(sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config), host=name)
-        if ssh.identity_file:
-            end = replace(end, identity_files=(in_fleet(ssh.identity_file),))
-        return replace(end, known_hosts=(in_fleet(ssh.known_hosts),)) if ssh.known_hosts else end
-
-    with ThreadPoolExecutor(CONFIGURATIONS_AT_ONCE) as pool:
-        return list(pool.map(reach, names))
-
-
 def fan_out(
-    hosts: Sequence[Endpoint],
+    hosts: Sequence[Endpoint | Reach],
     program: bytes,
     argv: Sequence[str],
     *,
@@ -104,7 +77,7 @@ def fan_out(
                 return
             text = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
             try:
-                answers.put(_ask(host, program, argv, text, timeout, connections))
+                answers.put(_reach_and_ask(host, program, argv, text, timeout, connections))
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
 
@@ -153,6 +126,17 @@ class _Connections:
             clients, self._open = self._open, set()
         for client in clients:
             client.close()
+
+
+def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
+    if isinstance(host, Endpoint):
+        return _ask(host, *question)
+    begin = time.monotonic()
+    try:
+        end = host.find()
+    except HostUnreachable as error:
+        return Answer(host.host, None, error, time.monotonic() - begin)
+    return _ask(end, *question)
 
 
 def _ask(

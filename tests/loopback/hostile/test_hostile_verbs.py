@@ -9,6 +9,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -21,7 +22,7 @@ from gdsdeploy.converge import ansible
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.lock import lockfile
-from gdsdeploy.ssh import transport
+from gdsdeploy.ssh import reach
 from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
@@ -162,7 +163,11 @@ def served(make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
     monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
     # ssh -G for each host of each verb is another test's subject.
-    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [fleet.hostile.endpoint(name) for name in names])
+    monkeypatch.setattr(
+        reach,
+        "reaches",
+        lambda _f, _d, names: [reach.Reach(name, partial(fleet.hostile.endpoint, name)) for name in names],
+    )
     yield fleet
     fleet.hostile.close()
     assert not fleet.canary.exists()
