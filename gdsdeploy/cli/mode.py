@@ -30,6 +30,7 @@ from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan a change to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan a change to this one for RDMA.")
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json("Print one JSON object.")
 def command(
     fleet: Path | None,

@@ -21,6 +21,7 @@ from gdsdeploy.validate.support_bundle import pack_fleet
 @options.limit
 @click.option("--hide-names", is_flag=True, help="Also replace the hosts' names.")
 @options.timeout(TIMEOUT)
+@options.at_once
 def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
     """Pack evidence from the hosts of FLEET into one file that you can give to others.
 

@@ -30,6 +30,7 @@ from gdsdeploy.validate import topology as topologies
     help="Write each profile's golden topology from its hosts, or compare the hosts with it.",
 )
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json("Print one JSON object, by host.")
 def command(
     fleet: Path | None, limit: str | None, file: Path | None, golden: str | None, timeout: float, as_json: bool

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--verbose", is_flag=True, help="Also list the checks that are not applicable, with the reason.")
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json()
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")

@@ -65,8 +65,8 @@ class Answers:
 
 def _as_of(answer: str, name: str, port: int | None, user: str | None) -> str:
     """An answer about any machine as the one about ``name``."""
-    given = {"host": name, "hostname": name, "port": port, "user": user}
-    for option, value in given.items():
+    values = {"host": name, "hostname": name, "port": port, "user": user}
+    for option, value in values.items():
         if value:
             answer = re.sub(rf"(?m)^{option} .*$", f"{option} {value}", answer)
     return answer

@@ -24,6 +24,7 @@ from gdsdeploy import cancel
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.host.io.private import exposure
 from gdsdeploy.run import Dialled, dial
+from gdsdeploy.ssh import connections
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
 from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
@@ -34,8 +35,6 @@ from gdsdeploy.zipapp import hostapp
 ANSWER_LIMIT = 8 * 2**20
 #: Bytes kept of what a host writes to standard error: the end of it, which says why.
 ERROR_LIMIT = 64 * 1024
-#: Hosts that are talked to at the same time.
-WORKERS = 32
 #: Seconds for each of: the TCP connection, the server's greeting, the login.
 CONNECT_TIMEOUT = 15.0
 
@@ -50,23 +49,26 @@ def fan_out(
     *,
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
-    workers: int = WORKERS,
+    workers: int | None = None,
 ) -> Iterator[Answer]:
     """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
 
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
+    workers: hosts that are talked to at the same time; None: as ``connections`` has it.
     Ctrl-C and a request to stop (``cancel``) close every connection and raise Interrupted; closing the iterator closes
     the connections, too.
     """
     stop = cancel.current()
     stop.check()
+    workers = min(workers or connections.at_once(), len(hosts))
+    connections.allow_files(workers)
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
-    connections = _Connections()
+    opened = _Connections()
 
     def work() -> None:
-        while not connections.closed:
+        while not opened.closed:
             if answers.qsize() > workers:
                 # They are judged more slowly than they come.
                 time.sleep(0.05)
@@ -77,17 +79,17 @@ def fan_out(
                 return
             text = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
             try:
-                answers.put(_reach_and_ask(host, program, argv, text, timeout, connections))
+                answers.put(_reach_and_ask(host, program, argv, text, timeout, opened))
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
 
     def interrupt() -> None:
-        connections.close()
+        opened.close()
         # Also when a thread is stuck in a name look-up.
         answers.put(Interrupted("stopped while hosts were being asked"))
 
     # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
-    for _ in range(min(workers, len(hosts))):
+    for _ in range(workers):
         threading.Thread(target=work, daemon=True).start()
     try:
         with stop.ending(interrupt):
@@ -100,7 +102,7 @@ def fan_out(
     except KeyboardInterrupt:
         raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
     finally:
-        connections.close()
+        opened.close()
 
 
 class _Connections:
@@ -140,12 +142,12 @@ def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
 
 
 def _ask(
-    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, connections: _Connections
+    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, opened: _Connections
 ) -> Answer:
     begin = time.monotonic()
     mark, payload = _payload(program, argv, stdin, timeout)
     client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
-    connections.add(client)
+    opened.add(client)
     # paramiko waits for some of a server's messages without a limit.
     late = threading.Timer(timeout + 1.0, client.close)
     late.daemon = True
@@ -163,7 +165,7 @@ def _ask(
         error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
         late.cancel()
-        connections.done(client)
+        opened.done(client)
         meter.done()
         if proxy is not None:
             error = _with_complaint(error, proxy)

@@ -164,7 +164,7 @@ def test_a_proxy_that_is_not_there(sshd: Start) -> None:
     assert "/nonexistent/proxy is not installed" in answer.error.message
 
 
-# --- how often ssh is asked -------------------------------------------------------------------------------------------
+# --- how often ssh is asked ----------------------------------------------------------------------------------------------
 
 NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
 
@@ -178,7 +178,7 @@ def many(folder: Path, config: str, **changed: dict[str, object]) -> list[Endpoi
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names that ssh is asked about; it answers as always."""
     names: list[str] = []
     real = sshconfig.run
@@ -220,10 +220,10 @@ def place(folder: Path, config: str) -> str:
 
 
 @pytest.mark.parametrize("config", ALIKE.values(), ids=ALIKE)
-def test_ssh_is_asked_once_where_all_hosts_are_alike(tmp_path: Path, asked: list[str], config: str) -> None:
+def test_ssh_is_asked_once_where_all_hosts_are_alike(tmp_path: Path, questions: list[str], config: str) -> None:
     changed = {"gpu2": {"port": 2222}, "gpu3": {"user": "admin", "address": "10.0.0.3"}, "gpu4": {"address": "fe80::4"}}
     ends = many(tmp_path, place(tmp_path, config), **changed)
-    assert len(asked) == 1
+    assert len(questions) == 1
     for name, end in zip(NAMES, ends, strict=True):
         own = changed.get(name, {})
         ssh = {"port": own.get("port"), "user": own.get("user"), "config": tmp_path / "config"}
@@ -231,9 +231,9 @@ def test_ssh_is_asked_once_where_all_hosts_are_alike(tmp_path: Path, asked: list
 
 
 @pytest.mark.parametrize("config", DIFFERENT.values(), ids=DIFFERENT)
-def test_ssh_is_asked_about_each_host_where_one_may_differ(tmp_path: Path, asked: list[str], config: str) -> None:
+def test_ssh_is_asked_about_each_host_where_one_may_differ(tmp_path: Path, questions: list[str], config: str) -> None:
     ends = many(tmp_path, place(tmp_path, config))
-    assert sorted(asked) == [*NAMES]
+    assert sorted(questions) == [*NAMES]
     assert ends == [replace(sshconfig.ask(n, port=None, user=None, config=tmp_path / "config"), host=n) for n in NAMES]
 
 
@@ -242,20 +242,20 @@ def test_ssh_is_asked_about_each_host_where_one_may_differ(tmp_path: Path, asked
     [("Host *\n  ProxyJump gpu2:2200\n", "gpu2"), ("", "GPU2"), ("", "fe80::1%lo")],
 )
 def test_ssh_is_asked_about_a_name_that_it_changes_or_that_occurs(
-    tmp_path: Path, asked: list[str], config: str, address: str
+    tmp_path: Path, questions: list[str], config: str, address: str
 ) -> None:
     ends = many(tmp_path, config, gpu2={"address": address})
-    assert len(asked) == 2, asked
-    assert address in asked
+    assert len(questions) == 2, questions
+    assert address in questions
     assert ends[1] == replace(sshconfig.ask(address, port=None, user=None, config=tmp_path / "config"), host="gpu2")
 
 
-def test_another_ssh_may_read_other_files(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_ssh_may_read_others(tmp_path: Path, questions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ssh").write_text('#!/bin/sh\nexec /usr/bin/ssh "$@"\n')
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     many(tmp_path, "")
-    assert sorted(asked) == [*NAMES]
+    assert sorted(questions) == [*NAMES]
 
 
 def test_the_system_s_and_the_user_s_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
