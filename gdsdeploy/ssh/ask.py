@@ -10,7 +10,7 @@ from typing import TypeVar
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import machines, reach, transport
-from gdsdeploy.ssh.endpoint import Answer, Endpoint
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files
 from gdsdeploy.ssh.reach import Reach
 from gdsdeploy.zipapp import hostapp
 
@@ -26,12 +26,13 @@ def ask(
     *,
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
-    program: bytes | None = None,
+    program: bytes | Files | None = None,
 ) -> Iterator[tuple[Answer, T | GdsError]]:
     """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
 
     judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
-    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before.
+    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before;
+    or files that are read without it.
     Raises what transport.fan_out raises, and FleetInvalid where two names are one endpoint, before it connects to the
     second of them.
     """

@@ -25,7 +25,7 @@ from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachab
 from gdsdeploy.host.io.private import exposure
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import connections
-from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Output, document
 from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
 from gdsdeploy.ssh.reach import Reach
@@ -44,7 +44,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 def fan_out(
     hosts: Sequence[Endpoint | Reach],
-    program: bytes,
+    program: bytes | Files,
     argv: Sequence[str],
     *,
     timeout: float,
@@ -53,6 +53,7 @@ def fan_out(
 ) -> Iterator[Answer]:
     """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
 
+    program: or files, which are read instead, and neither take ``argv`` nor ``stdin``.
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
     workers: hosts that are talked to at the same time; None: as ``connections`` has it.
@@ -142,9 +143,10 @@ def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
 
 
 def _ask(
-    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, opened: _Connections
+    host: Endpoint, program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float, opened: _Connections
 ) -> Answer:
     begin = time.monotonic()
+    files = program if isinstance(program, Files) else None
     mark, payload = _payload(program, argv, stdin, timeout)
     client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
     opened.add(client)
@@ -158,9 +160,9 @@ def _ask(
     try:
         proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
         _connect(client, host, timeout, proxy, meter)
-        output = _exec(client, host, payload, begin + timeout)
+        output = _exec(client, command(host.user, files), payload, begin + timeout)
         if not meter.full:
-            reply = document(host, mark, output)
+            reply = files.read(host, mark, output) if files else document(host, mark, output)
     except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
         error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
@@ -287,26 +289,28 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
             raise refusal(self._host, self._known, key.get_name(), key.asbytes())
 
 
-def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
+def _payload(program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
     """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
+    if isinstance(program, Files):
+        return mark, mark
     # The host ends the program itself when its answer is no longer awaited.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 
-def command(user: str) -> str:
+def command(user: str, files: Files | None = None) -> str:
     """What is executed on the host; without a character that any login shell reads in its own way."""
-    start = hostapp.start()
+    start = files.start() if files else hostapp.start()
     return start if user == "root" else f"sudo -n {start}"
 
 
-def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: float) -> Output:
+def _exec(client: paramiko.SSHClient, words: str, payload: bytes, deadline: float) -> Output:
     transport = client.get_transport()
     if transport is None:
         raise EOFError
     channel = transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
     channel.settimeout(max(0.1, deadline - time.monotonic()))
-    channel.exec_command(command(host.user))  # nosec B601 # a fixed text
+    channel.exec_command(words)  # nosec B601 # a fixed text
     channel.settimeout(0.0)
     stdout, stderr, rest = bytearray(), bytearray(), memoryview(payload)
     grace = 0.0

@@ -164,7 +164,7 @@ def test_a_proxy_that_is_not_there(sshd: Start) -> None:
     assert "/nonexistent/proxy is not installed" in answer.error.message
 
 
-# --- how often ssh is asked ----------------------------------------------------------------------------------------------
+# --- how often ssh is asked -----------------------------------------------------------------------------------------
 
 NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
 
