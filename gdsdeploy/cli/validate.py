@@ -148,7 +148,7 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         from gdsdeploy.report import json as json_object
 
-        console.data(json_object.render(report).rstrip("\n"))
+        console.stream(json_object.stream(report))
         return
     from gdsdeploy.report import text
 
