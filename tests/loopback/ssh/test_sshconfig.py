@@ -169,7 +169,7 @@ def test_a_proxy_that_is_not_there(sshd: Start) -> None:
 NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
 
 
-def many(folder: Path, config: str, **changed: dict[str, object]) -> list[Endpoint]:
+def many(folder: Path, config: str, **changed: dict[str, Any]) -> list[Endpoint]:
     """The endpoints of four hosts, of which some have settings of their own."""
     (folder / "config").write_text(config)
     hosts = {name: {"profile": "gds", **changed.get(name, {})} for name in NAMES}
@@ -221,7 +221,11 @@ def place(folder: Path, config: str) -> str:
 
 @pytest.mark.parametrize("config", ALIKE.values(), ids=ALIKE)
 def test_ssh_is_asked_once_where_all_hosts_are_alike(tmp_path: Path, questions: list[str], config: str) -> None:
-    changed = {"gpu2": {"port": 2222}, "gpu3": {"user": "admin", "address": "10.0.0.3"}, "gpu4": {"address": "fe80::4"}}
+    changed: dict[str, dict[str, Any]] = {
+        "gpu2": {"port": 2222},
+        "gpu3": {"user": "admin", "address": "10.0.0.3"},
+        "gpu4": {"address": "fe80::4"},
+    }
     ends = many(tmp_path, place(tmp_path, config), **changed)
     assert len(questions) == 1
     for name, end in zip(NAMES, ends, strict=True):
