@@ -68,6 +68,13 @@ def data(text: str) -> None:
     print(printable(text), flush=True)  # noqa: T201 - this is the place that may
 
 
+def stream(parts: Iterable[str]) -> None:
+    """Results to stdout as they come, with the line ends that they have; printable as ``data``."""
+    for part in parts:
+        print(printable(part), end="")  # noqa: T201 - this is the place that may
+    sys.stdout.flush()
+
+
 def file(text: str) -> None:
     """The text of a file to stdout: as it is where stdout is redirected, as ``data`` on a terminal."""
     print(printable(text) if sys.stdout.isatty() else text, flush=True)  # noqa: T201 - this is the place that may

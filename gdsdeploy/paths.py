@@ -7,6 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
+#: Where a fleet is looked for when a host is named without one.
+DEFAULT_FLEET = Path("fleet.yml")
+
 
 def cache() -> Path:
     """$GDSDEPLOY_CACHE_DIR, or the user's cache folder: repository files, base images, built modules."""

@@ -19,7 +19,7 @@ from gdsdeploy import lab as labs
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
-from gdsdeploy.lock.resolve.target import pins
+from gdsdeploy.lock.pins import pins
 from gdsdeploy.model.lock import Lock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

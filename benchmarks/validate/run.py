@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
-from gdsdeploy.ssh import transport  # noqa: E402
+from gdsdeploy.ssh import connections, reach, transport  # noqa: E402
 from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
 from gdsdeploy.ssh.metering import Meter  # noqa: E402
 from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
@@ -151,10 +151,10 @@ def measure(what: str, fleet_path: Path) -> dict[str, float]:
     names = list(fleet.hosts)
     work: Callable[[], None]
     if what == "true":
-        endpoints = transport.endpoints(fleet, fleet_path.parent, names)
+        endpoints = reach.endpoints(fleet, fleet_path.parent, names)
 
         def work() -> None:
-            with ThreadPoolExecutor(transport.WORKERS) as pool:
+            with ThreadPoolExecutor(connections.at_once()) as pool:
                 assert all(status == 0 for status in pool.map(bare_true, endpoints))
 
     else:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,19 +14,15 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, GdsError, did_you_mean
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.host.explain import as_document, consumers, launch
-from gdsdeploy.host.explain.text import render
-from gdsdeploy.host.facts import HostFacts
-from gdsdeploy.host.facts.evidence_file import is_bundle
-from gdsdeploy.host.libcufile import errors as cufile_errors
-from gdsdeploy.host.logs import document, files, text
-from gdsdeploy.host.logs.redact import redacted
-from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT
-from gdsdeploy.validate import support
-from gdsdeploy.validate.explain import DEFAULT_FLEET, explain_facts, facts_of_host, facts_of_this_machine
-from gdsdeploy.validate.fleet_validation import require_folder, write
-from gdsdeploy.validate.ticket import pack_ticket
+from gdsdeploy.paths import DEFAULT_FLEET
+from gdsdeploy.ssh.endpoint import TIMEOUT
+
+# What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
+if TYPE_CHECKING:
+    from gdsdeploy.host.facts import HostFacts
+
+#: As host/explain/launch.py has them.
+MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
 
 
 @click.command()
@@ -57,7 +53,7 @@ from gdsdeploy.validate.ticket import pack_ticket
 @click.option(
     "--launch",
     "manager",
-    type=click.Choice(tuple(launch.MANAGERS)),
+    type=click.Choice(MANAGERS),
     help="Print how to start a container that sees what cuFile needs, with MOUNT in it.",
 )
 @click.option(
@@ -146,18 +142,26 @@ def command(
     facts = _facts(host, path, fleet, evidence, timeout)
     if ticket is not None:
         _ticket(ticket, facts, path, logs, redact)
-        return
-    with reply_schema.unexpected_errors(host or "this host"):
+    else:
+        _print(as_json, *_answer(facts, host or "this host", path, consumer, manager))
+
+
+def _answer(facts: HostFacts, host: str, path: str, consumer: str | None, manager: str | None) -> tuple[Any, str]:
+    """The document and the text."""
+    from gdsdeploy.host.explain import as_document, consumers, launch
+    from gdsdeploy.host.explain.text import render
+    from gdsdeploy.ssh import reply_schema
+    from gdsdeploy.validate.explain import explain_facts
+
+    with reply_schema.unexpected_errors(host):
         if consumer is not None:
             needs = consumers.needs_of(consumer, facts)
-            answer = consumers.as_document(needs), consumers.render(needs)
-        elif manager is not None:
+            return consumers.as_document(needs), consumers.render(needs)
+        if manager is not None:
             command_line = launch.launch(manager, launch.view(facts, [path] if path else []))
-            answer = {"version": 1, "manager": manager, "launch": command_line}, command_line
-        else:
-            explanation = explain_facts(facts, path)
-            answer = as_document(explanation), render(explanation)
-    _print(as_json, *answer)
+            return {"version": 1, "manager": manager, "launch": command_line}, command_line
+        explanation = explain_facts(facts, path)
+        return as_document(explanation), render(explanation)
 
 
 def _print(as_json: bool, document: Any, text: str) -> None:
@@ -168,6 +172,8 @@ def _print(as_json: bool, document: Any, text: str) -> None:
 
 
 def _require_consumer(name: str) -> None:
+    from gdsdeploy.host.explain import consumers
+
     names = consumers.names()
     if name not in names:
         raise GdsError(f"unknown consumer {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
@@ -175,6 +181,10 @@ def _require_consumer(name: str) -> None:
 
 def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:
     """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
+    from gdsdeploy.host.facts.evidence_file import is_bundle
+    from gdsdeploy.ssh import evidence_file
+    from gdsdeploy.validate.explain import facts_of_host, facts_of_this_machine
+
     if evidence is not None:
         with evidence_file.evidence_errors():
             options.require(host is None or is_bundle(str(evidence)), "--evidence FILE replaces HOST: leave HOST out")
@@ -189,6 +199,8 @@ def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, tim
 
 
 def _support(filesystem: str, query: dict[str, str]) -> tuple[Any, str]:
+    from gdsdeploy.validate import support
+
     try:
         rows = support.matrix(filesystem, **query)
     except support.UnknownNameError as unknown:
@@ -197,6 +209,8 @@ def _support(filesystem: str, query: dict[str, str]) -> tuple[Any, str]:
 
 
 def _error(code: str) -> tuple[Any, str]:
+    from gdsdeploy.host.libcufile import errors as cufile_errors
+
     try:
         return cufile_errors.document(code), cufile_errors.text(code)
     except cufile_errors.UnknownCodeError as unknown:
@@ -205,6 +219,9 @@ def _error(code: str) -> tuple[Any, str]:
 
 
 def _logs(names: list[str], as_json: bool, redact: bool) -> None:
+    from gdsdeploy.host.logs import document, files, text
+    from gdsdeploy.host.logs.redact import redacted
+
     contents = _read(names)
     if redact:
         console.data(redacted(contents).rstrip("\n"))
@@ -217,6 +234,8 @@ def _logs(names: list[str], as_json: bool, redact: bool) -> None:
 
 
 def _read(names: Sequence[str]) -> list[tuple[str, bytes]]:
+    from gdsdeploy.host.logs import files
+
     try:
         return files.read(names)
     except UsageError as error:
@@ -224,6 +243,9 @@ def _read(names: Sequence[str]) -> list[tuple[str, bytes]]:
 
 
 def _ticket(place: Path, facts: HostFacts, mount: str, logs: Sequence[str], redact: bool) -> None:
+    from gdsdeploy.validate.fleet_validation import require_folder, write
+    from gdsdeploy.validate.ticket import pack_ticket
+
     name = "host" if redact or not isinstance(facts.name, str) else facts.name
     file = place / f"gdsdeploy-ticket-{name}.tar.gz" if place.is_dir() else place
     require_folder(file)

@@ -11,7 +11,8 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
-from gdsdeploy.mirror import KEYRING, mirror, openpgp, work
+from gdsdeploy.mirror import openpgp
+from gdsdeploy.mirror.fill import KEYRING, mirror, work
 from gdsdeploy.repo.fetch import Fetcher
 
 

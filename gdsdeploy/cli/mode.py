@@ -18,7 +18,7 @@ from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
@@ -30,6 +30,7 @@ from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan a change to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan a change to this one for RDMA.")
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json("Print one JSON object.")
 def command(
     fleet: Path | None,

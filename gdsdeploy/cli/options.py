@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.ssh import connections
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -66,6 +67,23 @@ def as_json(text: str = "Print one JSON object instead of text.") -> Decorator:
 def timeout(seconds: float, text: str = "Seconds for each host.", least: float = 1) -> Decorator:
     """``--timeout`` with its default in ``seconds``."""
     return click.option("--timeout", type=click.FloatRange(min=least), default=seconds, show_default=True, help=text)
+
+
+def _connections(_context: click.Context, _option: click.Parameter, number: int) -> None:
+    connections.configure(number)
+
+
+#: Of the verbs that ask many hosts.
+at_once = click.option(
+    "--connections",
+    type=click.IntRange(1, connections.MOST),
+    default=connections.DEFAULT,
+    show_default=True,
+    metavar="N",
+    expose_value=False,
+    callback=_connections,
+    help="Hosts to talk to at the same time.",
+)
 
 
 def output(text: str, *names: str, required: bool = False) -> Decorator:

@@ -20,6 +20,7 @@ from gdsdeploy.lock import lockfile
 @options.fleet
 @options.limit_with_builders
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json()
 def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     """Show what provision would change on each host of FLEET, and why, without touching it.

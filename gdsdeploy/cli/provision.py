@@ -19,6 +19,7 @@ from gdsdeploy.lock import lockfile
 @options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @options.limit_with_builders
+@options.at_once
 @click.option("--force-roles", is_flag=True, help="Run the roles on every host, even one without changes.")
 @options.as_json("Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_roles: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.fleet_validation import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
 
@@ -21,6 +21,7 @@ from gdsdeploy.validate.support_bundle import pack_fleet
 @options.limit
 @click.option("--hide-names", is_flag=True, help="Also replace the hosts' names.")
 @options.timeout(TIMEOUT)
+@options.at_once
 def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
     """Pack evidence from the hosts of FLEET into one file that you can give to others.
 

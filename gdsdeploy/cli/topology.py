@@ -16,7 +16,7 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
 
@@ -30,6 +30,7 @@ from gdsdeploy.validate import topology as topologies
     help="Write each profile's golden topology from its hosts, or compare the hosts with it.",
 )
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json("Print one JSON object, by host.")
 def command(
     fleet: Path | None, limit: str | None, file: Path | None, golden: str | None, timeout: float, as_json: bool

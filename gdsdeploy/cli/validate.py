@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gdsdeploy import console
-from gdsdeploy.attest import signing
 from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.model.waiver import Waiver
-from gdsdeploy.lock import lockfile
-from gdsdeploy.report import html as html_page
-from gdsdeploy.report import json as json_object
-from gdsdeploy.report import junit as junit_xml
-from gdsdeploy.report import prometheus as prometheus_text
-from gdsdeploy.report import text
-from gdsdeploy.report.model import Report
-from gdsdeploy.ssh.ask import TIMEOUT
-from gdsdeploy.validate import bundle
-from gdsdeploy.validate.fleet_validation import ValidateOptions, outcome, require_check, require_folder, validate, write
-from gdsdeploy.validate.support_bundle import judge
+from gdsdeploy.ssh.endpoint import TIMEOUT
+
+# What a run needs is imported by the functions that need it, so that --help and a mistake in the options are quick.
+if TYPE_CHECKING:
+    from gdsdeploy.host.model.waiver import Waiver
+    from gdsdeploy.report.model import Report
+    from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -41,6 +36,7 @@ from gdsdeploy.validate.support_bundle import judge
 @click.option("--verbose", is_flag=True, help="Also list the checks that are not applicable, with the reason.")
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @options.timeout(TIMEOUT)
+@options.at_once
 @options.as_json()
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
@@ -97,7 +93,6 @@ def command(
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
-    request = ValidateOptions([require_check(name) for name in only], _waivers(waive, until, reason), load=load)
     _require_combination(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
@@ -110,29 +105,68 @@ def command(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
-    for file in (junit, html, prometheus, attest):
-        require_folder(file)
-    if attest is not None:
-        options.require(
-            fleet is not None, "--attest signs fresh evidence from the hosts: it doesn't go with --evidence"
-        )
-        signing.require_target(attest)
-    signer = signing.open_signer(key) if attest is not None else None
+    words = "--attest signs fresh evidence from the hosts: it doesn't go with --evidence"
+    options.require(attest is None or fleet is not None, words)
+    request = _request(only, waivers=_waivers(waive, until, reason), load=load)
+    sign = _signature(junit, html, prometheus, attest=attest, key=key)
     if source is not None:
         report = _judge_bundle(source, request)
     else:
         assert fleet is not None
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
+    _show(report, as_json=as_json, verbose=verbose)
+    _write(report, junit=junit, html=html, prometheus=prometheus)
+    if sign is not None and fleet is not None:
+        sign(report, fleet, request.only)
+    _end(report)
+
+
+def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool) -> ValidateOptions:
+    from gdsdeploy.validate.fleet_validation import ValidateOptions, require_check
+
+    return ValidateOptions([require_check(name) for name in only], waivers, load=load)
+
+
+def _signature(
+    *files: Path | None, attest: Path | None, key: Path | None
+) -> Callable[[Report, Path, Sequence[str]], None] | None:
+    """What signs the report, if anything does; raises GdsError, before a host is asked, for a file without a folder."""
+    from gdsdeploy.validate.fleet_validation import require_folder
+
+    for file in (*files, attest):
+        require_folder(file)
+    if attest is None:
+        return None
+    from gdsdeploy.attest import signing
+
+    signing.require_target(attest)
+    signer = signing.open_signer(key)
+    return lambda report, fleet, only: signing.of_validation(report, fleet, attest, signer, only)
+
+
+def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     if as_json:
-        console.data(json_object.render(report).rstrip("\n"))
-    else:
-        console.table(text.fleet_table(report))
-        console.data(text.details(report, verbose=verbose))
-    for file, render in ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render)):
+        from gdsdeploy.report import json as json_object
+
+        console.stream(json_object.stream(report))
+        return
+    from gdsdeploy.report import text
+
+    console.table(text.fleet_table(report))
+    console.data(text.details(report, verbose=verbose))
+
+
+def _write(report: Report, **files: Path | None) -> None:
+    from gdsdeploy.validate.fleet_validation import write
+
+    for kind, file in files.items():
         if file is not None:
-            write(file, render(report))
-    if attest is not None and fleet is not None and signer is not None:
-        signing.of_validation(report, fleet, attest, signer, request.only)
+            write(file, importlib.import_module(f"gdsdeploy.report.{kind}").render(report))
+
+
+def _end(report: Report) -> None:
+    from gdsdeploy.validate.fleet_validation import outcome
+
     error = outcome(report)
     if error is not None:
         raise error
@@ -141,6 +175,10 @@ def command(
 def _validate_hosts(
     fleet: Path, limit: str | None, request: ValidateOptions, *, timeout: float, since_boot: bool
 ) -> Report:
+    from gdsdeploy.fleetfile import selection
+    from gdsdeploy.lock import lockfile
+    from gdsdeploy.validate.fleet_validation import validate
+
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {', '.join(names)}"):
@@ -150,12 +188,17 @@ def _validate_hosts(
 
 
 def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
+    from gdsdeploy.validate import bundle
+    from gdsdeploy.validate.support_bundle import judge
+
     saved = bundle.read(source)
     with console.step(f"Judging the evidence from {', '.join(saved.hosts)} of {saved.when}"):
         return judge(saved, request, fleet=str(source), progress=console.say)
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
+    from gdsdeploy.fleetfile import selection
+    from gdsdeploy.fleetfile.load import load_fleet
     from gdsdeploy.validate import pytest_suite
 
     intent = load_fleet(fleet)
@@ -182,4 +225,7 @@ def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> 
         day = dt.date.fromisoformat(until)
     except ValueError:
         raise FleetInvalid(f"--until: {until!r} isn't a date", hint="Write it as 2026-12-31") from None
+    from gdsdeploy.host.model.waiver import Waiver
+    from gdsdeploy.validate.fleet_validation import require_check
+
     return [Waiver(require_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]

@@ -12,8 +12,8 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.ssh import evidence_file, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT, Answer
 
 _EVIDENCE = ("evidence", "--json", "--expectation", "-")
 

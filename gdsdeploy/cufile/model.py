@@ -168,7 +168,8 @@ def known_keys() -> Mapping[str, Key]:
     return by_name
 
 
-def keys(release: Release) -> dict[str, Key]:
+@functools.lru_cache(maxsize=64)
+def keys(release: Release) -> Mapping[str, Key]:
     """The keys that ``release`` reads."""
     examined_release = min(release, NEWEST)
     return {name: key for name, key in known_keys().items() if key.read_by(examined_release)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from gdsdeploy import resources
 from gdsdeploy.cufile import model
 from gdsdeploy.cufile.fit import FitTarget, fit
-from gdsdeploy.cufile.model import Document, Key, Release, check, get, keys, release_of
+from gdsdeploy.cufile.model import Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.host.libcufile import p2pdma
@@ -27,6 +27,9 @@ from gdsdeploy.model.fleet import Profile
 PATH = "/etc/cufile.json"
 #: Every process writes a separate file there, so the folder has to be writable like /tmp (mode 1777).
 LOG_DIR = "/var/log/cufile"
+
+#: Different files that are kept: a fleet has one for each profile, and one for each host where it's fitted.
+KINDS = 1024
 
 Variant = Literal["host", "container", "user"]
 
@@ -79,10 +82,28 @@ def render_profile(
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
     if variant == "container" and get(profile.cufile, "logging.dir") is None:
         result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
-    _refuse(name, profile, libcufile, release, result)
-    entries = _entries(result, "", keys(release), sources)
-    text = _template().render(entries=entries, usage=usage(profile, variant))
-    return Rendered(text, result, sources, notes)
+    file = _file(json.dumps(result), json.dumps(sources), tuple(usage(profile, variant)), release)
+    _refuse(name, profile, libcufile, release, file.problems)
+    return Rendered(file.text, result, sources, notes)
+
+
+@dataclass(frozen=True)
+class _File:
+    #: empty where there are problems
+    text: str
+    #: (key of the profile, message)
+    problems: tuple[tuple[str, str], ...]
+
+
+@functools.lru_cache(maxsize=KINDS)
+def _file(values: str, sources: str, head: tuple[str, ...], release: Release) -> _File:
+    """The file with these values, which hosts of a kind share.  values, sources: as JSON, in their order."""
+    document = json.loads(values)
+    problems = tuple((f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(document, release))
+    if problems:
+        return _File("", problems)
+    entries = _entries(document, "", keys(release), json.loads(sources))
+    return _File(_template().render(entries=entries, usage=head), ())
 
 
 def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
@@ -110,10 +131,10 @@ def usage(profile: Profile, variant: Variant) -> list[str]:
     return [*lines, *(f"    {option}" for option in options)]
 
 
-def _refuse(name: str, profile: Profile, libcufile: str, release: Release, result: Document) -> None:
+def _refuse(name: str, profile: Profile, libcufile: str, release: Release, refused: Sequence[tuple[str, str]]) -> None:
+    """Raise FleetInvalid with what contradicts the mode, and with what the library would refuse beside it."""
     problems = _against_mode(profile, libcufile, release)
     contradictory = {key for key, _ in problems}
-    refused = ((f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(result, release))
     problems += [(key, message) for key, message in refused if key not in contradictory]
     if problems:
         lines = [f"profiles.{name}.{key}: {message}" for key, message in problems]

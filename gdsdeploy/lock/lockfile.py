@@ -21,7 +21,7 @@ from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import load_fleet, parse_document
 from gdsdeploy.lock import repo_settings
-from gdsdeploy.lock.resolve.target import pins
+from gdsdeploy.lock.pins import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
 from gdsdeploy.platform import stack_platform_for

@@ -14,11 +14,11 @@ from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, neare
 from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
+from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.keep import Keep
-from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,12 @@ VERSION = 1
 
 def render(report: Report) -> str:
     """One object, indented, hosts in the fleet's order."""
-    value = {
+    return "".join(stream(report))
+
+
+def stream(report: Report) -> Iterator[str]:
+    """The text of :func:`render` in parts, of which each has one host at most: a large fleet's is never held whole."""
+    head = {
         "version": VERSION,
         "tool": f"gdsdeploy {__version__}",
         "fleet": report.fleet,
@@ -24,9 +30,17 @@ def render(report: Report) -> str:
         "verdict": report.verdict,
         "counts": {verdict: report.count(verdict) for verdict in reversed(ORDER)},
         "waivers": [asdict(waiver) for waiver in report.waivers],
-        "hosts": {host.host: _host(host) for host in report.hosts},
     }
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    yield _text(head).removesuffix("\n}") + ',\n  "hosts": {'
+    for number, host in enumerate(report.hosts):
+        # A line end within a text is written as \\n.
+        value = _text(_host(host)).replace("\n", "\n    ")
+        yield f"{',' if number else ''}\n    {_text(host.host)}: {value}"
+    yield "\n  }\n}\n" if report.hosts else "}\n}\n"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _host(host: HostReport) -> dict[str, Any]:

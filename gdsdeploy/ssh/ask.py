@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import machines, transport
-from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh import machines, reach, transport
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files
+from gdsdeploy.ssh.reach import Reach
 from gdsdeploy.zipapp import hostapp
-
-#: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
-TIMEOUT = 300.0
 
 T = TypeVar("T")
 
@@ -27,18 +26,25 @@ def ask(
     *,
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
-    program: bytes | None = None,
+    program: bytes | Files | None = None,
 ) -> Iterator[tuple[Answer, T | GdsError]]:
     """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
 
     judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
-    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before.
-    Raises what transport.endpoints and transport.fan_out raise, and FleetInvalid where two names are one endpoint.
+    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before;
+    or files that are read without it.
+    Raises what transport.fan_out raises, and FleetInvalid where two names are one endpoint, before it connects to the
+    second of them.
     """
-    endpoints = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    machines.require_distinct_endpoints(endpoints, fleet_path)
-    answers = transport.fan_out(endpoints, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
+    distinct = machines.Distinct(names, fleet_path)
+    ways = reach.reaches(fleet, fleet_path.resolve().parent, names)
+    hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
+    answers = transport.fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
     return ((answer, _result(judge, answer)) for answer in answers)
+
+
+def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:
+    return distinct.add(way.find())
 
 
 def _result(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:

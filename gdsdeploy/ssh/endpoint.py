@@ -5,7 +5,7 @@ A host may be hostile: its text is parsed within bounds of time and memory, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 
+#: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
+TIMEOUT = 300.0
 #: Exit status of the loader for a Python that is too old.
 TOO_OLD = 78
 #: Lines of a host's standard error that an error quotes, and characters of each.
@@ -77,11 +79,30 @@ class Output:
     status: int | None
 
 
+@dataclass(frozen=True)
+class Files:
+    """A question that no program of gdsdeploy answers: what is in files of a host, one after the other."""
+
+    #: absolute and plain; one that is missing is left out
+    paths: tuple[str, ...]
+    #: makes the document of their text; raises GdsError
+    document: Callable[[Endpoint, str], dict[str, Any]]
+
+    def start(self) -> str:
+        """A shell command that prints its standard input, which is a mark, and then the files."""
+        return f"cat - {' '.join(self.paths)}"
+
+    def read(self, host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
+        """The document behind ``mark``; raises HostUnreachable and what ``document`` raises."""
+        text = _behind(host, mark, output)
+        if output.status is None:
+            raise _incomplete(host, output)
+        return self.document(host, text.decode(errors="replace"))
+
+
 def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     """The JSON object behind ``mark``, before which login scripts print; raises HostUnreachable or HostUnfit."""
-    _, separator, text = output.stdout.partition(mark)
-    if not separator:
-        raise _did_not_begin(host, output)
+    text = _behind(host, mark, output)
     try:
         value = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
     except jsontext.NotJsonError:
@@ -91,14 +112,25 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if output.status is None:
-        words = f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}"
-        hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
-        raise HostUnreachable(words, hint=hint)
+        raise _incomplete(host, output)
     # A login shell that waits for it turns a signal into 128 + its number; without one, SSH does not say which it was.
     ending = f"ended with status {output.status}" if 0 <= output.status <= 128 else "was killed"
     ending += f" by signal {output.status - 128}" if output.status > 128 else ""
     words = f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}"
     raise HostUnfit(words, hint="The quoted lines are the host's own; look at its disk and its memory")
+
+
+def _behind(host: Endpoint, mark: bytes, output: Output) -> bytes:
+    _, separator, text = output.stdout.partition(mark)
+    if not separator:
+        raise _did_not_begin(host, output)
+    return text
+
+
+def _incomplete(host: Endpoint, output: Output) -> HostUnreachable:
+    words = f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}"
+    hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
+    return HostUnreachable(words, hint=hint)
 
 
 def malformed(host: str, question: str, problem: str) -> HostUnfit:

@@ -6,6 +6,7 @@ answer from the same boot.  A machine id proves less, because cloned images shar
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +39,38 @@ def identity_from(value: object) -> Identity:
     return Identity(boot_id, machine_id)
 
 
+class Distinct:
+    """The ways to the machines ``names`` that are known so far; threads may share it."""
+
+    def __init__(self, names: Sequence[str], fleet_path: Path) -> None:
+        self._order = {name: number for number, name in enumerate(names)}
+        self._fleet_path = fleet_path
+        self._lock = threading.Lock()
+        self._ends: dict[Hashable, Endpoint] = {}
+
+    def add(self, end: Endpoint) -> Endpoint:
+        """The same endpoint; raises FleetInvalid if another name is reached in this way."""
+        with self._lock:
+            other = self._ends.setdefault(_way(end), end)
+        if other.host != end.host:
+            names = sorted((other.host, end.host), key=self._order.__getitem__)
+            raise same_machine(names, _same_way(other if other.host == names[0] else end), self._fleet_path)
+        return end
+
+
 def require_distinct_endpoints(endpoints: Sequence[Endpoint], fleet_path: Path) -> None:
     """Raise FleetInvalid where two names are reached in the same way."""
     ends = {end.host: end for end in endpoints}
-    errors = []
-    for names in shared({name: (end.address.lower(), end.port, end.user, end.proxy) for name, end in ends.items()}):
-        end = ends[names[0]]
-        errors.append(same_machine(names, f"are {end.user}@{end.address}, port {end.port}", fleet_path))
-    _raise(errors)
+    groups = shared({name: _way(end) for name, end in ends.items()})
+    _raise(same_machine(names, _same_way(ends[names[0]]), fleet_path) for names in groups)
+
+
+def _way(end: Endpoint) -> Hashable:
+    return end.address.lower(), end.port, end.user, end.proxy
+
+
+def _same_way(end: Endpoint) -> str:
+    return f"are {end.user}@{end.address}, port {end.port}"
 
 
 def require_machines(identities: Mapping[str, Identity], fleet_path: Path, warn: Callable[[str], None]) -> None:

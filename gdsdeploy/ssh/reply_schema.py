@@ -165,10 +165,9 @@ class GateRecord(Shape):
 
 
 class GateShown(Shape):
-    """The answer to ``gate show``."""
+    """The running boot, and what the gate of the host wrote down last."""
 
     boot_id: BootId
-    reason: Text
     record: GateRecord | None
 
 

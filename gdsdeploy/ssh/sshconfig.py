@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import threading
 from pathlib import Path
 
 from gdsdeploy import paths
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
 from gdsdeploy.run import cleared, run
+from gdsdeploy.ssh import alike
 from gdsdeploy.ssh.endpoint import Endpoint
 
 
@@ -18,16 +21,55 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
     config: used instead of the user's and the system's ssh_config, as with ``ssh -F``.
     Raises HostUnreachable when ssh refuses the name or its configuration has an error, MissingProgram without ssh.
     """
+    return parse(_answer(name, port=port, user=user, config=config), config)
+
+
+def _answer(name: str, *, port: int | None, user: str | None, config: Path | None) -> str:
+    """What ``ssh -G`` prints; raises as :func:`ask`."""
     argv: list[str | Path] = ["ssh", "-T", "-G"]
     argv += ["-F", config] if config else []
     argv += ["-p", str(port)] if port else []
     argv += ["-l", user] if user else []
     try:
         doing, hint = f"read the SSH configuration of {name}", "Install OpenSSH's client"
-        result = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
+        return run([*argv, "--", name], doing=doing, env=cleared(), hint=hint).stdout
     except ProgramFailed as error:
         raise HostUnreachable(error.message, hint=f"Try: ssh -G {shlex.quote(name)}") from None
-    return parse(result.stdout, config)
+
+
+class Answers:
+    """What ssh says about the machines of one command; threads may share it.
+
+    ssh runs once for all machines that its configuration treats alike, and once for each other one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: configuration → its text, if it is common to all machines
+        self._texts: dict[Path | None, str | None] = {}
+        self._common: dict[Path | None, str] = {}
+
+    def ask(self, name: str, *, port: int | None, user: str | None, config: Path | None) -> Endpoint:
+        """As the function :func:`ask`."""
+        with self._lock:
+            if config not in self._texts:
+                self._texts[config] = alike.common_text(config)
+            text = self._texts[config]
+            is_common = text is not None and alike.is_common(text, name)
+            if is_common and config not in self._common:
+                self._common[config] = _answer(name, port=None, user=None, config=config)
+        if not is_common:
+            return ask(name, port=port, user=user, config=config)
+        return parse(_as_of(self._common[config], name, port, user), config)
+
+
+def _as_of(answer: str, name: str, port: int | None, user: str | None) -> str:
+    """An answer about any machine as the one about ``name``."""
+    values = {"host": name, "hostname": name, "port": port, "user": user}
+    for option, value in values.items():
+        if value:
+            answer = re.sub(rf"(?m)^{option} .*$", f"{option} {value}", answer)
+    return answer
 
 
 def parse(text: str, config: Path | None = None) -> Endpoint:

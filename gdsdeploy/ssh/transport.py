@@ -16,84 +16,60 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import paramiko
 
-from gdsdeploy import cancel, paths
+from gdsdeploy import cancel
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.host.io.private import exposure
-from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
-from gdsdeploy.ssh import sshconfig
-from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
+from gdsdeploy.ssh import connections
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Output, document
 from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
+from gdsdeploy.ssh.reach import Reach
 from gdsdeploy.zipapp import hostapp
 
 #: Bytes that one host may send, everything counted; one that sends more is cut off.  Real evidence is below 1 MiB.
 ANSWER_LIMIT = 8 * 2**20
 #: Bytes kept of what a host writes to standard error: the end of it, which says why.
 ERROR_LIMIT = 64 * 1024
-#: Hosts that are talked to at the same time.
-WORKERS = 32
 #: Seconds for each of: the TCP connection, the server's greeting, the login.
 CONNECT_TIMEOUT = 15.0
-#: Runs of ``ssh -G`` at the same time, some milliseconds each.
-CONFIGURATIONS_AT_ONCE = 8
 
 # What paramiko logs is an answer here; without a handler Python would print it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpoint]:
-    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``.
-
-    What the fleet file leaves open is as OpenSSH's configuration has it.  Raises HostUnreachable where that is broken.
-    """
-    in_fleet = partial(paths.locate, fleet_dir)
-
-    def reach(name: str) -> Endpoint:
-        ssh = fleet.connection(name)
-        assert ssh.address is not None
-        config = in_fleet(ssh.config) if ssh.config else None
-        end = replace(sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config), host=name)
-        if ssh.identity_file:
-            end = replace(end, identity_files=(in_fleet(ssh.identity_file),))
-        return replace(end, known_hosts=(in_fleet(ssh.known_hosts),)) if ssh.known_hosts else end
-
-    with ThreadPoolExecutor(CONFIGURATIONS_AT_ONCE) as pool:
-        return list(pool.map(reach, names))
-
-
 def fan_out(
-    hosts: Sequence[Endpoint],
-    program: bytes,
+    hosts: Sequence[Endpoint | Reach],
+    program: bytes | Files,
     argv: Sequence[str],
     *,
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
-    workers: int = WORKERS,
+    workers: int | None = None,
 ) -> Iterator[Answer]:
     """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
 
+    program: or files, which are read instead, and neither take ``argv`` nor ``stdin``.
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
+    workers: hosts that are talked to at the same time; None: as ``connections`` has it.
     Ctrl-C and a request to stop (``cancel``) close every connection and raise Interrupted; closing the iterator closes
     the connections, too.
     """
     stop = cancel.current()
     stop.check()
+    workers = min(workers or connections.at_once(), len(hosts))
+    connections.allow_files(workers)
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
-    connections = _Connections()
+    opened = _Connections()
 
     def work() -> None:
-        while not connections.closed:
+        while not opened.closed:
             if answers.qsize() > workers:
                 # They are judged more slowly than they come.
                 time.sleep(0.05)
@@ -104,17 +80,17 @@ def fan_out(
                 return
             text = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
             try:
-                answers.put(_ask(host, program, argv, text, timeout, connections))
+                answers.put(_reach_and_ask(host, program, argv, text, timeout, opened))
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
 
     def interrupt() -> None:
-        connections.close()
+        opened.close()
         # Also when a thread is stuck in a name look-up.
         answers.put(Interrupted("stopped while hosts were being asked"))
 
     # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
-    for _ in range(min(workers, len(hosts))):
+    for _ in range(workers):
         threading.Thread(target=work, daemon=True).start()
     try:
         with stop.ending(interrupt):
@@ -127,7 +103,7 @@ def fan_out(
     except KeyboardInterrupt:
         raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
     finally:
-        connections.close()
+        opened.close()
 
 
 class _Connections:
@@ -155,13 +131,25 @@ class _Connections:
             client.close()
 
 
+def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
+    if isinstance(host, Endpoint):
+        return _ask(host, *question)
+    begin = time.monotonic()
+    try:
+        end = host.find()
+    except HostUnreachable as error:
+        return Answer(host.host, None, error, time.monotonic() - begin)
+    return _ask(end, *question)
+
+
 def _ask(
-    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, connections: _Connections
+    host: Endpoint, program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float, opened: _Connections
 ) -> Answer:
     begin = time.monotonic()
+    files = program if isinstance(program, Files) else None
     mark, payload = _payload(program, argv, stdin, timeout)
     client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
-    connections.add(client)
+    opened.add(client)
     # paramiko waits for some of a server's messages without a limit.
     late = threading.Timer(timeout + 1.0, client.close)
     late.daemon = True
@@ -172,14 +160,14 @@ def _ask(
     try:
         proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
         _connect(client, host, timeout, proxy, meter)
-        output = _exec(client, host, payload, begin + timeout)
+        output = _exec(client, command(host.user, files), payload, begin + timeout)
         if not meter.full:
-            reply = document(host, mark, output)
+            reply = files.read(host, mark, output) if files else document(host, mark, output)
     except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
         error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
         late.cancel()
-        connections.done(client)
+        opened.done(client)
         meter.done()
         if proxy is not None:
             error = _with_complaint(error, proxy)
@@ -301,26 +289,28 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
             raise refusal(self._host, self._known, key.get_name(), key.asbytes())
 
 
-def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
+def _payload(program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
     """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
+    if isinstance(program, Files):
+        return mark, mark
     # The host ends the program itself when its answer is no longer awaited.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 
-def command(user: str) -> str:
+def command(user: str, files: Files | None = None) -> str:
     """What is executed on the host; without a character that any login shell reads in its own way."""
-    start = hostapp.start()
+    start = files.start() if files else hostapp.start()
     return start if user == "root" else f"sudo -n {start}"
 
 
-def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: float) -> Output:
+def _exec(client: paramiko.SSHClient, words: str, payload: bytes, deadline: float) -> Output:
     transport = client.get_transport()
     if transport is None:
         raise EOFError
     channel = transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
     channel.settimeout(max(0.1, deadline - time.monotonic()))
-    channel.exec_command(command(host.user))  # nosec B601 # a fixed text
+    channel.exec_command(words)  # nosec B601 # a fixed text
     channel.settimeout(0.0)
     stdout, stderr, rest = bytearray(), bytearray(), memoryview(payload)
     grace = 0.0

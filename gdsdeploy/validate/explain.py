@@ -13,11 +13,10 @@ from gdsdeploy.host import evidence
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
-
-#: Where a fleet is looked for when a host is named without one.
-DEFAULT_FLEET = Path("fleet.yml")
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT
 
 
 def facts_of_this_machine(mount: str) -> HostFacts:

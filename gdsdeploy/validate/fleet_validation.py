@@ -39,15 +39,13 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
 from gdsdeploy.ssh import machines, reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT, Answer
 from gdsdeploy.ssh.machines import Identity
-from gdsdeploy.validate import waiver_report
+from gdsdeploy.validate import gate_record, waiver_report
 
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
-#: The record of the host's own gate; needs nothing on standard input, and collects nothing.
-RECORD = ("gate", "show", "--json")
 #: The finding that says whether the gate has judged this boot.
 THIS_BOOT = "gate.this-boot"
 
@@ -106,11 +104,12 @@ def validate(
 
         return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
-    argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if options.load else []))
+    argv = (*EVIDENCE, *(["--load"] if options.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
+    program = gate_record.FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
     reports: dict[str, HostReport] = {}
-    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
+    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program):
         name = answer.host
         reports[name] = (
             report_without_evidence(expected[name], outcome, answer.seconds)
@@ -235,16 +234,15 @@ def report_without_evidence(expected: Expectation, error: GdsError, seconds: flo
 
 def _recorded(expected: Expectation, answer: Answer, options: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
     """What the host's own gate found in this boot; raises why nothing is known of it."""
-    reply = reply_schema.judge_reply(answer, "gate show", reply_schema.GateShown, dict)
-    record = gate.record_of(reply["record"]) if reply["record"] else None
-    findings = [_this_boot(expected, record, reply["reason"] or "the answer holds no record")]
+    boot_id, record, reason = gate_record.of_this_boot(answer)
+    findings = [_this_boot(expected, record, reason)]
     if record is not None:
         findings += [finding for finding in record.read_findings() if selected(finding, options.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
-        boot_id=reply["boot_id"],
+        boot_id=boot_id,
         stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,

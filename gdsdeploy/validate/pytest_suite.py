@@ -12,7 +12,7 @@ from pathlib import Path
 from gdsdeploy import resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import machines, transport
+from gdsdeploy.ssh import machines, reach
 from gdsdeploy.ssh.endpoint import Endpoint
 
 #: pytest's exit status for tests that failed.
@@ -33,7 +33,7 @@ def run_suite(
     and FleetInvalid where two names are one endpoint.
     """
     fleet_dir = fleet_path.resolve().parent
-    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    endpoints = reach.endpoints(fleet, fleet_dir, names)
     machines.require_distinct_endpoints(endpoints, fleet_path)
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         config = Path(folder) / "ssh_config"

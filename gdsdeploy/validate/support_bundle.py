@@ -22,7 +22,8 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import bundle as bundles
 from gdsdeploy.validate import waiver_report
 from gdsdeploy.validate.bundle import Bundle

@@ -15,7 +15,8 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.ask import TIMEOUT, ask
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.fleet_validation import write
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import mirror
 from gdsdeploy.cli import main
 from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted
 from gdsdeploy.lock import lockfile
+from gdsdeploy.mirror import fill as mirror
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.repository import Mirror

@@ -62,6 +62,7 @@ WRITERS: dict[str, Callable[[str], None]] = {
     "error": an_error,
     "usage": console.usage,
     "data": console.data,
+    "stream": lambda text: console.stream([text, "\n"]),
     "json": console.json,
     "table": a_table,
     "live": a_live,

@@ -32,6 +32,7 @@ from gdsdeploy.validate.fleet_validation import require_folder, write
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @options.yes
 @options.timeout(TIMEOUT, "Seconds for each host.")
+@options.at_once
 @options.as_json("Print each event as one line of JSON; with --dry-run the plan.")
 @options.html_of_rollout
 def command(

@@ -9,12 +9,13 @@ from typing import Any
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import shipped
+from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import options, package_set
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import PARTS, Keep, subject_of
 from gdsdeploy.lock.resolve.options import Option, Subject
 from gdsdeploy.lock.resolve.search import Search
-from gdsdeploy.lock.resolve.target import base, enabled, first, pins
+from gdsdeploy.lock.resolve.target import base, enabled, first
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform.base import StackPlatform

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
+from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import options, package_set
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import Keep
@@ -194,26 +195,3 @@ def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], ch
     """The incomplete versions that would have been preferred over the chosen ones."""
     chosen = {option.subject: platform.order.key(option.version) for option in choice}
     return [each.refused for each in incomplete if platform.order.key(each.version) > chosen[each.subject]]
-
-
-def pins(profile: Profile) -> dict[str, str]:
-    """Everything in a profile that a resolution depends on, apart from system and repositories."""
-    optional = {
-        "companions": ", ".join(profile.companions),
-        "cuda": ", ".join(profile.cuda),
-        "doca": ", ".join(profile.doca),
-        "gpu": profile.gpu or "",
-        "kernel_flavour": profile.kernel.flavour or "",
-        # Their order says whose driver wins.
-        "repositories": ", ".join(profile.repositories or ()) if len(profile.repositories or ()) > 1 else "",
-    }
-    return {
-        "driver": profile.driver.version,
-        "flavour": profile.driver.flavour,
-        "kernel": profile.kernel.version,
-        "libcufile": profile.libcufile,
-        "mode": profile.mode,
-        "nvidia_fs": profile.nvidia_fs,
-        "rdma": profile.rdma,
-        **{key: value for key, value in optional.items() if value},
-    }

@@ -27,7 +27,7 @@ from gdsdeploy.rollout.carriers import folder as folders
 from gdsdeploy.rollout.carriers import layout, playbooks
 from gdsdeploy.rollout.carriers.layout import BUILDER_KEYS, CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
 from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK
-from gdsdeploy.ssh import transport
+from gdsdeploy.ssh import reach
 from gdsdeploy.ssh.known_hosts import known_keys, record_name
 from gdsdeploy.zipapp import hostapp
 
@@ -306,12 +306,12 @@ def _connections(
 ) -> tuple[dict[str, dict[str, Any]], bytes, list[str]]:
     """(machine → Ansible's connection variables, text of the known_hosts file, what is missing, as sentences).
 
-    The variables include this machine's ssh configuration.  Raises as transport.endpoints.
+    The variables include this machine's ssh configuration.  Raises as reach.endpoints.
     """
     variables: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     notes: list[str] = []
-    for end in transport.endpoints(fleet, fleet_dir, names):
+    for end in reach.endpoints(fleet, fleet_dir, names):
         keys = known_keys(end)
         for key in keys:
             marker = f"@{key.marker} " if key.marker else ""

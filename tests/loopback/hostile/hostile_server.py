@@ -68,12 +68,15 @@ class Server:
                 # Until the client is gone.
                 transport.join(1.0)
 
-    def answer(self, host: str, channel: paramiko.Channel) -> None:
+    def answer(self, host: str, command: bytes, channel: paramiko.Channel) -> None:
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException, struct.error):
             stream = channel.makefile("rb")
-            stream.read(len(hostapp._bootstrap()) + 8)
-            mark, argv, _, _, stdin = (stream.read(struct.unpack(">Q", stream.read(8))[0]) for _ in range(5))
-            question = Question(host, tuple(json.loads(argv)), stdin)
+            if b"cat -" in command:
+                mark, question = stream.read(), Question(host, tuple(command.decode().split()), b"")
+            else:
+                stream.read(len(hostapp._bootstrap()) + 8)
+                mark, argv, _, _, stdin = (stream.read(struct.unpack(">Q", stream.read(8))[0]) for _ in range(5))
+                question = Question(host, tuple(json.loads(argv)), stdin)
             self.questions.append(question)
             channel.sendall(mark)
             self._reply(question, channel)
@@ -99,7 +102,7 @@ class _Host(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if not self._server.runs:
             threading.Event().wait(30)
-        threading.Thread(target=self._server.answer, args=(self._name, channel), daemon=True).start()
+        threading.Thread(target=self._server.answer, args=(self._name, command, channel), daemon=True).start()
         return True
 
 

@@ -9,6 +9,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -21,7 +22,7 @@ from gdsdeploy.converge import ansible
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.lock import lockfile
-from gdsdeploy.ssh import transport
+from gdsdeploy.ssh import reach
 from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
@@ -90,18 +91,25 @@ LIES: Mapping[str, Lie] = {
 }  # fmt: skip
 
 
+def boot_id_of(question: Question) -> str:
+    """Two hosts with the id of one boot would be one machine."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, question.host))
+
+
+def is_record(question: Question) -> bool:
+    return question.argv[-1].endswith("gate.json")
+
+
 def honest(question: Question, digest: str) -> Any:
     """What an honest host answers."""
-    # Two hosts with the id of one boot would be one machine.
-    boot_id = str(uuid.uuid5(uuid.NAMESPACE_DNS, question.host))
+    boot_id = boot_id_of(question)
     if question.argv[0] == "evidence":
         return {**EVIDENCE, "files": {**EVIDENCE["files"], "/proc/sys/kernel/random/boot_id": boot_id + "\n"}}
-    if question.argv[:2] == ("gate", "show"):
+    if is_record(question):
         record = Record("open", "all passed", "pass", boot_id, "2026-11-21T08:00:00Z", 1.5, HONEST, "right", digest)
         findings = [{"check": "kernel.running", "verdict": "pass", "title": "t", "expected": "e", "found": "e",
                      "hint": "", "evidence": [], "waiver": None}]  # fmt: skip
-        return {"boot_id": boot_id, "reason": "", "record": {**json.loads(record.to_json()), "findings": findings,
-                "stack": [[name, "1"] for name in STACK]}}  # fmt: skip
+        return {**json.loads(record.to_json()), "findings": findings, "stack": [[name, "1"] for name in STACK]}
     if question.argv[:2] == ("rollout", "status"):
         return status()
     if question.argv[:2] == ("apply", "--check"):
@@ -143,10 +151,12 @@ class Fleet(LoopbackFleet):
     def _reply(self, question: Question, channel: paramiko.Channel) -> None:
         answer = honest(question, self.digest)
         if not question.host.startswith("liar-"):
-            channel.sendall(as_sent(answer))
+            sent = as_sent(answer)
         else:
             sent = LIES[question.host.removeprefix("liar-")](answer)
-            channel.sendall(sent.replace(b"CANARY", str(self.canary).encode()))
+        if sent and is_record(question):
+            sent = f"{boot_id_of(question)}\n".encode() + sent
+        channel.sendall(sent.replace(b"CANARY", str(self.canary).encode()))
 
 
 @pytest.fixture
@@ -162,7 +172,11 @@ def served(make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
     monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
     # ssh -G for each host of each verb is another test's subject.
-    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [fleet.hostile.endpoint(name) for name in names])
+    monkeypatch.setattr(
+        reach,
+        "reaches",
+        lambda _f, _d, names: [reach.Reach(name, partial(fleet.hostile.endpoint, name)) for name in names],
+    )
     yield fleet
     fleet.hostile.close()
     assert not fleet.canary.exists()

@@ -375,7 +375,6 @@ def test_what_a_host_says_beside_its_plan(monkeypatch: pytest.MonkeyPatch) -> No
     lock = "sha256:" + "1" * 64
     documents = [status(kernel="6.12", lock_digest=lock), status(kernel="6.13", devices=""), None]
     answers = [Answer(f"gpu{number}", document, None, 0.1) for number, document in enumerate(documents)]
-    monkeypatch.setattr(transport, "endpoints", lambda *_: [])
     monkeypatch.setattr(transport, "fan_out", lambda *_, **__: iter(answers))
     host = work(Step.PREFLIGHT, {})
     assert preconditions.present_states(host.fleet, host.fleet_path, [], timeout=1) == {

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import sshconfig, transport
-from gdsdeploy.ssh.endpoint import Endpoint
+from gdsdeploy.ssh import alike, reach, sshconfig, transport
+from gdsdeploy.ssh.ask import ask as fleet_ask
+from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from tests.loopback.loopback_sshd import Sshd
 from tests.loopback.ssh.test_transport import ask, refusal
 
@@ -33,7 +36,7 @@ def fleet(ssh: dict[str, object], **host: object) -> Fleet:
 
 
 def endpoint(folder: Path, ssh: dict[str, object], **host: object) -> Endpoint:
-    (end,) = transport.endpoints(fleet(ssh, **host), folder, ["gpu1"])
+    (end,) = reach.endpoints(fleet(ssh, **host), folder, ["gpu1"])
     return end
 
 
@@ -159,3 +162,156 @@ def test_a_proxy_that_is_not_there(sshd: Start) -> None:
     (answer,) = ask(host)
     assert answer.error is not None
     assert "/nonexistent/proxy is not installed" in answer.error.message
+
+
+# --- how often ssh is asked -----------------------------------------------------------------------------------------
+
+NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
+
+
+def many(folder: Path, config: str, **changed: dict[str, Any]) -> list[Endpoint]:
+    """The endpoints of four hosts, of which some have settings of their own."""
+    (folder / "config").write_text(config)
+    hosts = {name: {"profile": "gds", **changed.get(name, {})} for name in NAMES}
+    value = {"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "ssh": {"config": "config"}, "hosts": hosts}
+    return reach.endpoints(Fleet.model_validate(value), folder, NAMES)
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that ssh is asked about; it answers as always."""
+    names: list[str] = []
+    real = sshconfig.run
+
+    def run(argv: Sequence[str | Path], **options: Any) -> Any:
+        names.append(str(argv[-1]))
+        return real(argv, **options)
+
+    monkeypatch.setattr(sshconfig, "run", run)
+    return names
+
+
+ALIKE = {
+    "nothing": "",
+    "all hosts": "User ops\nHost *\n  Port 2200\n  IdentitiesOnly=yes\n# Host gpu1\n",
+    "match all": "Match all\n  HostKeyAlias one\n",
+    "a proxy": "Host *\n  ProxyJump me@bastion:23\n",
+    "tokens of a proxy": "Host *\n  ProxyCommand nc %h %p\n  ControlPath ~/.ssh/%C\n",
+    "another file": "Include {folder}/mo*\n",
+}
+DIFFERENT = {
+    "a host": "Host gpu1\n  Port 2200\n",
+    "a pattern": "Host gpu[1\n  Port 1\nHost gp*\n  User x\n",
+    "all but one": "Host * !gpu1\n  Port 2200\n",
+    "an equals sign": "hOsT=gpu2\n  Port 2200\n",
+    "quotes": 'Host "gpu2"\n  Port 2200\n',
+    "match": "Match host gpu3\n  User x\n",
+    "a name": "HostName %h.example.com\n",
+    "a token": "UserKnownHostsFile /keys/%h\n",
+    "a variable": "IdentityFile /keys/${HOME}\n",
+    "another file": "Include {folder}/different\n",
+}
+
+
+def place(folder: Path, config: str) -> str:
+    (folder / "more").write_text("Host *\n  Port 2201\n")
+    (folder / "different").write_text("Host gpu4\n  Port 2201\n")
+    return config.replace("{folder}", str(folder))
+
+
+@pytest.mark.parametrize("config", ALIKE.values(), ids=ALIKE)
+def test_ssh_is_asked_once_where_all_hosts_are_alike(tmp_path: Path, questions: list[str], config: str) -> None:
+    changed: dict[str, dict[str, Any]] = {
+        "gpu2": {"port": 2222},
+        "gpu3": {"user": "admin", "address": "10.0.0.3"},
+        "gpu4": {"address": "fe80::4"},
+    }
+    ends = many(tmp_path, place(tmp_path, config), **changed)
+    assert len(questions) == 1
+    for name, end in zip(NAMES, ends, strict=True):
+        own = changed.get(name, {})
+        ssh = {"port": own.get("port"), "user": own.get("user"), "config": tmp_path / "config"}
+        assert end == replace(sshconfig.ask(own.get("address", name), **ssh), host=name)
+
+
+@pytest.mark.parametrize("config", DIFFERENT.values(), ids=DIFFERENT)
+def test_ssh_is_asked_about_each_host_where_one_may_differ(tmp_path: Path, questions: list[str], config: str) -> None:
+    ends = many(tmp_path, place(tmp_path, config))
+    assert sorted(questions) == [*NAMES]
+    assert ends == [replace(sshconfig.ask(n, port=None, user=None, config=tmp_path / "config"), host=n) for n in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("config", "address"),
+    [("Host *\n  ProxyJump gpu2:2200\n", "gpu2"), ("", "GPU2"), ("", "fe80::1%lo")],
+)
+def test_ssh_is_asked_about_a_name_that_it_changes_or_that_occurs(
+    tmp_path: Path, questions: list[str], config: str, address: str
+) -> None:
+    ends = many(tmp_path, config, gpu2={"address": address})
+    assert len(questions) == 2, questions
+    assert address in questions
+    assert ends[1] == replace(sshconfig.ask(address, port=None, user=None, config=tmp_path / "config"), host="gpu2")
+
+
+def test_another_ssh_may_read_others(tmp_path: Path, questions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text('#!/bin/sh\nexec /usr/bin/ssh "$@"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    many(tmp_path, "")
+    assert sorted(questions) == [*NAMES]
+
+
+def test_the_system_s_and_the_user_s_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "system").write_text("Include system.d/*\nHost *\n")
+    assert alike.common_text(None) is not None, "the files of this machine treat hosts alike"
+    monkeypatch.setattr(alike, "_SYSTEM", (tmp_path / "system",))
+    assert alike.common_text(None) == "include system.d/*\nhost *"
+    (tmp_path / "system.d").mkdir()
+    (tmp_path / "system.d" / "one").write_text("Host gpu1\n")
+    assert alike.common_text(None) is None
+
+
+def test_a_file_that_includes_itself_ends(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(f"Include {tmp_path}/config\n")
+    assert alike.common_text(tmp_path / "config") is None
+
+
+def test_ssh_runs_in_the_threads_that_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host is connected to while ssh has still to be asked about another one."""
+    connected, threads = threading.Event(), []
+
+    def answer(name: str, **_: object) -> str:
+        threads.append(threading.current_thread())
+        if name == "gpu2":
+            assert connected.wait(20)
+        return f"host {name}\nhostname {name}\nport 22\nuser root\n"
+
+    def connect(host: Endpoint, *_: object) -> Answer:
+        connected.set()
+        return Answer(host.host, {}, None, 0.0)
+
+    monkeypatch.setattr(sshconfig, "_answer", answer)
+    monkeypatch.setattr(transport, "_ask", connect)
+    (tmp_path / "config").write_text("Host gpu1\n  Port 22\n")
+    value = {"gpu1": {"profile": "gds"}, "gpu2": {"profile": "gds"}}
+    both = Fleet.model_validate(
+        {"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "ssh": {"config": "config"}, "hosts": value}
+    )
+    answers = fleet_ask(
+        both, tmp_path / "fleet.yml", ["gpu1", "gpu2"], [], Answer.require_document, timeout=30, program=b""
+    )
+    assert {answer.host for answer, _ in answers} == {"gpu1", "gpu2"}
+    assert threading.main_thread() not in threads
+    assert len(threads) == 2
+
+
+def test_an_error_of_the_configuration_is_that_hosts_own(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host gpu1\n  Prot 22\n")
+    broken = fleet({"config": "config"})
+    ((answer, error),) = fleet_ask(
+        broken, tmp_path / "fleet.yml", ["gpu1"], [], Answer.require_document, timeout=30, program=b""
+    )
+    assert answer.host == "gpu1"
+    assert isinstance(error, HostUnreachable)
+    assert "Bad configuration option: prot" in error.message

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
+from gdsdeploy.validate import gate_record
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 
 Start = Callable[..., Sshd]
@@ -477,3 +479,7 @@ def test_the_command_line_is_the_same_for_every_shell() -> None:
         assert not set("!$`\\\n~*?") & set(text)
         assert text.startswith("python3" if user == "root" else "sudo -n python3")
     assert json.dumps(transport.command("root"))
+    for user, start in (("root", "cat - /"), ("admin", "sudo -n cat - /")):
+        text = transport.command(user, gate_record.FILES)
+        assert text.startswith(start)
+        assert re.fullmatch(r"[a-z_/. -]+", text)

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.cufile import render as cufile_render
+from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.evidence import request_for
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, Lock, LockedDriver, Package, Source, Target
+from tests.unit.rdma_host import host as rdma_host
 
 
 def package(name: str, needed_by: str) -> Package:
@@ -142,3 +146,26 @@ def test_a_malformed_count_is_refused(hardware: Any) -> None:
     document = {**json.loads(expectation(fleet(), lock(), "gpu1").to_json()), "hardware": hardware}
     with pytest.raises(ValueError, match="hardware"):
         from_json(json.dumps(document))
+
+
+def test_one_render_of_cufile_json_for_all_hosts_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = facts_from(rdma_host())
+    renders: list[int] = []
+    template = cufile_render._template()
+
+    class Counting:
+        def render(self, **values: Any) -> str:
+            renders.append(1)
+            return template.render(**values)
+
+    monkeypatch.setattr(cufile_render, "_template", Counting)
+    cufile_render._file.cache_clear()
+    many = [fleet(), fleet(), fleet(cufile={"logging": {"level": "TRACE"}})]
+    digests = [expectation(each, lock(), "gpu1").cufile_sha256 for each in many for _ in range(10)]
+    assert len(renders) == len(set(digests)) == 2
+    # A fitted file names its host, so each host has its own; what asks for it again gets it as it is.
+    profile, targets = fleet(fit={"addresses": "all"}).profiles["gds"], [FitTarget(name, facts) for name in ("a", "b")]
+    texts = [render("gds", profile, "1.11.0", target) for target in targets * 10]
+    assert len(renders) == 2 + len(set(texts)) == 4
+    with pytest.raises(FleetInvalid):
+        expectation(fleet(cufile={"logging": {"level": "NONE"}}), lock(), "gpu1")

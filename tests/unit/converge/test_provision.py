@@ -37,18 +37,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]]:
         raise HostUnreachable("gone")
         yield  # it is a generator, as the real one
 
-    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [Named(name) for name in names])
     monkeypatch.setattr(transport, "fan_out", fan_out)
     return runs
-
-
-class Named:
-    """An endpoint by its name."""
-
-    port, user, proxy = 22, "root", ()
-
-    def __init__(self, host: str) -> None:
-        self.host = self.address = host
 
 
 def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.ProvisionRun:

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from gdsdeploy.report import json as json_object
 from gdsdeploy.report import text as text_report
 from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema
-from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.ssh.reply_schema import Evidence, GateShown
-from gdsdeploy.validate import fleet_validation, topology
+from gdsdeploy.validate import fleet_validation, gate_record, topology
 from gdsdeploy.validate.explain import explain_facts
 from tests.unit.converge.test_expectation import fleet, lock
 from tests.unit.hostile_words import VALUES, WORDS, places, with_value
@@ -44,7 +45,7 @@ RECORD = gate.Record(
     gate.CLOSED, "why", FAIL, "b-1", "2026-11-21T08:00:00Z", 1.5, "gpu1", "gds", "sha256:x", "0" * 64,
     [["kernel", "6.12"], ["driver", "550.1 open"]], [FINDING], ["odirect: stopped"],
 )  # fmt: skip
-SHOWN = {"version": 1, "boot_id": "b-1", "reason": "", "record": json.loads(RECORD.to_json())}
+SHOWN = {"boot_id": "b-1", "record": json.loads(RECORD.to_json())}
 EXPECTED = fleet_validation.expectation(fleet(), lock(), "gpu1")
 OPTIONS = fleet_validation.ValidateOptions(day="2026-11-22")
 
@@ -103,14 +104,49 @@ def test_every_section_that_is_recorded_has_its_shape() -> None:
 
 
 def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
-    document = reply_schema.judge_reply(came(SHOWN), "gate show", GateShown, dict)
+    document = reply_schema.judge_reply(came(SHOWN), "cat gate.json", GateShown, dict)
     assert gate.record_of(document["record"]) == RECORD
     report = report_of(SHOWN, since_boot=True)
     assert [finding.check for finding in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
     assert (
-        report_of({**SHOWN, "record": None, "reason": "it has not run"}, since_boot=True).findings[0].found
-        == "it has not run"
+        report_of({**SHOWN, "record": None}, since_boot=True).findings[0].found
+        == "the gate has not judged this host yet"
     )
+    earlier = report_of({**SHOWN, "boot_id": "b-2"}, since_boot=True)
+    assert [finding.check for finding in earlier.findings] == ["gate.this-boot"]
+    assert "its last verdict, closed of 2026-11-21T08:00:00Z, is of an earlier one" in earlier.findings[0].found
+
+
+HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
+
+
+def test_the_newest_record_of_a_host_is_read() -> None:
+    now, before = RECORD.to_json(), replace(RECORD, when="earlier").to_json()
+    for files in (now, now + before, now + "not JSON"):
+        shown = gate_record.document(HOST, "b-1\n" + files)
+        assert shown == SHOWN
+    assert gate_record.document(HOST, "b-1\n" + before)["record"]["when"] == "earlier"
+    for files in ("b-1", "b-1\n", "b-1\n\n"):
+        assert gate_record.document(HOST, files) == {"boot_id": "b-1", "record": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it has no id of the boot"),
+        ("\n{}", "it has no id of the boot"),
+        ("b-1\n[]", "the record isn't an object"),
+        ("b-1\n" + RECORD.to_json()[:-9], "not JSON"),
+        ("b-1\n" + "[" * 70 + "]" * 70, "it is nested more than 64 deep"),
+        ('b-1\n{"version": 1, "version": 1}', "an object has a key twice"),
+        ('b-1\n{"seconds": 1e999}', "1e999 is no number"),
+        ("b-1\n[" + "0," * 100_001 + "0]", "it has too many items"),
+    ],
+)
+def test_a_record_that_is_no_record(text: str, words: str) -> None:
+    with pytest.raises(HostUnfit, match=re.escape(words)) as refused:
+        gate_record.document(HOST, text)
+    assert refused.value.message.startswith("gpu1 (192.0.2.1:22): its answer to cat gate.json is malformed")
 
 
 @pytest.mark.parametrize("place", list(places(SHOWN)), ids=lambda place: ".".join(map(str, place)) or "all")

@@ -1,0 +1,70 @@
+"""A verb imports what it needs: every library that is dear to start is named here, and no time is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gdsdeploy.cli.explain import MANAGERS
+from gdsdeploy.host.explain import launch
+
+#: Libraries that take tens of milliseconds to import, and parts of gdsdeploy that import most of the rest.
+HEAVY = {
+    *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography", "securesystemslib"),
+    *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
+}
+#: Of those, what asking hosts and judging their answers needs.
+ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib"}
+
+_PROGRAM = """
+import sys
+sys.argv[0] = "gdsdeploy"
+heavy, statements = sys.argv.pop(1).split(","), sys.argv.pop(1)
+try:
+    exec(statements)
+finally:
+    print("loaded:", *(name for name in heavy if name in sys.modules))
+"""
+
+
+def loaded(statements: str, *argv: object) -> set[str]:
+    """Which of HEAVY a fresh process has imported after ``statements``."""
+    words = [sys.executable, "-c", _PROGRAM, ",".join(sorted(HEAVY)), statements, *map(str, argv)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert "loaded:" in done.stdout, done.stderr
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def of_verb(*argv: str) -> set[str]:
+    return loaded("from gdsdeploy.cli import main; main()", *argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--help",),
+        ("validate", "--help"),
+        ("validate", "--waive", "x", "fleet.yml"),
+        ("explain", "--help"),
+        ("explain", "--error", "5027"),
+        ("explain", "--error", "5027", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_what_asks_no_host_imports_nothing_for_hosts(argv: tuple[str, ...]) -> None:
+    assert of_verb(*argv) == set()
+
+
+def test_hosts_are_validated_without_what_resolves_downloads_and_signs() -> None:
+    statements = "import gdsdeploy.cli.validate, gdsdeploy.lock.lockfile, gdsdeploy.validate.fleet_validation"
+    assert loaded(statements) <= ASKS
+    # The names above are those that a process has.
+    assert {"paramiko", "pydantic", "gdsdeploy.host.facts"} <= loaded(statements)
+    assert {"httpx", "resolvelib"} <= loaded("import gdsdeploy.cli.lock")
+    assert {"securesystemslib"} <= loaded("import gdsdeploy.attest.signing")
+
+
+def test_the_help_of_explain_names_every_manager_of_containers() -> None:
+    assert tuple(launch.MANAGERS) == MANAGERS
