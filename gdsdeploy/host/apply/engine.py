@@ -9,7 +9,7 @@ from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
 from . import files, labels, registry
 from .errors import io_error
-from .host import ManagedHost
+from .host import ManagedHost, Prediction
 from .model import Change, Refusal, Resource
 
 VERSION = 1
@@ -96,6 +96,8 @@ def run(
     """
     results: List[Result] = []
     pending: List[Change] = []
+    # Another variant may have been predicted for the same host.
+    host.prediction = Prediction()
     if not host.check and len(targets) > 1:
         _refuse([refusal for target in targets for refusal in _refusals(host, target)])
     with labels.restore_after(host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
@@ -278,7 +279,10 @@ def _predicted(host: ManagedHost) -> Dict[str, Any]:
     files_by_path = host.prediction.files
     request: Dict[str, Any] = {"folder": host.scratch("dnf"), "streams": host.prediction.streams}
     if host.prediction.offers:
-        request["repositories"] = scratch_sources(host, REPOSITORIES)
+        request["repositories"] = place = scratch_sources(host, REPOSITORIES)
+        # Answers are stored by request, and another variant's file has the same path.
+        with open(place, "rb") as file:
+            request["content"] = hashlib.sha256(file.read()).hexdigest()
     if LOCKS in files_by_path:
         lines = (line.strip() for line in files_by_path[LOCKS].content.decode().splitlines())
         request["locks"] = [line for line in lines if line and not line.startswith("#")]

@@ -15,6 +15,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.apply import engine, registry
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers, offers
+from gdsdeploy.host.apply.packages.dnf import LOCKS, merge_locks
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.apt_host import packages, short
@@ -209,6 +210,31 @@ def test_a_look_has_the_repositories_locks_and_streams_that_will_be(dnf: DnfHost
     assert request["locks"] == ["driver-3:2-1.*", "other-0:0-0.none"]
     assert request["streams"] == ["drv:two"]
     assert request["repositories"].endswith("/gdsdeploy.repo")
+
+
+def test_what_one_variant_brings_is_no_part_of_the_next(dnf: DnfHost) -> None:
+    dnf.packages, dnf.moves = {"driver": "3:1-1"}, [UPGRADE]
+    pins = {"resource": "pins", "desired": {"manager": "dnf", **PINS}}
+    (dnf.root / "etc/dnf/plugins").mkdir(parents=True)
+    (dnf.root / "etc/dnf/plugins/versionlock.conf").touch()
+    (dnf.root / LOCKS.lstrip("/")).write_text(merge_locks("", ["driver-3:2-1.*"]))
+    other_pins = {"resource": "pins", "desired": {"manager": "dnf", **PINS, "deny": ["driver"]}}
+    host = ManagedHost(check=True, root=str(dnf.root))
+    for resources in ([other_pins, DRIVER], [pins, DRIVER]):
+        engine.run(host, dnf.read(*resources))
+    first, second = dnf.requests
+    assert "driver-0:0-0.none" in first["locks"]
+    assert "locks" not in second, "the host's own are as they will be"
+
+
+def test_an_answer_holds_for_one_content_of_the_repositories(dnf: DnfHost) -> None:
+    dnf.packages, dnf.moves = {"driver": "3:1-1"}, [UPGRADE]
+    host = ManagedHost(check=True, root=str(dnf.root))
+    for index in (INDEX, {**INDEX, "uri": "http://127.0.0.1/other"}):
+        desired = {"manager": "dnf", "indices": [index], "keys": [KEY]}
+        engine.run(host, dnf.read({"resource": "repositories", "desired": desired}, DRIVER))
+    assert len(dnf.requests) == 2
+    assert "baseurl=http://127.0.0.1/other" in dnf.repositories
 
 
 def test_a_repository_that_the_host_cannot_read_leaves_what_the_lock_says(dnf: DnfHost) -> None:
