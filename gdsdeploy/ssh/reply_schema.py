@@ -112,6 +112,7 @@ class Evidence(Shape):
     commands: dict[Text, _Command] = {}
     modules: dict[Text, _Record] = {}
     trees: dict[Text, _Record] = {}
+    dkms: dict[Text, list[Text] | _Record] = {}
     audits: dict[Text, _Record] = {}
     inodes: dict[Text, Size | _Record] = {}
     features: dict[Text, _Record] = {}
