@@ -25,7 +25,7 @@ def before_words(change: Change) -> str:
     """What the host has now."""
     words = registry.reasons().get(change.reason)
     if words is not None:
-        return words.format(_short(change.before))
+        return words.format(_short(change.before), by=change.by)
     return _short(change.before) or ("not installed" if change.kind == "install" else change.reason or "nothing")
 
 

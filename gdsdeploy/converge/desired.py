@@ -69,7 +69,7 @@ def _options_of(role: str, *options: str) -> dict[str, str]:
 
 
 def _packages(role: str, *more: str) -> dict[str, str]:
-    return {**_options_of(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
+    return {**_options_of(role, "manager", "locked", "removes", *more), "wanted": f"{role}_packages"}
 
 
 _RECIPES = (

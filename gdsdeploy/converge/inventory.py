@@ -197,7 +197,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
     values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
-        **_package_roles(target),
+        **_package_roles(profile, target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
@@ -277,13 +277,14 @@ def _indices(target: Target) -> list[dict[str, Any]]:
     ]
 
 
-def _package_roles(target: Target) -> dict[str, Any]:
-    """The package manager and the names of all locked packages, for each role that installs some."""
+def _package_roles(profile: Profile, target: Target) -> dict[str, Any]:
+    """The package manager, the names of all locked packages, and what may leave, for each role that installs some."""
     manager = stack_platform_for(target.os).manager
     locked = sorted(package.package for package in target.packages)
     installing = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
     managers = {f"{role}_manager": manager for role in ("gds_repo", "gds_preflight", *installing)}
-    return {**managers, **{f"{role}_locked": locked for role in installing}}
+    removes = {f"{role}_removes": list(profile.removes) for role in installing}
+    return {**managers, **{f"{role}_locked": locked for role in installing}, **removes}
 
 
 def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 #: Exit status of everything that this host refuses.
 REFUSED = 30
@@ -120,6 +120,14 @@ class CannotTellError(Exception):
         super().__init__(message)
         self.hint = hint
         self.kind = kind
+
+
+class NotOfferedError(CannotTellError):
+    """No repository of the host offers packages in the versions that were asked for; ``names`` are theirs."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__("no repository of this host offers this version", kind="verify")
+        self.names = frozenset(names)
 
 
 def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:

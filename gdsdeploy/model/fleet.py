@@ -14,7 +14,7 @@ from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
 from gdsdeploy.model.signing import Signing
-from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, NetworkAddress, PackageName, SshFile, matching
+from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, NetworkAddress, PackageName, PackagePattern, SshFile, matching
 
 GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
 
@@ -203,6 +203,8 @@ class Profile(Model):
     rdma: Literal["none", "peermem", "dmabuf"] = "none"
     #: What has to run beside the driver, in its own version.
     companions: Annotated[tuple[Literal["persistenced", "fabricmanager", "imex"], ...], Strict(False)] = ()
+    #: Packages that may leave hosts although the lock doesn't replace them.
+    removes: Annotated[tuple[PackagePattern, ...], Strict(False)] = ()
     #: CUDA packages to lock and install; none that pulls a driver.
     cuda: Annotated[tuple[PackageName, ...], Strict(False)] = ()
     #: DOCA or OFED packages to lock and install; the version of the first is the release that rules judge.
@@ -268,7 +270,7 @@ class Profile(Model):
     def _short_gate(cls, value: object) -> object:
         return {"enabled": value} if isinstance(value, bool) else value
 
-    @field_validator("companions", "cuda", "doca", "storage")
+    @field_validator("companions", "removes", "cuda", "doca", "storage")
     @classmethod
     def _listed_once(cls, value: tuple[str | Mount, ...]) -> tuple[str | Mount, ...]:
         names = [entry if isinstance(entry, str) else f"the mount {entry.mount}" for entry in value]

@@ -37,6 +37,13 @@ Fingerprint = Annotated[
 PackageName = Annotated[
     str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
 ]
+#: Name of a package, or a shell pattern of such names.
+PackagePattern = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9*?\[][A-Za-z0-9+._*?\[\]!-]*$", "write the name of a package or a shell pattern: libnvidia-decode-*"
+    ),
+]
 Address = Annotated[
     str,
     matching(

@@ -55,6 +55,11 @@ options:
     type: list
     elements: str
     default: []
+  removes:
+    description: Names or shell patterns of packages that may leave although nothing replaces them.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""

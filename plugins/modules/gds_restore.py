@@ -58,7 +58,7 @@ options:
         type: str
         default: ''
   known:
-    description: Whether O(installed) and O(held) are from an earlier record.
+    description: Whether O(installed), O(held) and O(removed) are from an earlier record.
     type: bool
     default: false
   installed:
@@ -68,6 +68,11 @@ options:
     default: []
   held:
     description: Packages that gdsdeploy held.
+    type: list
+    elements: str
+    default: []
+  removed:
+    description: Packages that had left for the lock. Others that have left since then are installed again.
     type: list
     elements: str
     default: []

@@ -50,6 +50,12 @@ Provides: stack-library"
 } >Packages
 echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
 apt-get -qq update
+# As the pins have it: no other version of a package that isn't in the lock.
+out_of_the_lock() {
+    printf '# Rendered by gdsdeploy\nPackage: %s\nPin: release *\nPin-Priority: -1\n' "$1" \
+        >/etc/apt/preferences.d/00-gdsdeploy.pref
+}
+remove() { python3 "$program" remove --json "$@" || :; echo; }
 say() { name=$1; shift; python3 "$program" apply --json --desired "$documents/$name" "$@" || :; echo; }
 state() {
     dpkg-query -W -f '${db:Status-Abbrev}|${Package}=${Version}\n' | sed 's/ *|/|/' \
@@ -105,6 +111,7 @@ DOCUMENTS = {
     "fs1": packages(wanted=resource(1, "nvidia-fs-dkms")),
     "fs2": packages(wanted=resource(2, "nvidia-fs-dkms")),
     "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
+    "allowed": packages(wanted=resource(2, "stack-driver", "stack-library2"), removes=["stack-dec*"]),
     "broken": packages(wanted=resource(1, "stack-broken")),
     "driver": packages(wanted=resource(1, "stack-driver")),
 }
@@ -136,6 +143,12 @@ def changes(line: str) -> list[str]:
     entries = [entry for result in answer["resources"] for entry in result["changes"]]
     assert all(not result.get("unknown") for result in answer["resources"]), answer
     return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in entries]
+
+
+def reasons(line: str) -> dict[str, tuple[str, str]]:
+    """Name → why it leaves, and by which package."""
+    entries = [entry for result in json.loads(line)["resources"] for entry in result["changes"]]
+    return {entry["subject"]: (entry["reason"], entry["by"]) for entry in entries if entry["kind"] == "remove"}
 
 
 def converge(program: Path, *names: str) -> tuple[list[str], list[str]]:
@@ -256,24 +269,16 @@ def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
 REMOVALS = r"""
 apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
 say plan --check
-# As the pins have it: no other version of a package that isn't in the lock.
-printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
+out_of_the_lock stack-decode
 say driver2 --check; say driver2; state
 apt-get -qq remove stack-decode >/dev/null
 say driver2; state; cat /var/lib/gdsdeploy/removed
-PYTHONPATH=$program python3 - <<'END'
-from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.host import ManagedHost
-host = ManagedHost()
-registry.resource("packages").revert(host)
-print(*host.notes)
-END
 """
 
 
 def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driver(program: Path) -> None:
     """The administrator installed everything; of the two that would leave, the locked library replaces one."""
-    planned, checked, refused, same, done, after, removed, note = run(program, REMOVALS)
+    planned, checked, refused, same, done, after, *removed = run(program, REMOVALS)
     (result,) = json.loads(checked)["resources"]
     predicted = json.loads(planned)["resources"][-1]
     assert predicted["refusals"] == result["refusals"], "a plan knows the pins that it would write"
@@ -281,15 +286,74 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driv
     (refusal,) = result["refusals"]
     assert refusal["id"] == "removals"
     assert refusal["message"].endswith("that the lock doesn't replace: stack-decode 1")
-    assert "apt-get remove stack-decode;" in refusal["hint"]
-    moved = {(change["kind"], change["subject"]) for change in result["changes"]}
-    assert {("remove", "stack-decode"), ("remove", "stack-library1")} <= moved
+    assert "removes: [stack-decode]; or remove them on this host: apt-get remove stack-decode" in refusal["hint"]
+    assert reasons(checked) == {
+        "stack-decode": ("needs", "stack-driver"),
+        "stack-library1": ("replaced", "stack-library2"),
+    }
     assert json.loads(refused)["error"] == {"kind": "refused", **{key: refusal[key] for key in ("message", "hint")}}
     assert {"ii|stack-decode=1", "ii|stack-driver=1", "ii|stack-library1=1"} <= set(same.split())
     assert "remove stack-library1 1" in changes(done)
     assert {"hi|stack-driver=2", "hi|stack-library2=2"} <= set(after.split())
-    assert removed == "stack-library1=1"
-    assert note == "these packages left for the lock; to have them again, install: stack-library1=1"
+    assert removed == ["stack-driver=1 manual moved", "stack-library1=1 manual"]
+
+
+RETURN = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+apt-mark auto stack-decode >/dev/null
+out_of_the_lock stack-decode
+before=$(state)
+say allowed --check; say allowed; state; cat /var/lib/gdsdeploy/removed
+echo REMOVE
+remove --check; remove; state; apt-mark showauto | grep stack
+test "$before" = "$(state)" && echo same
+ls -d /var/lib/gdsdeploy 2>/dev/null || echo clean
+"""
+
+
+def test_what_left_comes_back_with_the_versions_and_marks_that_it_had(program: Path) -> None:
+    """The allowed package needs the driver's version before: the driver goes back, too."""
+    lines = run(program, RETURN)
+    number = lines.index("REMOVE")
+    checked, done, there, *recorded = lines[:number]
+    assert changes(checked) == changes(done)
+    assert json.loads(checked)["resources"][0]["refusals"] == []
+    assert reasons(done) == {"stack-decode": ("allowed", "stack-driver"), "stack-library1": ("replaced", "stack-library2")}
+    assert "stack-decode" not in there
+    assert recorded == [
+        "stack-decode=1 automatic", "stack-driver=1 manual moved", "stack-library1=1 manual"
+    ]  # fmt: skip
+    checked, done, back, *automatic, same, clean = lines[number + 1 :]
+    assert sorted(changes(checked)) == sorted(changes(done))
+    assert {"install stack-decode 1", "install stack-library1 1", "downgrade stack-driver 2 1"} <= set(changes(done))
+    assert (same, clean) == ("same", "clean")
+    assert "ii|stack-library1=1" in back.split()
+    assert "stack-decode" in automatic
+    assert "stack-driver" not in automatic
+
+
+LOST = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+out_of_the_lock stack-decode
+say allowed >/dev/null
+# The repository has only the newest version, as Debian's has.
+sed -i '/^Package: stack-driver$/{n;s/^Version: 1$/Version: 0/}' Packages; apt-get -qq update
+remove --check; remove; state; cat /var/lib/gdsdeploy/removed; remove
+"""
+
+
+def test_what_cannot_come_back_is_said_and_stays_on_record(program: Path) -> None:
+    checked, done, there, recorded, again = run(program, LOST)
+    assert sorted(changes(checked)) == sorted(changes(done))
+    assert "install stack-library1 1" in changes(done)
+    for line in (checked, done, again):
+        (note,) = json.loads(line)["notes"]
+        assert note.startswith("stack-decode=1 left for the lock and can't come back: ")
+        assert "stack-driver (= 1)" in note
+        assert note.endswith("to try it: apt-get install stack-decode=1")
+    assert "ii|stack-driver=2" in there.split()
+    assert recorded == "stack-decode=1 manual"
+    assert changes(again) == []
 
 
 IN_USE = r"""

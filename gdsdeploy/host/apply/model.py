@@ -33,6 +33,8 @@ class Change:
     disruption: str = NONE
     #: the resource's name in the desired state, e.g. ``packages.driver``
     resource: str = ""
+    #: of a removal: the package that replaces or excludes this one, or of which it needs another version
+    by: str = ""
     #: what uses the subject now, a sentence each; ``apply`` refuses to unload a module that is in use
     users: Tuple[str, ...] = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from functools import partial
 from typing import Callable, List, Sequence
 
 from ..errors import ApplyError, CannotTellError, DesiredError
@@ -11,8 +12,9 @@ from ..rootdir import list_folder
 from . import labels, lock, packages, registry, services, written
 from .file_resource import restore
 from .host import ManagedHost
-from .model import Change
-from .packages.managers import INSTALLED
+from .model import INSTALLS, Change
+from .packages import left
+from .packages.managers import HOLDS, INSTALLED
 from .record import PATH as RECORD
 
 #: Where gdsdeploy/zipapp/bootstrap.py unpacks host programs.
@@ -32,12 +34,16 @@ def remove(
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
     steps = [registry.resource(name).revert for name in order if name in only or not only]
+    # A check finds the packages still there that leave before others come back.
+    purged = packages.leaving(host) if left.read(host) and not only else []
+    last = [partial(left.revert, purged=purged), _restore_recorded, _restore_unrecorded, partial(_folders, purged)]
     with labels.restore_after(host):
-        for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
+        for step in [*steps, *([] if only else last)]:
             host.begin()
             subjects = {earlier.subject for earlier in changes}
             try:
-                new = [change for change in step(host) if change.subject not in subjects]
+                # A package that leaves may come back in the version that it had.
+                new = [change for change in step(host) if change.subject not in subjects or change.kind in INSTALLS]
             except CannotTellError as error:
                 raise ApplyError(str(error), error.hint, error.kind) from None
             changes += new
@@ -58,22 +64,25 @@ def _restore_unrecorded(host: ManagedHost) -> List[Change]:
     return restore(host, [*written.FILES, *written.PASSING, *patterns])
 
 
-def _folders(host: ManagedHost) -> List[Change]:
+def _folders(purged: Sequence[str], host: ManagedHost) -> List[Change]:
     """Gdsdeploy's folders, the one with the record last."""
     folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
-    paths = [path for folder in folders for path in _removable(host, folder)]
+    paths = [path for folder in folders for path in _removable(host, folder, purged)]
     if not host.check:
         for path in paths:
             host.remove_tree(path)
     return [Change("delete", path, "folder", "", "ours") for path in paths]
 
 
-def _removable(host: ManagedHost, folder: str) -> List[str]:
-    """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
+def _removable(host: ManagedHost, folder: str, purged: Sequence[str]) -> List[str]:
+    """The folder, or what is in it where something has to stay: the lock, records of packages."""
     protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
+    protected |= {left.RECORD} if folder == os.path.dirname(left.RECORD) and left.stays(host, purged) else set()
     if any(os.path.dirname(path) == folder for path in protected):
         paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
         # The program that runs is among those that were unpacked; a boot clears them.
-        going = (path for path in paths if path not in protected and not path.startswith(PROGRAMS))
+        # Records without names are gone by then.
+        staying = {*protected, HOLDS, INSTALLED}
+        going = (path for path in paths if path not in staying and not path.startswith(PROGRAMS))
         return sorted(going, key=lambda path: path == RECORD)
     return [folder] if host.exists(folder) else []

@@ -23,6 +23,7 @@ from .errors import with_kind, writing
 from .files import File
 from .host import ManagedHost
 from .model import Change, Refusal, Resource
+from .packages import left
 from .packages.managers import HOLDS, INSTALLED, RETURNING, check_names, manager, read_names, write_names
 from .record import look
 
@@ -55,7 +56,8 @@ class Desired:
 
     ``unwanted``, ``unwanted_kernels``: what was not there before.  ``files``: what files were before.
 
-    ``known``: whether ``installed`` and ``held`` say what gdsdeploy had installed and held.
+    ``known``: whether ``installed``, ``held`` and ``removed`` say what gdsdeploy had installed and held, and which
+    packages had left for the lock; others that have left since then come back.
     """
 
     manager: str
@@ -70,6 +72,7 @@ class Desired:
     known: bool = False
     installed: List[str] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
+    removed: List[str] = field(default_factory=list)
 
 
 class Restore(Resource[Desired]):
@@ -96,6 +99,7 @@ class Restore(Resource[Desired]):
             *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
             *(Change("write", path, "", "", "restore") for path in observed["records"]),
             *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
+            *observed["returning"],
         ]
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
@@ -114,7 +118,7 @@ class Restore(Resource[Desired]):
             with with_kind("modules"):
                 pack.remove_from(change.subject[len(_KERNEL) :], host.root)
             host.forget()
-        elif change.kind == "remove" and desired.step == "remove":
+        elif change.kind == "remove" and desired.step == "remove" and change.reason == "not-there-before":
             names = _removable_packages(host, desired)
             if names:
                 unload.before(host, names)
@@ -125,10 +129,14 @@ class Restore(Resource[Desired]):
                 host.record.forget(change.subject)
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
-        """Finish what was interrupted, read the lists of what came, and install again what is half-installed."""
-        if desired.step != "offer":
-            return
+        """Finish what was interrupted, read the lists of what came, and install again what is half-installed.
+
+        At the end: bring back what left.
+        """
         chosen = manager(desired.manager)
+        if desired.step != "offer":
+            left.bring_back(host, chosen, _left_since(host, desired))
+            return
         unload.before(host, [name for name in chosen.unfinished(host) if name in desired.unwanted])
         chosen.repair(host, desired.unwanted)
         if any(change.kind == "refresh" for change in changes):
@@ -139,7 +147,7 @@ class Restore(Resource[Desired]):
 def _check(desired: Desired) -> None:
     if desired.step not in ("offer", "remove"):
         raise DesiredError(f"restore.step: {desired.step!r} is unknown; known: offer, remove")
-    for name in ("unwanted", "installed", "held"):
+    for name in ("unwanted", "installed", "held", "removed"):
         check_names(getattr(desired, name), f"restore.{name}")
     releases = [*desired.unwanted_kernels, *([desired.kernel_release] if desired.kernel_release else [])]
     for release in releases:
@@ -194,6 +202,8 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
     names = {INSTALLED: desired.installed, HOLDS: desired.held} if desired.known else {}
     others = [release for release in desired.unwanted_kernels if release != os.uname().release]
+    unwanted = _removable_packages(host, desired)
+    way = left.find(host, manager(desired.manager), _left_since(host, desired), unwanted)
     with with_kind("modules"):
         kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     return {
@@ -202,9 +212,15 @@ def _observe_removal(host: ManagedHost, desired: Desired) -> Any:
             *(change for file in desired.files for change in _file_changes(host, file)),
         ],
         "kernels": kernels,
-        "packages": _removable_packages(host, desired),
+        "packages": unwanted,
+        "returning": left.changes(way),
         "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
     }
+
+
+def _left_since(host: ManagedHost, desired: Desired) -> List[left.Left]:
+    """What has left since the snapshot."""
+    return [one for one in left.read(host) if desired.known and one.name not in desired.removed]
 
 
 def _file_changes(host: ManagedHost, was: FileBefore) -> List[Tuple[str, str, str]]:

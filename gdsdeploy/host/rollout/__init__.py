@@ -5,7 +5,7 @@ Shapes (sizes in bytes, times in seconds unless said otherwise):
     snapshot  {"version", "when", "host", "boot_id", "kernel", "lock_digest",
                "boot": {"default", "default_entry", "next", "next_entry", "problem"},
                "manager": "dpkg" | "rpm" | "", "packages": {name: {"version", "held"}},
-               "provision": {"installed": [name], "held": [name]},
+               "provision": {"installed": [name], "held": [name], "removed": [name]},
                "kernels": {release: {"files": {path below its folder: sha256}, "chosen": {module: path}}},
                "files": {path: {"sha256", "mode", "uid", "gid"} | null}}
               A version is "" where the package is not installed; of several architectures it is the host's own.

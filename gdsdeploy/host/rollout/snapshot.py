@@ -8,7 +8,8 @@ import stat
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..apply import written
-from ..apply.packages import state
+from ..apply.host import ManagedHost
+from ..apply.packages import left, state
 from ..audit.audit import STACK
 from ..boot.present import boot_id, booting, lock_digest, now
 from ..errors import RolloutError
@@ -24,6 +25,8 @@ _PROVISION = "/var/lib/gdsdeploy/"
 def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where the packages cannot be listed."""
     provision = {name: read_text(root, _PROVISION + name).split() for name in ("installed", "held")}
+    lines = left.read(ManagedHost(root=root))
+    provision["removed"] = sorted(one.name for one in lines if not one.has_moved)
     names = [*names, *provision["installed"], *provision["held"]]
     return {
         "version": VERSION,

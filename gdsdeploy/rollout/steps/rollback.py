@@ -121,6 +121,7 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
         "gds_restore_unwanted": unwanted,
         "gds_restore_unwanted_kernels": _new_kernels(work, back),
         "gds_restore_known": snapshot is not None,
+        "gds_restore_removed": (snapshot.provision.removed if snapshot is not None else None) or [],
         "gds_restore_installed": snapshot.provision.installed if snapshot is not None else [],
         "gds_restore_held": snapshot.provision.held if snapshot is not None else [],
     }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, ClassVar, Collection, Dict, List, Mapping, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ...errors import ApplyError, CannotTellError
 from .. import unload
 from ..host import ManagedHost
 from ..model import INSTALLS, Change, Refusal, Resource, Words
-from . import removals
+from . import left, removals, transaction
 from .managers import (
     HOLDS,
     INSTALLED,
@@ -24,61 +23,12 @@ from .managers import (
     read_names,
     write_names,
 )
+from .transaction import Desired, Observed, Plan
 
-#: Kernels keep their holds when the lock moves: one of them runs.
-_KERNELS = "linux-"
 #: The resource of the same document that decides what the package manager would offer.
 _OFFERING = "repositories"
 #: The one whose preferences a check predicts.
 _PINNING = "pins"
-
-Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[List[Change]]]
-
-
-@dataclass(frozen=True)
-class Desired:
-    """``wanted``: packages to have.
-
-    ``along``: packages that depend on those in their new versions; where they are installed, they move with them.
-    ``leaving``: packages that depend on those in the versions before; installed in other versions than these, they
-    leave first.  ``locked``: names of all that the lock has; empty: nothing is known of what it had before.
-    """
-
-    manager: str
-    wanted: List[Package] = field(default_factory=list)
-    along: List[Package] = field(default_factory=list)
-    leaving: List[Package] = field(default_factory=list)
-    locked: List[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """``ours``: what gdsdeploy holds.  ``simulate``: asks the package manager what a transaction would change.
-
-    ``unfinished``: what was interrupted, and what any transaction finishes first.
-    ``recorded``: what gdsdeploy installed.  ``replaced``: which removals packages make room for.
-    ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
-    ``predicts``: this is a look; nothing follows it.
-    """
-
-    installed: Mapping[str, Installed]
-    ours: Sequence[str]
-    simulate: Simulate
-    unfinished: Mapping[str, Installed]
-    recorded: Sequence[str]
-    replaced: Callable[[Sequence[Change]], Collection[str]]
-    loaded: Sequence[str]
-    users: Callable[[str], Sequence[str]]
-    predicts: bool
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A transaction: what has to be installed and to leave, and the holds that go before it."""
-
-    missing: Sequence[Package]
-    going: Sequence[str]
-    obsolete: Sequence[str]
 
 
 class Packages(Resource[Desired]):
@@ -101,6 +51,11 @@ class Packages(Resource[Desired]):
         "not-locked": "held, and the lock no longer has it",
         "unfinished": "its installation was interrupted",
         "in-place": "loaded, and its packages change",
+        removals.REPLACED: "{}, which {by} replaces",
+        removals.CONFLICTS: "{}, which {by} excludes",
+        removals.NEEDS: "{}, which needs another version of {by}",
+        removals.ALLOWED: "{}, which its profile lists in `removes`",
+        left.REASON: "nothing: it left for the lock",
     }
 
     def __init__(self) -> None:
@@ -116,9 +71,9 @@ class Packages(Resource[Desired]):
             self._before,
             ours,
             partial(_simulate, chosen, host),
-            _unfinished_packages(chosen, host),
+            _packages_named(chosen, host, chosen.unfinished(host)),
+            _packages_named(chosen, host, chosen.broken(host)),
             read_names(host, INSTALLED),
-            partial(chosen.replaced, host),
             unload.loaded(host),
             partial(unload.users, host),
             host.check,
@@ -127,7 +82,7 @@ class Packages(Resource[Desired]):
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         """Of a look that has something to install: ``removals``, whether it is known what leaves, and if not, why."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, observed.installed, observed.ours)
+        plan = transaction.plan(chosen, desired, observed.installed, observed.ours)
         if not observed.predicts or not plan.missing:
             return {}
         why = "packages are half-installed"
@@ -140,42 +95,43 @@ class Packages(Resource[Desired]):
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, observed.installed, observed.ours)
+        plan = transaction.plan(chosen, desired, observed.installed, observed.ours)
         try:
-            return _removals_refused(chosen, plan, observed.simulate, observed.recorded, observed.replaced)
+            moves = observed.simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
+        return _removals_refused(chosen, desired, plan, moves, observed.recorded)
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
         earlier = [change for change in pending if change.resource.partition(".")[0] == self.name]
-        installed = _predict_installed(observed.installed, earlier)
-        plan = _plan(chosen, desired, installed, observed.ours)
-        moved = _lock_changes(chosen, plan, installed)
+        installed = transaction.predict_installed(observed.installed, earlier)
+        plan = transaction.plan(chosen, desired, installed, observed.ours)
+        moved = transaction.lock_changes(chosen, plan, installed)
         others = {change.resource for change in pending}
         if plan.missing:
             try:
-                moved = _simulated_changes(plan, moved, earlier, observed) or moved
+                moved = transaction.simulated_changes(desired, plan, moved, earlier, observed) or moved
             except CannotTellError:
                 # The report says that removals aren't known.
                 if not others & {_OFFERING, _PINNING}:
                     raise
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
-        present = {**observed.unfinished, **installed}
+        present = {**observed.lost, **observed.unfinished, **installed}
         return [
             *unheld,
             *unload.changes(observed.loaded, moved, observed.users),
-            *_completions(plan, observed, earlier),
+            *transaction.completions(plan, observed, earlier),
             *moved,
-            *(_hold_changes(desired, present) if chosen.holds else []),
+            *(transaction.hold_changes(desired, present) if chosen.holds else []),
         ]
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, self._before, read_names(host, HOLDS))
+        plan = transaction.plan(chosen, desired, self._before, read_names(host, HOLDS))
         # A transaction that couldn't be simulated changes at least what the lock says.
         names = [*(package.package for package in plan.missing), *plan.going]
         unload.before(host, [*names, *(change.subject for change in changes if change.kind in (*INSTALLS, "remove"))])
@@ -185,40 +141,42 @@ class Packages(Resource[Desired]):
             write_names(host, HOLDS, [name for name in read_names(host, HOLDS) if name not in obsolete])
         if plan.missing:
             leaving = [change.subject for change in changes if change.kind == "remove"]
-            self._transact(host, chosen, plan, [name for name in leaving if name not in plan.going])
+            self._transact(host, chosen, desired, plan, [name for name in leaving if name not in plan.going])
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 
-    def _transact(self, host: ManagedHost, chosen: Manager, plan: _Plan, along: Sequence[str]) -> None:
+    def _transact(
+        self, host: ManagedHost, chosen: Manager, desired: Desired, plan: Plan, along: Sequence[str]
+    ) -> None:
         recorded = read_names(host, INSTALLED)
-        if chosen.unfinished(host):
-            chosen.finish(host)
+        was_interrupted = bool(chosen.unfinished(host))
+        chosen.finish(host)
+        if was_interrupted:
             # Before, nothing could be simulated.
-            refused = _removals_refused(
-                chosen, plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host)
-            )
+            moves = chosen.simulate(host, plan.missing, plan.going, plan.obsolete)
+            refused = _removals_refused(chosen, desired, plan, moves, recorded)
             if refused:
                 raise ApplyError(refused[0].message, refused[0].hint, "refused")
-        chosen.finish(host)
         present = chosen.present(host, configured=False)
         new = [package.package for package in plan.missing if package.package not in present]
+        watch = left.Watch(host, chosen, self._before, recorded, [package.package for package in plan.missing])
         # The record comes first, so that every package that gdsdeploy installs has one.
         write_names(host, INSTALLED, [*recorded, *new])
         try:
             chosen.install(host, plan.missing, plan.going, along)
         except ApplyError:
+            watch.record()
             present = chosen.present(host, configured=False)
-            removals.record(host, self._before, present, recorded)
             write_names(host, INSTALLED, [*recorded, *(name for name in new if name in present)])
             raise
-        removals.record(host, self._before, chosen.present(host, configured=False), recorded)
+        watch.record()
         installed = chosen.installed(host)
-        missing = [package for package in plan.missing if not _is_installed(chosen, installed, package)]
+        missing = [package for package in plan.missing if not transaction.is_installed(chosen, installed, package)]
         if missing:
             words = f"{chosen.name} ended without an error and did not install: {', '.join(map(str, missing))}"
             raise ApplyError(words, kind="verify")
 
-    def _hold(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: _Plan) -> None:
+    def _hold(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: Plan) -> None:
         """Hold the locked packages.  A moved package loses its hold; if another program held it, it is held again."""
         installed = chosen.installed(host)
         before = {name for name, package in self._before.items() if package.is_held}
@@ -241,10 +199,9 @@ class Packages(Resource[Desired]):
         if not holds and not recorded:
             return []
         chosen = host_manager(host)
-        installed, present = chosen.installed(host), chosen.present(host)
+        installed = chosen.installed(host)
         free = [name for name in holds if name in installed and installed[name].is_held] if chosen.holds else []
-        stays = staying(host)
-        going = [name for name in recorded if name in present and name not in stays]
+        stays, going = staying(host), leaving(host)
         unheld = [Change("unhold", name, "held", "", "remove") for name in free]
         changes = [*unheld, *_purge_changes(chosen, host, installed, going)]
         if not host.check:
@@ -254,7 +211,6 @@ class Packages(Resource[Desired]):
             if going:
                 unload.before(host, going)
                 chosen.purge(host, going)
-            removals.remind(host, chosen.installed(host))
             write_names(host, INSTALLED, stays)
         return changes
 
@@ -268,15 +224,11 @@ def _simulate(
 
 
 def _removals_refused(
-    chosen: Manager,
-    plan: _Plan,
-    simulate: Simulate,
-    recorded: Sequence[str],
-    replaced: Callable[[Sequence[Change]], Collection[str]],
+    chosen: Manager, desired: Desired, plan: Plan, moves: Optional[Sequence[Change]], recorded: Sequence[str]
 ) -> List[Refusal]:
-    """The refusal of a plan that removes what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
-    moves = simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
-    return removals.refusals(chosen.command, moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
+    """The refusal of moves that remove what neither leaves on purpose nor is gdsdeploy's nor replaced nor allowed."""
+    expected = {*plan.going, *plan.obsolete, *recorded}
+    return removals.refusals(chosen.command, moves or [], expected, desired.allows)
 
 
 def staying(host: ManagedHost) -> List[str]:
@@ -289,104 +241,22 @@ def staying(host: ManagedHost) -> List[str]:
     return [name for name in recorded if name in present and chosen.stays(name, os.uname().release)]
 
 
-def _plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], ours: Sequence[str]) -> _Plan:
-    along = [package for package in desired.along if package.package in installed]
-    packages = {package.package: package for package in [*along, *desired.wanted]}
-    missing = [package for package in packages.values() if not _is_installed(chosen, installed, package)]
-    if not missing:
-        return _Plan([], [], [])
-    others = [
-        package for package in desired.leaving if package.package in installed and package.package not in packages
-    ]
-    going = [package.package for package in others if not _is_installed(chosen, installed, package)]
-    stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
-    return _Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
+def leaving(host: ManagedHost) -> List[str]:
+    """What was installed and can be removed now."""
+    recorded = read_names(host, INSTALLED)
+    if not recorded:
+        return []
+    present, stays = host_manager(host).present(host), staying(host)
+    return [name for name in recorded if name in present and name not in stays]
 
 
-def _unfinished_packages(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
-    names = chosen.unfinished(host)
+def _packages_named(chosen: Manager, host: ManagedHost, names: Sequence[str]) -> Dict[str, Installed]:
+    """The packages of these names, whatever their state is."""
     return {
         package.name: Installed((package.version,), package.is_held)
         for package in chosen.list_packages(host)
         if package.name in names
     }
-
-
-def _completions(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
-    """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
-    if not plan.missing:
-        return []
-    names = {package.package for package in plan.missing} | {change.subject for change in earlier}
-    rest = {name: package for name, package in observed.unfinished.items() if name not in names}
-    return [Change("install", name, "", package.versions[-1], "unfinished") for name, package in sorted(rest.items())]
-
-
-def _is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
-    return package.package in installed and chosen.same(package.version) in installed[package.package].versions
-
-
-def _predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
-    """What will be installed when the changes of earlier resources are made."""
-    later = dict(installed)
-    for change in earlier:
-        name, is_held = change.subject, change.subject in later and later[change.subject].is_held
-        if change.kind in INSTALLS:
-            later[name] = Installed((change.after,), is_held)
-        elif change.kind == "remove":
-            rest = (
-                tuple(version for version in later[name].versions if version != change.before) if name in later else ()
-            )
-            # Of kernels, one version leaves and the others stay.
-            later.pop(name, None)
-            later.update({name: Installed(rest, is_held)} if rest and change.before else {})
-        elif name in later:
-            later[name] = replace(later[name], is_held=change.kind == "hold")
-    return later
-
-
-def _lock_changes(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
-    """What the lock itself says, before a package manager was asked."""
-    removals = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in plan.going]
-    return [*removals, *(_move(chosen, package, installed.get(package.package)) for package in plan.missing)]
-
-
-def _move(chosen: Manager, package: Package, present: Optional[Installed]) -> Change:
-    if present is None:
-        return Change("install", package.package, "", package.version, "missing")
-    before = present.versions[-1]
-    kind = "upgrade" if chosen.order(before) < chosen.order(package.version) else "downgrade"
-    return Change(kind, package.package, before, package.version, "version")
-
-
-def _simulated_changes(
-    plan: _Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
-) -> Optional[List[Change]]:
-    """The changes that the package manager predicts after the earlier changes."""
-    before = [change for change in earlier if change.kind in (*INSTALLS, "remove")]
-    install = {change.subject: Package(change.subject, change.after) for change in before if change.kind in INSTALLS}
-    install.update({package.package: package for package in plan.missing})
-    remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
-    unheld = [change.subject for change in earlier if change.kind == "unhold"]
-    simulated = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
-    if simulated is None:
-        return None
-    expected = {(change.subject, change.after) for change in before}
-    # A new kernel may take the place of the oldest one: then a name both comes and leaves.
-    ours = {(change.subject, change.kind == "remove") for change in moved}
-    others = [
-        replace(change, reason="dependency")
-        for change in simulated
-        if (change.subject, change.after) not in expected and (change.subject, change.kind == "remove") not in ours
-    ]
-    # The lock's own packages are listed as the lock has them: apt lists none that is half-installed.
-    removed, rest = ([one for one in others if (one.kind == "remove") is first] for first in (True, False))
-    return [*removed, *moved, *rest]
-
-
-def _hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
-    names = [package.package for package in desired.wanted]
-    loose = [name for name in names if name not in installed or not installed[name].is_held]
-    return [Change("hold", name, "", "held", "not-held") for name in loose]
 
 
 def _purge_changes(

@@ -16,7 +16,7 @@ from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import aptlists, aptsources
+from . import aptlists, aptmoves, aptsources
 from . import state as database
 from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
@@ -44,13 +44,8 @@ _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Option
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
 #: A query must neither wait for a lock nor leave a cache behind.
 _LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
-_INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
-_REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
-_REPLACES = re.compile(r"^(?:Replaces|Provides): (.*)$", re.MULTILINE)
-#: The names in a field of relations.
-_RELATION = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 _KEYRING_PACKAGES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
@@ -198,32 +193,12 @@ release=$1
         words = _transaction(install, remove)
         try:
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
-            return self._moves(str(host.once(key, lambda: _simulate(host, words, loose))))
+            return aptmoves.moves(host, str(host.once(key, lambda: _simulate(host, words, loose))), SOURCES)
         except CannotTellError:
             if host.check:
                 raise
             # The transaction itself will report why it fails.
             return None
-
-    def _moves(self, shown: str) -> List[Change]:
-        moves = []
-        for name, before, after in _INST.findall(shown):
-            if before != after:
-                newer = not before or self.order(before) < self.order(after)
-                kind = ("upgrade" if newer else "downgrade") if before else "install"
-                moves.append(Change(kind, name, before, after))
-        return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *moves]
-
-    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
-        """Those that a package which comes names in Replaces, or with which it shares a name that both provide."""
-        coming = [f"{move.subject}={move.after}" for move in moves if move.kind != "remove"]
-        argv = ["apt-cache", *aptlists.options(host, SOURCES), "show", "--", *coming]
-        shown = host.query(argv, statuses=(0, 100)) if coming else ""
-        names = {name for field in _REPLACES.findall(shown) for name in _RELATION.findall(field)}
-        going = [move.subject for move in moves if move.kind == "remove"]
-        rows = host.query(["dpkg-query", "--show", "--showformat", "${Package}\\t${Provides}\\n", "--", *going])
-        provided = (line.partition("\t") for line in rows.splitlines())
-        return {name for name, _, field in provided if names & {name, *_RELATION.findall(field)}}
 
     def install(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
@@ -234,12 +209,27 @@ release=$1
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
         argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, with_held=True)]
         try:
-            return [name for name, _ in _REMOVED.findall(host.query(argv, env=_ENV))]
+            return [name for name, _ in aptmoves.REMOVED.findall(host.query(argv, env=_ENV))]
         except CannotTellError:
             return None
 
     def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         _apt_get(host, "--assume-yes", _WAIT, *_purge(names, with_held=with_held))
+
+    # Packages that left, on their way back
+
+    def manual(self, host: ManagedHost) -> Set[str]:
+        return set(host.query(["apt-mark", "showmanual"]).split())
+
+    def mark_automatic(self, host: ManagedHost, names: Sequence[str]) -> None:
+        run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, _ENV)
+
+    def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
+        options = aptmoves.without_ours(host) if host.check else []
+        return aptmoves.simulate_return(host, [*options, *_LOOK], install, _transaction(install, purged))
+
+    def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
+        self.install(host, install, [])
 
     def stays(self, name: str, running: str) -> bool:
         """Packages of a kernel have its release in their names."""

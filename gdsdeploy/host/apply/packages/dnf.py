@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
@@ -44,6 +46,8 @@ _READ = (
 #: A check of the whole database.
 _CHECK_SECONDS = 600.0
 _DNF = ["dnf", "--quiet", "--assumeyes"]
+#: For questions about what is installed.
+_INSTALLED_ONLY = ["--quiet", "--disablerepo=*"]
 #: A transaction takes what was compared with the lock: package lists aren't read again meanwhile.
 _INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
 
@@ -201,9 +205,6 @@ release=$2
         """What dnf resolves, as :meth:`install` has it done."""
         return list(_solve(host, install, remove).moves)
 
-    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
-        return {move.subject for move in moves if move.reason == offers.REPLACED}
-
     def install(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
     ) -> None:
@@ -226,6 +227,25 @@ release=$2
         """``dnf remove``, without what came along."""
         run(host, [*_DNF, "--setopt=clean_requirements_on_remove=False", "remove", "--", *names], TRANSACTION_SECONDS)
 
+    # Packages that left, on their way back
+
+    def manual(self, host: ManagedHost) -> Set[str]:
+        return set(host.query(["dnf", *_INSTALLED_ONLY, "repoquery", "--userinstalled", "--qf", "%{name}\n"]).split())
+
+    def mark_automatic(self, host: ManagedHost, names: Sequence[str]) -> None:
+        run(host, [*_DNF, *_INSTALLED_ONLY, "mark", "remove", "--", *names], REFRESH_SECONDS)
+
+    def word(self, package: Package) -> str:
+        return f"{package.package}-{with_epoch(package.version)}"
+
+    def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
+        return list(_solve(host, install, purged, returns=True).moves)
+
+    def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
+        """Others' locks were heeded when it was simulated; ours are those of the lock that stays."""
+        words = ["--disableplugin=versionlock"] if BEGIN in host.text(LOCKS).splitlines() else []
+        run(host, [*_DNF, *words, *_away(host), *_INSTALL, "--", *_words(host, install)], TRANSACTION_SECONDS)
+
     def stays(self, name: str, running: str) -> bool:
         """Kernels are told apart by version, not by name: they stay."""
         return name.startswith("kernel")
@@ -246,8 +266,13 @@ release=$2
         return []
 
 
-def _solve(host: ManagedHost, install: Sequence[Package], remove: Sequence[str]) -> offers.Solution:
-    """The transaction that dnf would make, with what a check predicts; raises CannotTellError."""
+def _solve(
+    host: ManagedHost, install: Sequence[Package], remove: Sequence[str], *, returns: bool = False
+) -> offers.Solution:
+    """The transaction that dnf would make, with what a check predicts; raises CannotTellError.
+
+    returns: without gdsdeploy's locks, and in a check without its repositories and streams.
+    """
     for path in host.glob(_READ):
         entry = host.entry(path)
         if entry is not None and entry.kind != files.FILE:
@@ -263,13 +288,15 @@ def _solve(host: ManagedHost, install: Sequence[Package], remove: Sequence[str])
     }
     if host.check:
         with looking():
-            request.update(_predicted(host))
-    return offers.solve(host, request)
+            request.update(_without_ours(host) if returns else _predicted(host))
+    if returns and BEGIN in host.text(LOCKS).splitlines():
+        request["locks"] = _lines(merge_locks(host.text(LOCKS), []))
+    return offers.solve(host, {**request, "missing_ok": returns})
 
 
 def _words(host: ManagedHost, install: Sequence[Package]) -> List[str]:
     """Packages as dnf takes them.  A rollback has brought files, because a mirror drops old versions."""
-    names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
+    names = [Dnf().word(package) for package in install]
     returning = [file_of(package) if host.exists(file_of(package)) else "" for package in install]
     return [file or name for file, name in zip(returning, names)]
 
@@ -284,9 +311,32 @@ def _predicted(host: ManagedHost) -> Dict[str, Any]:
         with open(place, "rb") as file:
             request["content"] = hashlib.sha256(file.read()).hexdigest()
     if LOCKS in files_by_path:
-        lines = (line.strip() for line in files_by_path[LOCKS].content.decode().splitlines())
-        request["locks"] = [line for line in lines if line and not line.startswith("#")]
+        request["locks"] = _lines(files_by_path[LOCKS].content.decode())
     return request
+
+
+def _without_ours(host: ManagedHost) -> Dict[str, Any]:
+    """What makes a request one for a look, at the host after a removal."""
+    place = os.path.join(host.scratch("without"), os.path.basename(REPOSITORIES))
+    with open(place, "w", encoding="utf-8"):
+        # An empty file takes the place of ours.
+        pass
+    folder, before = MODULES + "/", host.record.paths
+    earlier = [_stream_before(path, before[path]) for path in before if path.startswith(folder)]
+    return {"folder": host.scratch("dnf"), "repositories": place, "streams": earlier}
+
+
+def _stream_before(path: str, before: Any) -> str:
+    """NAME:STREAM as the record has it, or the name alone where the module had no stream enabled."""
+    name = os.path.basename(path)[: -len(".module")]
+    entry = _settings(base64.b64decode(str((before or {}).get("content") or "")).decode("utf-8", "replace"))
+    return f"{name}:{entry['stream']}" if entry.get("state") == "enabled" and entry.get("stream") else name
+
+
+def _lines(text: str) -> List[str]:
+    """The lines of a list of locks, without remarks."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:

@@ -7,14 +7,15 @@ every package that dnf may install, and ``hidden``, with ``[NAME, EPOCH:VERSION-
 not.  It reads cached metadata only.
 
 For ``install``, a list of NAME-EPOCH:VERSION-RELEASE and of paths, it answers what ``dnf install`` would change, after
-``dnf remove`` of the names in ``remove``: ``moves``, with ``[KIND, NAME, BEFORE, AFTER, REPLACED]``, and ``erases``:
-whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, and ``text``, what dnf says.
+``dnf remove`` of the names in ``remove``: ``moves``, with ``[KIND, NAME, BEFORE, AFTER, REASON, BY]``, and ``erases``:
+whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of problem, ``text``, what dnf says, and
+``missing``, what it doesn't find.
 
 ``folder``: for a look, which leaves the host as it is.  Metadata that the host lacks are loaded into this folder, with
 ``refresh`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
 dnf's own rules, as for ``dnf install``.
 ``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
-lines of the list of locks, and the module streams to enable, as they will be.  ``away``: repositories may be out of
+lines of the list of locks, and the module streams to enable, as they will be; a module without a stream has none.  ``away``: repositories may be out of
 reach.  Other keys are not read.
 
 The plugin versionlock applies its locks to programs that use dnf's interface, and not to ``dnf repoquery``.
@@ -31,6 +32,8 @@ from typing import Any, Dict, List, Set
 EXCLUDED, STREAM = "excluded", "stream"
 #: Kinds of problems: no such package, no solution, no metadata.
 MISSING, CONFLICT, METADATA = "missing", "conflict", "metadata"
+#: Why a package leaves: one that comes replaces or excludes it, or it needs another version of one that moves.
+REPLACED, CONFLICTS, NEEDS = "replaced", "conflicts", "needs"
 #: Repositories of the lock have names that begin like this.
 _OURS = "gdsdeploy-"
 #: Seconds without any data, and for one attempt, after which a repository is out of reach of a look.
@@ -118,14 +121,14 @@ def transaction(request: Dict[str, Any]) -> Dict[str, Any]:
         except dnf.exceptions.Error as error:
             return {"problem": CONFLICT, "text": str(error)}
         if missing:
-            return {"problem": MISSING, "text": ", ".join(missing)}
+            return {"problem": MISSING, "text": ", ".join(missing), "missing": missing}
         for erases in (False, True):
             try:
                 base.resolve(allow_erasing=erases)
             except dnf.exceptions.Error as error:
                 problem = str(error)
             else:
-                return {"moves": moves(base.goal), "erases": erases}
+                return {"moves": moves(base), "erases": erases}
         return {"problem": CONFLICT, "text": problem}
 
 
@@ -155,7 +158,8 @@ def predict(base: Any, request: Dict[str, Any]) -> None:
     streams = dnf.module.module_base.ModuleBase(base)
     for stream in request.get("streams", ()):
         streams.reset([stream.partition(":")[0]])
-        streams.enable([stream])
+        if ":" in stream:
+            streams.enable([stream])
     sack, names = base.sack, set()
     locked, excluded = sack.query().filter(empty=True), sack.query().filter(empty=True)
     for line in request.get("locks") or ():
@@ -205,22 +209,42 @@ def mark(base: Any, install: List[str], going: Set[str]) -> List[str]:
     return missing
 
 
-def moves(goal: Any) -> List[List[Any]]:
-    """``[KIND, NAME, BEFORE, AFTER, REPLACED]`` of everything that dnf has resolved."""
+def moves(base: Any) -> List[List[Any]]:
+    """``[KIND, NAME, BEFORE, AFTER, REASON, BY]`` of everything that dnf has resolved."""
+    goal = base.goal
     newer, older = goal.list_upgrades(), goal.list_downgrades()
     coming = [*goal.list_installs(), *newer, *older]
-    provided = {name for package in coming for name in provides(package)}
-    obsoleted = goal.list_obsoleted()
+    going = [*goal.list_obsoleted(), *goal.list_erasures()]
+    before = {package: goal.obsoleted_by_package(package) for package in coming}
+    same = {package: [one for one in before[package] if one.name == package.name] for package in coming}
+    moving = [*going, *(one for ones in same.values() for one in ones)]
     rows = []
-    for package in [*obsoleted, *goal.list_erasures()]:
-        # Each package provides its own name, so a newer kernel replaces an older one.
-        replaced = package in obsoleted or bool(provided & provides(package))
-        rows.append(["remove", package.name, version(package), "", replaced])
+    for package in going:
+        reason, by = why(base, package, before, moving)
+        rows.append(["remove", package.name, version(package), "", reason, by])
     for package in coming:
-        before = [one for one in goal.obsoleted_by_package(package) if one.name == package.name]
         kind = "upgrade" if package in newer else "downgrade" if package in older else "install"
-        rows.append([kind, package.name, version(before[0]) if before else "", version(package), False])
+        first = version(same[package][0]) if same[package] else ""
+        rows.append([kind, package.name, first, version(package), "", ""])
     return rows
+
+
+def why(base: Any, package: Any, coming: Dict[Any, List[Any]], moving: List[Any]) -> List[str]:
+    """The reason for which a package leaves, and the name of the package by which; empty: it was asked for.
+
+    coming: packages, with those that each obsoletes.  moving: packages that leave or move.
+    """
+    own = provides(package)
+    for one, obsoleted in coming.items():
+        # Each package provides its own name, so a newer kernel replaces an older one.
+        if package in obsoleted or own & provides(one):
+            return [REPLACED, one.name]
+    query = base.sack.query()
+    for one in coming:
+        if query.filter(pkg=[package], provides=one.conflicts) or query.filter(pkg=[one], provides=package.conflicts):
+            return [CONFLICTS, one.name]
+    needed = query.filter(pkg=[one for one in moving if one != package], provides=package.requires)
+    return [NEEDS, needed[0].name] if needed else ["", ""]
 
 
 def provides(package: Any) -> Set[str]:

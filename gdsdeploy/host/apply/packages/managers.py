@@ -191,15 +191,12 @@ class Manager:
     def simulate(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
     ) -> Optional[List[Change]]:
-        """Everything that the transaction would change, without reasons; None where that can't be asked.
+        """Everything that the transaction would change; None where that can't be asked.
 
-        loose: packages whose hold goes before.  Raises ApplyError where the package manager refuses.
+        Removals have a reason of removals.py, or none.  loose: packages whose hold goes before.
+        Raises CannotTellError where the package manager refuses.
         """
         return None
-
-    def replaced(self, host: ManagedHost, moves: Sequence[Change]) -> Set[str]:
-        """Of the packages that ``moves`` remove, those that packages which come replace; raises CannotTellError."""
-        return set()
 
     def install(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
@@ -213,6 +210,31 @@ class Manager:
 
     def purge(self, host: ManagedHost, names: Sequence[str], *, with_held: bool = False) -> None:
         """Remove packages in one transaction; with_held: also those that are held.  Raises ApplyError."""
+        raise NotImplementedError
+
+    # Packages that left, on their way back
+
+    def manual(self, host: ManagedHost) -> Set[str]:
+        """Packages that an administrator asked for, unlike dependencies; raises CannotTellError."""
+        raise NotImplementedError
+
+    def mark_automatic(self, host: ManagedHost, names: Sequence[str]) -> None:
+        """Have packages count as dependencies."""
+        raise NotImplementedError
+
+    def word(self, package: Package) -> str:
+        """A package in one version, as its command line takes it."""
+        return str(package)
+
+    def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
+        """What bringing these back would change, without gdsdeploy's own pins; a check leaves out its repositories.
+
+        purged: what leaves before.  Raises NotOfferedError, and CannotTellError where that goes with no solution.
+        """
+        raise NotImplementedError
+
+    def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
+        """Install these as simulated; raises ApplyError."""
         raise NotImplementedError
 
     def stays(self, name: str, running: str) -> bool:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ...errors import ApplyError, CannotTellError
+from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ...process import Output
 from ...rootdir import read_text
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from .managers import REFRESH_SECONDS, run
+from .removals import CONFLICTS, NEEDS, REPLACED
 
 #: Why a locked package can't be taken: as in dnf_child.py; no repository has it; another version may be taken, too.
 EXCLUDED, STREAM, MISSING, UNLOCKED = "excluded", "stream", "missing", "unlocked"
@@ -30,9 +32,9 @@ HINTS: Mapping[str, str] = {
     UNLOCKED: "The plugin versionlock isn't at work: look at plugins= in /etc/dnf/dnf.conf and at"
     " /etc/dnf/plugins/versionlock.conf.",
 }
-#: Of a package that leaves: one that comes obsoletes it, has its name, or provides a name that it provides, too.
-REPLACED = "replaced"
 _PROGRAM = "/usr/bin/dnf"
+#: What follows the name in NAME-EPOCH:VERSION-RELEASE.
+_NEVRA = re.compile(r"-[0-9]+:[^-]+-[^-]+$")
 _LOOK = "see what is wrong with dnf: dnf repolist"
 #: Why there is no transaction → what to do, and the kind of the error.
 _UNSOLVED: Mapping[str, Tuple[str, str]] = {
@@ -57,7 +59,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Solution:
-    """``moves``: everything that changes; their reason is REPLACED or empty.
+    """``moves``: everything that changes; that of a removal has a reason of removals.py, or none.
 
     ``erases``: dnf needs ``--allowerasing`` for it.
     """
@@ -79,7 +81,7 @@ def ask(host: ManagedHost, names: Sequence[str], options: Sequence[str] = ()) ->
 def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
     """The transaction that dnf resolves; request: as dnf_child.py has it.
 
-    Raises CannotTellError where dnf finds none, or can't be asked.
+    Raises NotOfferedError, and CannotTellError where dnf finds none, or can't be asked.
     """
     seconds = _SOLVE_SECONDS if request["folder"] else REFRESH_SECONDS
     output = host.look(_argv(host, {**request, "refresh": False}), seconds)
@@ -91,16 +93,18 @@ def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
         if "problem" in value:
             words = " ".join(str(value["text"]).split())
             hint, kind = _UNSOLVED[value["problem"]]
+            if value["problem"] == MISSING and request.get("missing_ok"):
+                raise NotOfferedError(_NEVRA.sub("", str(word)) for word in value["missing"])
             raise CannotTellError(f"dnf can't install the locked packages: {words}", hint, kind)
         return Solution(tuple(dict.fromkeys(_move(*row) for row in value["moves"])), value["erases"] is True)
     except (ValueError, TypeError, LookupError, AttributeError):
         raise CannotTellError(f"dnf can't be asked what it would change: {output.failure()}", _LOOK) from None
 
 
-def _move(kind: str, name: str, before: str, after: str, is_replaced: bool) -> Change:
-    if kind not in (*INSTALLS, "remove"):
-        raise ValueError(kind)
-    return Change(kind, str(name), plain(before), plain(after), REPLACED if is_replaced is True else "")
+def _move(kind: str, name: str, before: str, after: str, reason: str, by: str) -> Change:
+    if kind not in (*INSTALLS, "remove") or reason not in ("", REPLACED, CONFLICTS, NEEDS):
+        raise ValueError(kind, reason)
+    return Change(kind, str(name), plain(before), plain(after), reason, by=str(by))
 
 
 def plain(version: str) -> str:

@@ -1,54 +1,52 @@
-"""Removals that a transaction brings with it: refused unless the lock replaces the package, and recorded."""
+"""Removals that a transaction brings with it: refused unless another package replaces it or the profile allows it."""
 
 from __future__ import annotations
 
-from typing import Callable, Collection, List, Mapping, Sequence
+from dataclasses import replace
+from typing import Callable, Collection, List, Sequence
 
-from ..host import ManagedHost
 from ..model import Change, Refusal
-from .managers import Installed, read_names, write_names
 
 #: The id of a refusal.
 REFUSAL = "removals"
-#: Packages that left for the lock and that gdsdeploy hadn't installed: NAME=VERSION, one a line.
-REMOVED = "/var/lib/gdsdeploy/removed"
+#: Why a package leaves, as package managers tell: one that comes replaces it, or excludes it, or it needs another
+#: version of one that moves or leaves.  ``Change.by`` is that package.
+REPLACED, CONFLICTS, NEEDS = "replaced", "conflicts", "needs"
+#: Its profile lists it in ``removes``.
+ALLOWED = "allowed"
+
+
+def explained(move: Change, allows: Callable[[str], bool]) -> Change:
+    """A removal with the reason that a plan shows: one that is only allowed by its name says that."""
+    if move.reason != REPLACED and allows(move.subject):
+        return replace(move, reason=ALLOWED)
+    return replace(move, reason=move.reason or "dependency")
 
 
 def refusals(
-    command: str,
-    moves: Sequence[Change],
-    expected: Collection[str],
-    replaced: Callable[[Sequence[Change]], Collection[str]],
+    command: str, moves: Sequence[Change], expected: Collection[str], allows: Callable[[str], bool]
 ) -> List[Refusal]:
     """The refusal of ``moves`` that remove packages which nothing replaces.
 
     command: with which people call the package manager.  expected: names that leave on purpose.
-    replaced: asks which of the removed packages others replace.
+    allows: whether the profile lets a package leave.
     """
-    removed = [move for move in moves if move.kind == "remove" and move.subject not in expected]
-    names = replaced(moves) if removed else ()
-    lost = [f"{move.subject} {move.before}".strip() for move in removed if move.subject not in names]
+    lost = [
+        move
+        for move in moves
+        if move.kind == "remove"
+        and move.subject not in expected
+        and move.reason != REPLACED
+        and not allows(move.subject)
+    ]
     if not lost:
         return []
-    message = f"the locked packages would remove installed ones that the lock doesn't replace: {', '.join(lost)}"
-    words = " ".join(move.subject for move in removed if move.subject not in names)
+    listed = ", ".join(f"{move.subject} {move.before}".strip() for move in lost)
+    names = [move.subject for move in lost]
     hint = (
-        f"If this host doesn't need them, run on it: {command} remove {words};"
-        " otherwise lock the driver version of these"
+        "To keep them, lock the driver's version of these: gdsdeploy lock FLEET --adopt HOST. If hosts of this profile"
+        f" don't need them, allow it in the profile: removes: [{', '.join(names)}]; or remove them on this host:"
+        f" {command} remove {' '.join(names)}"
     )
+    message = f"the locked packages would remove installed ones that the lock doesn't replace: {listed}"
     return [Refusal(REFUSAL, message, hint)]
-
-
-def record(host: ManagedHost, before: Mapping[str, Installed], present: Collection[str], ours: Collection[str]) -> None:
-    """Note what has left for the lock and wasn't gdsdeploy's; what is here again needs no note."""
-    earlier = [line for line in read_names(host, REMOVED) if line.partition("=")[0] not in present]
-    left = [f"{name}={package.versions[-1]}" for name, package in before.items() if name not in {*present, *ours}]
-    if left or read_names(host, REMOVED):
-        write_names(host, REMOVED, [*earlier, *left])
-
-
-def remind(host: ManagedHost, installed: Mapping[str, Installed]) -> None:
-    """Say after a removal what had left for the lock; gdsdeploy doesn't choose a driver for the host."""
-    names = [line for line in read_names(host, REMOVED) if line.partition("=")[0] not in installed]
-    if names:
-        host.notes.append(f"these packages left for the lock; to have them again, install: {' '.join(names)}")

@@ -31,6 +31,10 @@ class AptHost:
     targets: str = ""
     #: what simulations print; None: what the words of the transaction say
     simulated: str | None = None
+    #: name → further lines of its stanza, which apt-cache shows, and of its entry in dpkg's status
+    stanzas: dict[str, str] = field(default_factory=dict)
+    #: packages that count as dependencies
+    automatic: set[str] = field(default_factory=set)
     #: beginning of a command → what it ends with
     failing: dict[str, Output] = field(default_factory=dict)
     #: commands that change something
@@ -60,11 +64,15 @@ class AptHost:
             if words[-1] == "update":
                 self.looks += 1
                 return Output(0, "", "")
+        if words[:2] == ["dpkg-query", "--show"]:
+            return Output(0, "".join(self._relations(name) for name in words[words.index("--") + 1 :]), "")
+        if words == ["apt-mark", "showmanual"]:
+            return Output(0, "".join(f"{name}\n" for name in sorted(self.packages.keys() - self.automatic)), "")
         if words[0] == "dpkg-query":
             rows = [f"{n}\tall\t{v}\t{s:3}\n" for n, (v, s) in sorted(self.packages.items())]
             return Output(0, "".join(rows), "")
-        if words[:2] == ["apt-cache", "show"]:
-            return self._show(words[3:])
+        if words[0] == "apt-cache" and "show" in words:
+            return self._show(words[words.index("--") + 1 :])
         if words[:2] == ["apt-cache", "policy"]:
             rows = [f"{n}:\n  Installed: (none)\n  Candidate: {self.candidates.get(n, '(none)')}\n" for n in words[3:]]
             return Output(0, "".join(rows), "")
@@ -82,10 +90,15 @@ class AptHost:
     def _show(self, names: list[str]) -> Output:
         stanzas = [
             "Package: {}\nVersion: {}\nSHA256: {}\n".format(*name.split("="), self.offered[name])
+            + self.stanzas.get(name, "")
             for name in names
             if name in self.offered
         ]
         return Output(0 if len(stanzas) == len(names) else 100, "\n".join(stanzas), "")
+
+    def _relations(self, name: str) -> str:
+        fields = dict(line.split(": ", 1) for line in self.stanzas.get(name, "").splitlines())
+        return f"{name}\t{fields.get('Provides', '')}\t, {fields.get('Depends', '')}\n"
 
     def _simulate(self, words: list[str]) -> str:
         lines = []
@@ -103,6 +116,8 @@ class AptHost:
             letter = "h" if words[1] == "hold" else "i"
             for name in words[2:]:
                 self.packages[name] = (self.packages[name][0], letter + self.packages[name][1][1:])
+        elif words[:2] == ["apt-mark", "auto"]:
+            self.automatic.update(words[2:])
         elif "install" in words:
             for word in words[words.index("install") + 1 :]:
                 name, equals, version = word.partition("=")
@@ -137,11 +152,11 @@ def packages(instance: str = "driver", **desired: Any) -> dict[str, Any]:
         for key in ("wanted", "along", "leaving")
         if key in desired
     }
-    locked = desired["locked"].split() if "locked" in desired else []
+    names = {key: desired[key].split() for key in ("locked", "removes") if key in desired}
     return {
         "resource": "packages",
         "instance": instance,
-        "desired": {"manager": desired.get("manager", "apt"), "locked": locked, **lists},
+        "desired": {"manager": desired.get("manager", "apt"), **names, **lists},
     }
 
 

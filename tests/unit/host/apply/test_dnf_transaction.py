@@ -50,8 +50,10 @@ class DnfHost:
             self._read_files(self.requests[-1].get("repositories"))
             answer = json.dumps({"moves": self.moves, "erases": self.erases})
             return self.answers.pop(0) if self.answers else Output(0, answer, "")
+        if "repoquery" in words:
+            return Output(0, "driver\n", "")
         self.changed.append(" ".join(words))
-        for kind, name, _before, after, _replaced in self.moves:
+        for kind, name, _before, after, *_ in self.moves:
             if kind == "remove":
                 self.packages.pop(name, None)
             else:
@@ -85,18 +87,18 @@ def dnf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DnfHost:
 
 
 DRIVER = packages(manager="dnf", wanted="driver=3:2-1")
-UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", False]
+UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", "", ""]
 
 
 def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
     dnf.packages = {"driver": "3:1-1", "common": "1-1", "old-name": "1-1"}
     dnf.moves = [
-        ["remove", "old-name", "0:1-1", "", True], UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", False],
-        ["install", "extra", "", "0:7-1", False],
+        ["remove", "old-name", "0:1-1", "", "replaced", "other"], UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", "", ""],
+        ["install", "extra", "", "0:7-1", "", ""],
     ]  # fmt: skip
     predicted = short(dnf.check(DRIVER))
     assert predicted == [
-        "remove old-name 1-1 dependency",
+        "remove old-name 1-1 replaced",
         "upgrade driver 3:1-1>3:2-1 version",
         "upgrade common 1-1>2-1 dependency",
         "install extra 7-1 dependency",
@@ -104,7 +106,7 @@ def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
     assert short(dnf.apply(DRIVER)) == predicted
     (command,) = dnf.changed
     assert command.endswith(" install -- driver-3:2-1"), "what is obsoleted leaves by itself"
-    assert (dnf.root / "var/lib/gdsdeploy/removed").read_text() == "old-name=1-1\n"
+    assert (dnf.root / "var/lib/gdsdeploy/removed").read_text() == "driver=3:1-1 manual moved\nold-name=1-1 automatic\n"
 
 
 def test_a_look_writes_into_its_own_folder_and_apply_by_dnfs_rules(dnf: DnfHost) -> None:
@@ -120,12 +122,13 @@ def test_a_look_writes_into_its_own_folder_and_apply_by_dnfs_rules(dnf: DnfHost)
 
 def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) -> None:
     dnf.packages = {"driver": "3:1-1", "decode": "1-1", "library1": "1-1"}
-    dnf.moves = [["remove", "decode", "0:1-1", "", False], ["remove", "library1", "0:1-1", "", True], UPGRADE]
+    dnf.moves = [["remove", "decode", "0:1-1", "", "", ""], ["remove", "library1", "0:1-1", "", "replaced", "other"], UPGRADE]
     dnf.erases = True
     (result,) = dnf.check(DRIVER)
     (refusal,) = result.refusals
     assert (refusal.id, refusal.message.rpartition(": ")[2]) == ("removals", "decode 1-1")
-    assert "run on it: dnf remove decode; otherwise" in refusal.hint
+    assert "gdsdeploy lock FLEET --adopt HOST" in refusal.hint
+    assert "removes: [decode]; or remove them on this host: dnf remove decode" in refusal.hint
     with pytest.raises(ApplyError, match="doesn't replace: decode 1-1") as caught:
         dnf.apply(DRIVER)
     assert (caught.value.kind, dnf.changed) == ("refused", [])
@@ -137,11 +140,11 @@ def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) 
 
 def test_an_old_kernel_that_makes_room_is_no_loss_and_the_others_stay(dnf: DnfHost) -> None:
     dnf.packages = {"kernel": "5-1 6-1"}
-    dnf.moves = [["remove", "kernel", "0:5-1", "", True], ["install", "kernel", "", "0:7-1", False]]
+    dnf.moves = [["remove", "kernel", "0:5-1", "", "replaced", "other"], ["install", "kernel", "", "0:7-1", "", ""]]
     first = packages("kernel", manager="dnf", wanted="kernel=7-1")
     same = packages("again", manager="dnf", wanted="kernel=7-1")
     results = dnf.check(first, same)
-    assert short(results) == ["remove kernel 5-1 dependency", "upgrade kernel 6-1>7-1 version"]
+    assert short(results) == ["remove kernel 5-1 replaced", "upgrade kernel 6-1>7-1 version"]
     assert [result.refusals for result in results] == [[], []]
 
 
@@ -166,7 +169,7 @@ def test_a_package_that_old_lists_lack_is_looked_for_in_new_ones(dnf: DnfHost) -
         (Output(0, json.dumps({"problem": "unheard of", "text": ""}), ""), "io"),
         (Output(1, "", "ModuleNotFoundError: No module named 'dnf'"), "io"),
         (Output(0, "[]", ""), "io"),
-        (Output(0, json.dumps({"moves": [["explode", "a", "1", "2", False]], "erases": False}), ""), "io"),
+        (Output(0, json.dumps({"moves": [["explode", "a", "1", "2", "", ""]], "erases": False}), ""), "io"),
         (Output(0, json.dumps({"moves": [["install", "a"]], "erases": False}), ""), "io"),
         (Output(0, json.dumps({"moves": []}), ""), "io"),
     ],
@@ -257,7 +260,7 @@ def test_without_room_for_a_look_nothing_is_known(dnf: DnfHost, monkeypatch: pyt
 
 def test_a_removal_says_what_goes_along(dnf: DnfHost, monkeypatch: pytest.MonkeyPatch) -> None:
     dnf.packages = {"driver": "3:1-1", "decode": "1-1"}
-    dnf.moves = [["remove", "driver", "3:1-1", "", False], ["remove", "decode", "0:1-1", "", False]]
+    dnf.moves = [["remove", "driver", "3:1-1", "", "", ""], ["remove", "decode", "0:1-1", "", "", ""]]
     (dnf.root / "var/lib/gdsdeploy").mkdir()
     (dnf.root / "var/lib/gdsdeploy/installed").write_text("driver\n")
     changes = registry.resource("packages").revert(ManagedHost(check=True, root=str(dnf.root)))

@@ -1,0 +1,237 @@
+"""Packages that left for the lock and that gdsdeploy hadn't installed: their record, and their way back.
+
+A transaction that brings them back is simulated first.  It may move what the record has, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Collection, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ...errors import ApplyError, CannotTellError, NotOfferedError
+from ..files import File
+from ..host import ManagedHost
+from ..model import Change
+from .managers import INSTALLED, Installed, Manager, Package, host_manager, read_names
+
+#: A line for each: NAME=VERSION, ``manual`` or ``automatic``, and where it applies ``held`` and ``moved``.
+RECORD = "/var/lib/gdsdeploy/removed"
+#: Why a package comes back.
+REASON = "left"
+_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*)=(\S+)((?: (?:manual|automatic|held|moved))*)")
+
+
+@dataclass(frozen=True)
+class Left:
+    """A package in the version that it had.
+
+    ``is_manual``: an administrator asked for it.  ``has_moved``: it is still there, in another version; it returns to
+    this one only where a package that left needs that.
+    """
+
+    name: str
+    version: str
+    is_manual: bool = True
+    is_held: bool = False
+    has_moved: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.version}"
+
+    @property
+    def line(self) -> str:
+        """As the record has it."""
+        words = [str(self), "manual" if self.is_manual else "automatic"]
+        return " ".join([*words, *(["held"] if self.is_held else []), *(["moved"] if self.has_moved else [])])
+
+
+@dataclass(frozen=True)
+class Way:
+    """What comes back in one transaction, what that changes, and what can't come back, with the reason."""
+
+    install: Tuple[Left, ...] = ()
+    moves: Tuple[Change, ...] = ()
+    lost: Tuple[Tuple[Left, str], ...] = ()
+
+
+class Watch:
+    """Around a transaction: writes down what left by it, and which of the lock's packages were there in what version.
+
+    before: what was installed.  ours: what gdsdeploy had installed.  moving: the names in the transaction.
+    """
+
+    def __init__(
+        self,
+        host: ManagedHost,
+        chosen: Manager,
+        before: Mapping[str, Installed],
+        ours: Collection[str],
+        moving: Collection[str],
+    ) -> None:
+        self._host, self._chosen = host, chosen
+        self._before = {name: package for name, package in before.items() if name not in ours}
+        self._moving = moving
+        try:
+            self._manual = chosen.manual(host)
+        except CannotTellError:
+            self._manual = set(before)
+
+    def record(self) -> None:
+        """Call this after the transaction, whether or not it failed.  The first version of each stays on record."""
+        present = self._chosen.present(self._host, configured=False)
+        installed, ours = self._chosen.installed(self._host), read_names(self._host, INSTALLED)
+        # What an administrator has installed again needs no line; what gdsdeploy has, goes again.
+        lines = {one.name: one for one in read(self._host) if one.has_moved or one.name in ours or one.name not in present}
+        for name, package in self._before.items():
+            moved = name in self._moving and len(package.versions) == 1 and name in installed
+            if name not in present or (moved and installed[name].versions != package.versions):
+                first = lines.get(name)
+                lines[name] = Left(
+                    name,
+                    first.version if first else package.versions[-1],
+                    first.is_manual if first else name in self._manual,
+                    package.is_held or bool(first and first.is_held),
+                    name in present,
+                )
+        write(self._host, lines.values())
+
+
+def read(host: ManagedHost) -> List[Left]:
+    """The record; lines that no version of gdsdeploy has written are left out."""
+    lines = []
+    for match in filter(None, map(_LINE.fullmatch, host.text(RECORD).splitlines())):
+        words = match[3].split()
+        lines.append(Left(match[1], match[2], "automatic" not in words, "held" in words, "moved" in words))
+    return lines
+
+
+def write(host: ManagedHost, lines: Iterable[Left]) -> None:
+    """Write the record, sorted; without lines there is no file."""
+    text = "".join(f"{line}\n" for line in sorted({one.line for one in lines}))
+    if not text:
+        host.remove_tree(RECORD)
+    elif host.text(RECORD) != text:
+        host.write_unrecorded(File.of(RECORD, text))
+
+
+def find(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()) -> Way:
+    """How the packages that left come back, together where that goes.  purged: what leaves before."""
+    installed = chosen.installed(host) if lines else {}
+    gone = [one for one in lines if not one.has_moved and (one.name not in installed or one.name in purged)]
+    moved = [one for one in lines if one.has_moved and one.name in installed and one.name not in purged]
+    if not gone:
+        return Way()
+    for candidates in (gone, [*gone, *moved]):
+        way = _together(host, chosen, candidates, purged)
+        if way is not None:
+            return way
+    return _one_by_one(host, chosen, gone, purged)
+
+
+def _together(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str]) -> Optional[Way]:
+    """All of them but those that no repository offers; None where they don't go together."""
+    lost: List[Tuple[Left, str]] = []
+    while lines:
+        try:
+            return Way(tuple(lines), tuple(_moves(host, chosen, lines, purged)), tuple(lost))
+        except NotOfferedError as error:
+            # Those that only return to an earlier version are there, anyway.
+            lost += [(one, str(error)) for one in lines if one.name in error.names and not one.has_moved]
+            rest = [one for one in lines if one.name not in error.names]
+            if len(rest) == len(lines):
+                return None
+            lines = rest
+        except CannotTellError:
+            return None
+    return Way((), (), tuple(lost))
+
+
+def _one_by_one(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str]) -> Way:
+    """As many as go together."""
+    way = Way()
+    for one in lines:
+        try:
+            moves = _moves(host, chosen, [*way.install, one], purged)
+            way = Way((*way.install, one), tuple(moves), way.lost)
+        except CannotTellError as error:
+            way = Way(way.install, way.moves, (*way.lost, (one, str(error))))
+    return way
+
+
+def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str]) -> List[Change]:
+    """What bringing them back changes; raises CannotTellError where others that stay would change or leave."""
+    names = {one.name for one in lines}
+    moves = chosen.simulate_return(host, _packages(lines), [name for name in purged if name not in names])
+    moves = [move for move in moves if move.kind != "remove" or move.subject not in purged]
+    others = [move for move in moves if move.subject not in names and move.kind != "install"]
+    if others:
+        words = ", ".join(f"{move.kind} {move.subject}" for move in others)
+        raise CannotTellError(f"with what stays on this host it would also {words}", kind="refused")
+    return moves
+
+
+def bring_back(
+    host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()
+) -> List[Change]:
+    """Install ``lines`` again where that goes, and note what can't come back; with ``host.check`` only say it.
+
+    purged: what a check predicts to leave before.  Raises ApplyError where a transaction that was found fails.
+    """
+    way = find(host, chosen, lines, purged)
+    for one, why in way.lost:
+        command = f"{chosen.command} install {chosen.word(Package(one.name, one.version))}"
+        host.notes.append(f"{one} left for the lock and can't come back: {why}; to try it: {command}")
+    if way.install and not host.check:
+        _install(host, chosen, way)
+    if lines and not host.check:
+        present = chosen.installed(host)
+        done = {one.name for one in lines if one.name in present and (not one.has_moved or _is_back(one, present))}
+        write(host, [one for one in read(host) if one.name not in done])
+    return changes(way)
+
+
+def changes(way: Way) -> List[Change]:
+    """What a way changes."""
+    names = {one.name for one in way.install}
+    return [replace(move, reason=REASON if move.subject in names else "dependency") for move in way.moves]
+
+
+def _install(host: ManagedHost, chosen: Manager, way: Way) -> None:
+    try:
+        chosen.bring_back(host, _packages(way.install))
+    except ApplyError as error:
+        hint = f"run this again; or delete {RECORD}, so that nothing comes back"
+        raise ApplyError(f"what left for the lock doesn't come back: {error.message}", hint, error.kind) from None
+    automatic = [one.name for one in way.install if not one.is_manual]
+    if automatic:
+        chosen.mark_automatic(host, automatic)
+    held = [one.name for one in way.install if one.is_held]
+    if held and chosen.holds:
+        chosen.hold(host, held)
+
+
+def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
+    """Bring back everything on record, after the lock's packages, pins and repositories went."""
+    lines = read(host)
+    changes = bring_back(host, host_manager(host), lines, purged if host.check else ()) if lines else []
+    if lines and not host.check:
+        write(host, [one for one in read(host) if not one.has_moved])
+    return changes
+
+
+def stays(host: ManagedHost, purged: Sequence[str]) -> bool:
+    """Whether the record is kept after :func:`revert`, because something can't come back."""
+    lines = read(host)
+    if not host.check or not lines:
+        return bool(lines)
+    return bool(find(host, host_manager(host), lines, purged).lost)
+
+
+def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:
+    return one.version in installed[one.name].versions
+
+
+def _packages(lines: Iterable[Left]) -> List[Package]:
+    return [Package(one.name, one.version) for one in lines]
+

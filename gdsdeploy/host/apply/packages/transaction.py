@@ -1,0 +1,169 @@
+"""What a transaction needs and what it changes, before it is made.  Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+from ..model import INSTALLS, Change
+from . import removals
+from .managers import Installed, Manager, Package
+
+#: Kernels keep their holds when the lock moves: one of them runs.
+_KERNELS = "linux-"
+
+Simulate = Callable[[Sequence[Package], Sequence[str], Sequence[str]], Optional[List[Change]]]
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``wanted``: packages to have.
+
+    ``along``: packages that depend on those in their new versions; where they are installed, they move with them.
+    ``leaving``: packages that depend on those in the versions before; installed in other versions than these, they
+    leave first.  ``locked``: names of all that the lock has; empty: nothing is known of what it had before.
+    ``removes``: names or shell patterns of packages that may leave although nothing replaces them.
+    """
+
+    manager: str
+    wanted: List[Package] = field(default_factory=list)
+    along: List[Package] = field(default_factory=list)
+    leaving: List[Package] = field(default_factory=list)
+    locked: List[str] = field(default_factory=list)
+    removes: List[str] = field(default_factory=list)
+
+    def allows(self, name: str) -> bool:
+        """Whether this package may leave although nothing replaces it."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removes)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """``ours``: what gdsdeploy holds.  ``simulate``: asks the package manager what a transaction would change.
+
+    ``unfinished``: what was interrupted, and what any transaction finishes first.  ``lost``: what is installed again
+    first.  ``recorded``: what gdsdeploy installed.
+    ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
+    ``predicts``: this is a look; nothing follows it.
+    """
+
+    installed: Mapping[str, Installed]
+    ours: Sequence[str]
+    simulate: Simulate
+    unfinished: Mapping[str, Installed]
+    lost: Mapping[str, Installed]
+    recorded: Sequence[str]
+    loaded: Sequence[str]
+    users: Callable[[str], Sequence[str]]
+    predicts: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transaction: what has to be installed and to leave, and the holds that go before it."""
+
+    missing: Sequence[Package]
+    going: Sequence[str]
+    obsolete: Sequence[str]
+
+
+def plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], ours: Sequence[str]) -> Plan:
+    """The transaction that brings a host with these packages to ``desired``; without anything missing, none."""
+    along = [package for package in desired.along if package.package in installed]
+    packages = {package.package: package for package in [*along, *desired.wanted]}
+    missing = [package for package in packages.values() if not is_installed(chosen, installed, package)]
+    if not missing:
+        return Plan([], [], [])
+    others = [
+        package for package in desired.leaving if package.package in installed and package.package not in packages
+    ]
+    going = [package.package for package in others if not is_installed(chosen, installed, package)]
+    stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
+    return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
+
+
+def is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
+    """Whether a package is there in this version."""
+    return package.package in installed and chosen.same(package.version) in installed[package.package].versions
+
+
+def completions(transaction: Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
+    """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
+    if not transaction.missing:
+        return []
+    names = {package.package for package in transaction.missing} | {change.subject for change in earlier}
+    return [
+        Change("install", name, "", package.versions[-1], reason)
+        for reason, packages in (("half-installed", observed.lost), ("unfinished", observed.unfinished))
+        for name, package in sorted(packages.items())
+        if name not in names
+    ]
+
+
+def predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
+    """What will be installed when the changes of earlier resources are made."""
+    later = dict(installed)
+    for change in earlier:
+        name, is_held = change.subject, change.subject in later and later[change.subject].is_held
+        if change.kind in INSTALLS:
+            later[name] = Installed((change.after,), is_held)
+        elif change.kind == "remove":
+            rest = (
+                tuple(version for version in later[name].versions if version != change.before) if name in later else ()
+            )
+            # Of kernels, one version leaves and the others stay.
+            later.pop(name, None)
+            later.update({name: Installed(rest, is_held)} if rest and change.before else {})
+        elif name in later:
+            later[name] = replace(later[name], is_held=change.kind == "hold")
+    return later
+
+
+def lock_changes(chosen: Manager, transaction: Plan, installed: Mapping[str, Installed]) -> List[Change]:
+    """What the lock itself says, before a package manager was asked."""
+    leaving = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in transaction.going]
+    return [*leaving, *(move(chosen, package, installed.get(package.package)) for package in transaction.missing)]
+
+
+def move(chosen: Manager, package: Package, present: Optional[Installed]) -> Change:
+    """The change that brings a package to this version."""
+    if present is None:
+        return Change("install", package.package, "", package.version, "missing")
+    before = present.versions[-1]
+    kind = "upgrade" if chosen.order(before) < chosen.order(package.version) else "downgrade"
+    return Change(kind, package.package, before, package.version, "version")
+
+
+def simulated_changes(
+    desired: Desired, transaction: Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
+) -> Optional[List[Change]]:
+    """The changes that the package manager predicts after the earlier changes."""
+    before = [change for change in earlier if change.kind in (*INSTALLS, "remove")]
+    install = {change.subject: Package(change.subject, change.after) for change in before if change.kind in INSTALLS}
+    install.update({package.package: package for package in transaction.missing})
+    remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
+    unheld = [change.subject for change in earlier if change.kind == "unhold"]
+    simulated = observed.simulate(
+        list(install.values()), [*remove, *transaction.going], [*unheld, *transaction.obsolete]
+    )
+    if simulated is None:
+        return None
+    expected = {(change.subject, change.after) for change in before}
+    # A new kernel may take the place of the oldest one: then a name both comes and leaves.
+    ours = {(change.subject, change.kind == "remove") for change in moved}
+    others = [
+        removals.explained(change, desired.allows) if change.kind == "remove" else replace(change, reason="dependency")
+        for change in simulated
+        if (change.subject, change.after) not in expected and (change.subject, change.kind == "remove") not in ours
+    ]
+    # The lock's own packages are listed as the lock has them: apt lists none that is half-installed.
+    removed, rest = ([one for one in others if (one.kind == "remove") is first] for first in (True, False))
+    return [*removed, *moved, *rest]
+
+
+def hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
+    """Wanted packages that nobody holds."""
+    names = [package.package for package in desired.wanted]
+    loose = [name for name in names if name not in installed or not installed[name].is_held]
+    return [Change("hold", name, "", "held", "not-held") for name in loose]
