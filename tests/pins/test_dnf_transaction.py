@@ -65,6 +65,7 @@ for names in $2; do
 done
 cd "$1"
 say() { name=$1; shift; python3 -I -S host.pyz apply --json --desired "$name.json" "$@" || :; echo; }
+remove() { python3 -I -S host.pyz remove --json "$@" || :; echo; }
 have() { rpm -qa --qf '%{NAME}-%{VERSION}\n' | grep -v gpg-pubkey | sort | tr '\n' ' '; echo; }
 """
 
@@ -143,7 +144,7 @@ def moves(line: str) -> list[str]:
     result = of_packages(line)
     assert result["unknown"] == [], result
     changes = [change for change in result["changes"] if change["kind"] not in ("hold", "unhold")]
-    return [" ".join(filter(None, (c["kind"], c["subject"], c["before"], c["after"], c["reason"]))) for c in changes]
+    return [" ".join(filter(None, (c["kind"], c["subject"], c["before"], c["after"], c["reason"], c["by"]))) for c in changes]
 
 
 EVERYTHING = "driver-1-1,common-1-1,library1-1-1,tools-1-1,kernel-1-1 kernel-2-1"
@@ -165,9 +166,9 @@ def test_a_look_without_the_repositories_foresees_everything(site: Site, tmp_pat
     assert sorted(moves(done)) == [
         "install library2 2-1 missing",
         "install tools-new 2-1 missing",
-        "remove kernel 1-1 dependency",
-        "remove library1 1-1 dependency",
-        "remove tools 1-1 dependency",
+        "remove kernel 1-1 replaced kernel",
+        "remove library1 1-1 replaced library2",
+        "remove tools 1-1 replaced tools-new",
         "upgrade common 1-1 2-1 dependency",
         "upgrade driver 3:1-1 3:2-1 version",
         "upgrade kernel 2-1 3-1 version",
@@ -189,22 +190,57 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_p
     locked = ("driver=3:2-1", "library2=2-1")
     installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
     documents = {"new": document(site, *locked), "bare": document(site, *locked, pinned=False)}
-    planned, stopped, same, checked, refused, still, done, have, removed = run(
+    planned, stopped, same, checked, refused, still, done, have, *removed = run(
         site, tmp_path, installed, REFUSED, **documents
     )
     (refusal,) = of_packages(planned)["refusals"]
     assert refusal["id"] == "removals"
     assert refusal["message"].endswith("that the lock doesn't replace: decode 1-1")
-    assert "run on it: dnf remove decode;" in refusal["hint"]
-    assert "remove decode 1-1 dependency" in moves(planned)
+    assert "removes: [decode]; or remove them on this host: dnf remove decode" in refusal["hint"]
+    assert "remove decode 1-1 needs driver" in moves(planned)
     assert of_packages(checked)["refusals"] == [refusal]
     for answer in (stopped, refused):
         assert json.loads(answer)["error"] == {"kind": "refused", **{key: refusal[key] for key in ("message", "hint")}}
     assert same == still
     assert {"driver-1", "decode-1", "library1-1"} <= set(still.split())
-    assert "remove library1 1-1 dependency" in moves(done)
+    assert "remove library1 1-1 replaced library2" in moves(done)
     assert have.split() == ["common-2", "driver-2", "library2-2"]
-    assert removed == "library1=1-1"
+    assert removed == ["driver=3:1-1 manual moved", "library1=1-1 manual"]
+
+
+RETURN = r"""
+mount -t tmpfs tmpfs /var/lib/dpkg
+printf '[drv]\nname=drv\nstream=one\nprofiles=\nstate=enabled\n' >/etc/dnf/modules.d/drv.module
+touch /etc/dnf/plugins/versionlock.list
+printf '[vendor]\nname=vendor\nbaseurl=%s/rpms\ngpgcheck=0\n' "$uri" >/etc/yum.repos.d/vendor.repo
+before=$(have); have
+say allowed --check; say allowed; have; sort /var/lib/gdsdeploy/removed
+echo REMOVE
+remove --check; remove; have
+test "$before" = "$(have)" && echo same
+ls -d /var/lib/gdsdeploy/* 2>/dev/null || echo clean
+"""
+
+
+def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> None:
+    """The locks and repositories of the lock are gone by then; the host's own repository has what it had."""
+    locked = ("driver=3:2-1", "common=2-1", "library2=2-1")
+    installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
+    allowed = document(site, *locked, removes=["dec*"], deny=["decode"])
+    script = f"uri={site.uri}\n{RETURN}"
+    first, checked, done, there, *rest = run(site, tmp_path, installed, script, allowed=allowed)
+    assert moves(checked) == moves(done)
+    assert {"remove decode 1-1 allowed driver", "remove library1 1-1 replaced library2"} <= set(moves(done))
+    assert there.split() == ["common-2", "driver-2", "library2-2"]
+    assert rest[:5] == [
+        "common=1-1 manual moved", "decode=1-1 manual", "driver=3:1-1 manual moved", "library1=1-1 manual", "REMOVE"
+    ]  # fmt: skip
+    planned, removed, back, *ends = rest[5:]
+    assert sorted(moves(planned)) == sorted(moves(removed))
+    assert {"install decode 1-1 left", "install library1 1-1 left", "downgrade driver 3:2-1 3:1-1 left"} <= set(
+        moves(removed)
+    )
+    assert (back, ends) == (first, ["same", "clean"])
 
 
 def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def _solve(
             request.update(_without_ours(host) if returns else _predicted(host))
     if returns and BEGIN in host.text(LOCKS).splitlines():
         request["locks"] = _lines(merge_locks(host.text(LOCKS), []))
-    return offers.solve(host, {**request, "missing_ok": returns})
+    return offers.solve(host, request, returns=returns)
 
 
 def _words(host: ManagedHost, install: Sequence[Package]) -> List[str]:

@@ -157,9 +157,8 @@ def predict(base: Any, request: Dict[str, Any]) -> None:
 
     streams = dnf.module.module_base.ModuleBase(base)
     for stream in request.get("streams", ()):
-        streams.reset([stream.partition(":")[0]])
-        if ":" in stream:
-            streams.enable([stream])
+        # After a reset, libdnf refuses to enable another stream in the same transaction.
+        (streams.enable if ":" in stream else streams.reset)([stream])
     sack, names = base.sack, set()
     locked, excluded = sack.query().filter(empty=True), sack.query().filter(empty=True)
     for line in request.get("locks") or ():

@@ -78,10 +78,11 @@ def ask(host: ManagedHost, names: Sequence[str], options: Sequence[str] = ()) ->
         raise ApplyError(f"dnf can't be asked what it would install: {output.failure()}", _LOOK) from None
 
 
-def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
+def solve(host: ManagedHost, request: Mapping[str, Any], *, returns: bool = False) -> Solution:
     """The transaction that dnf resolves; request: as dnf_child.py has it.
 
-    Raises NotOfferedError, and CannotTellError where dnf finds none, or can't be asked.
+    returns: it brings back what left.  Raises CannotTellError where dnf finds none, or can't be asked; of packages that
+    return NotOfferedError where a repository doesn't offer them.
     """
     seconds = _SOLVE_SECONDS if request["folder"] else REFRESH_SECONDS
     output = host.look(_argv(host, {**request, "refresh": False}), seconds)
@@ -93,8 +94,10 @@ def solve(host: ManagedHost, request: Mapping[str, Any]) -> Solution:
         if "problem" in value:
             words = " ".join(str(value["text"]).split())
             hint, kind = _UNSOLVED[value["problem"]]
-            if value["problem"] == MISSING and request.get("missing_ok"):
+            if value["problem"] == MISSING and returns:
                 raise NotOfferedError(_NEVRA.sub("", str(word)) for word in value["missing"])
+            if returns:
+                raise CannotTellError(words, kind=kind)
             raise CannotTellError(f"dnf can't install the locked packages: {words}", hint, kind)
         return Solution(tuple(dict.fromkeys(_move(*row) for row in value["moves"])), value["erases"] is True)
     except (ValueError, TypeError, LookupError, AttributeError):
