@@ -14,7 +14,17 @@ from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
 from gdsdeploy.model.signing import Signing
-from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, NetworkAddress, PackageName, PackagePattern, SshFile, matching
+from gdsdeploy.model.text import (
+    AbsolutePath,
+    MaybePath,
+    Model,
+    Name,
+    NetworkAddress,
+    PackageName,
+    PackagePattern,
+    SshFile,
+    matching,
+)
 
 GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
 

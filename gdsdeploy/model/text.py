@@ -41,7 +41,8 @@ PackageName = Annotated[
 PackagePattern = Annotated[
     str,
     matching(
-        r"^[A-Za-z0-9*?\[][A-Za-z0-9+._*?\[\]!-]*$", "write the name of a package or a shell pattern: libnvidia-decode-*"
+        r"^[A-Za-z0-9*?\[][A-Za-z0-9+._*?\[\]!-]*$",
+        "write the name of a package or a shell pattern: libnvidia-decode-*",
     ),
 ]
 Address = Annotated[

@@ -315,11 +315,14 @@ def test_what_left_comes_back_with_the_versions_and_marks_that_it_had(program: P
     """The allowed package needs the driver's version before: the driver goes back, too."""
     lines = run(program, RETURN)
     number = lines.index("REMOVE")
-    checked, done, there, *recorded = lines[:number]
+    checked, done, meanwhile, *recorded = lines[:number]
     assert changes(checked) == changes(done)
     assert json.loads(checked)["resources"][0]["refusals"] == []
-    assert reasons(done) == {"stack-decode": ("allowed", "stack-driver"), "stack-library1": ("replaced", "stack-library2")}
-    assert "stack-decode" not in there
+    assert reasons(done) == {
+        "stack-decode": ("allowed", "stack-driver"),
+        "stack-library1": ("replaced", "stack-library2"),
+    }
+    assert "stack-decode" not in meanwhile
     assert recorded == [
         "stack-decode=1 automatic", "stack-driver=1 manual moved", "stack-library1=1 manual"
     ]  # fmt: skip
@@ -343,7 +346,7 @@ remove --check; remove; state; cat /var/lib/gdsdeploy/removed; remove
 
 
 def test_what_cannot_come_back_is_said_and_stays_on_record(program: Path) -> None:
-    checked, done, there, recorded, again = run(program, LOST)
+    checked, done, state, recorded, again = run(program, LOST)
     assert sorted(changes(checked)) == sorted(changes(done))
     assert "install stack-library1 1" in changes(done)
     for line in (checked, done, again):
@@ -351,7 +354,7 @@ def test_what_cannot_come_back_is_said_and_stays_on_record(program: Path) -> Non
         assert note.startswith("stack-decode=1 left for the lock and can't come back: ")
         assert "stack-driver (= 1)" in note
         assert note.endswith("to try it: apt-get install stack-decode=1")
-    assert "ii|stack-driver=2" in there.split()
+    assert "ii|stack-driver=2" in state.split()
     assert recorded == "stack-decode=1 manual"
     assert changes(again) == []
 

@@ -144,7 +144,8 @@ def moves(line: str) -> list[str]:
     result = of_packages(line)
     assert result["unknown"] == [], result
     changes = [change for change in result["changes"] if change["kind"] not in ("hold", "unhold")]
-    return [" ".join(filter(None, (c["kind"], c["subject"], c["before"], c["after"], c["reason"], c["by"]))) for c in changes]
+    keys = ("kind", "subject", "before", "after", "reason", "by")
+    return [" ".join(filter(None, (change[key] for key in keys))) for change in changes]
 
 
 EVERYTHING = "driver-1-1,common-1-1,library1-1-1,tools-1-1,kernel-1-1 kernel-2-1"
@@ -210,6 +211,7 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_p
 
 RETURN = r"""
 mount -t tmpfs tmpfs /var/lib/dpkg
+umount /var/lib/gdsdeploy
 printf '[drv]\nname=drv\nstream=one\nprofiles=\nstate=enabled\n' >/etc/dnf/modules.d/drv.module
 touch /etc/dnf/plugins/versionlock.list
 printf '[vendor]\nname=vendor\nbaseurl=%s/rpms\ngpgcheck=0\n' "$uri" >/etc/yum.repos.d/vendor.repo
@@ -228,10 +230,10 @@ def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> 
     installed = "driver-1-1,common-1-1,library1-1-1,decode-1-1"
     allowed = document(site, *locked, removes=["dec*"], deny=["decode"])
     script = f"uri={site.uri}\n{RETURN}"
-    first, checked, done, there, *rest = run(site, tmp_path, installed, script, allowed=allowed)
+    first, checked, done, meanwhile, *rest = run(site, tmp_path, installed, script, allowed=allowed)
     assert moves(checked) == moves(done)
     assert {"remove decode 1-1 allowed driver", "remove library1 1-1 replaced library2"} <= set(moves(done))
-    assert there.split() == ["common-2", "driver-2", "library2-2"]
+    assert meanwhile.split() == ["common-2", "driver-2", "library2-2"]
     assert rest[:5] == [
         "common=1-1 manual moved", "decode=1-1 manual", "driver=3:1-1 manual moved", "library1=1-1 manual", "REMOVE"
     ]  # fmt: skip

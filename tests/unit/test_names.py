@@ -25,7 +25,7 @@ REFUSED = frozenset(
 FORMATS = frozenset(
     {
         ("gdsdeploy/converge/ansible.py", "said"),
-        ("gdsdeploy/host/apply/packages/__init__.py", "wanted"),
+        ("gdsdeploy/host/apply/packages/transaction.py", "wanted"),
         ("gdsdeploy/host/apply/restore.py", "held"),
         ("gdsdeploy/host/apply/restore.py", "known"),
         ("gdsdeploy/host/libcufile/errors.py", "seen"),

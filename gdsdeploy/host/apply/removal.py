@@ -19,6 +19,7 @@ from .record import PATH as RECORD
 
 #: Where gdsdeploy/zipapp/bootstrap.py unpacks host programs.
 PROGRAMS = "/run/gdsdeploy/program-"
+_Step = Callable[[ManagedHost], List[Change]]
 
 
 def remove(
@@ -33,10 +34,11 @@ def remove(
     if unknown:
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
-    steps = [registry.resource(name).revert for name in order if name in only or not only]
+    steps: List[_Step] = [registry.resource(name).revert for name in order if name in only or not only]
     # A check finds the packages still there that leave before others come back.
     purged = packages.leaving(host) if left.read(host) and not only else []
-    last = [partial(left.revert, purged=purged), _restore_recorded, _restore_unrecorded, partial(_folders, purged)]
+    bring_back = partial(left.revert, purged=purged)
+    last: List[_Step] = [bring_back, _restore_recorded, _restore_unrecorded, partial(_folders, purged)]
     with labels.restore_after(host):
         for step in [*steps, *([] if only else last)]:
             host.begin()

@@ -145,9 +145,7 @@ class Packages(Resource[Desired]):
         if chosen.holds:
             self._hold(host, chosen, desired, plan)
 
-    def _transact(
-        self, host: ManagedHost, chosen: Manager, desired: Desired, plan: Plan, along: Sequence[str]
-    ) -> None:
+    def _transact(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: Plan, along: Sequence[str]) -> None:
         recorded = read_names(host, INSTALLED)
         was_interrupted = bool(chosen.unfinished(host))
         chosen.finish(host)

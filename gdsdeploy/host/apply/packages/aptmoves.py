@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import CannotTellError, NotOfferedError
 from ...model import version_rules
@@ -44,13 +44,14 @@ def moves(host: ManagedHost, shown: str, sources: str) -> List[Change]:
             changes.append(Change(kind, name, before, after))
     going: Dict[str, str] = dict(REMOVED.findall(shown))
     reasons = _reasons(host, going, changes, sources) if going else {}
-    return [*(replace(Change("remove", name, going[name]), **reasons.get(name, {})) for name in going), *changes]
+    removals = [replace(Change("remove", name, going[name]), **reasons.get(name, {})) for name in going]
+    return [*removals, *changes]
 
 
 def _reasons(
     host: ManagedHost, going: Mapping[str, str], coming: Sequence[Change], sources: str
-) -> Dict[str, Dict[str, str]]:
-    """Name → why it leaves, and the package by which."""
+) -> Dict[str, Dict[str, Any]]:
+    """Name → why it leaves, and the package by which, as fields of a change."""
     names = [f"{change.subject}={change.after}" for change in coming]
     argv = ["apt-cache", *aptlists.options(host, sources), "show", "--", *names]
     shown = host.query(argv, statuses=(0, 100)) if names else ""

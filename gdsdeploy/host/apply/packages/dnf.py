@@ -319,7 +319,7 @@ def _without_ours(host: ManagedHost) -> Dict[str, Any]:
     """What makes a request one for a look, at the host after a removal."""
     place = os.path.join(host.scratch("without"), os.path.basename(REPOSITORIES))
     with open(place, "w", encoding="utf-8"):
-        # An empty file takes the place of ours.
+        # An empty file takes the place of gdsdeploy's.
         pass
     folder, before = MODULES + "/", host.record.paths
     earlier = [_stream_before(path, before[path]) for path in before if path.startswith(folder)]

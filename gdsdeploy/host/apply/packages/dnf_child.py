@@ -15,8 +15,8 @@ whether that takes ``--allowerasing``.  Or it answers ``problem``, a kind of pro
 ``refresh`` also those of the lock's repositories; others are taken from the host's cache however old they are.  Empty:
 dnf's own rules, as for ``dnf install``.
 ``repositories``, ``locks`` and ``streams``: a file of repositories that takes the place of that with the same name, the
-lines of the list of locks, and the module streams to enable, as they will be; a module without a stream has none.  ``away``: repositories may be out of
-reach.  Other keys are not read.
+lines of the list of locks, and the module streams to enable, as they will be (a module
+without a stream has none).  ``away``: repositories may be out of reach.  Other keys are not read.
 
 The plugin versionlock applies its locks to programs that use dnf's interface, and not to ``dnf repoquery``.
 """

@@ -82,7 +82,9 @@ class Watch:
         present = self._chosen.present(self._host, configured=False)
         installed, ours = self._chosen.installed(self._host), read_names(self._host, INSTALLED)
         # What an administrator has installed again needs no line; what gdsdeploy has, goes again.
-        lines = {one.name: one for one in read(self._host) if one.has_moved or one.name in ours or one.name not in present}
+        lines = {
+            one.name: one for one in read(self._host) if one.has_moved or one.name in ours or one.name not in present
+        }
         for name, package in self._before.items():
             moved = name in self._moving and len(package.versions) == 1 and name in installed
             if name not in present or (moved and installed[name].versions != package.versions):
@@ -118,15 +120,15 @@ def write(host: ManagedHost, lines: Iterable[Left]) -> None:
 def find(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()) -> Way:
     """How the packages that left come back, together where that goes.  purged: what leaves before."""
     installed = chosen.installed(host) if lines else {}
-    gone = [one for one in lines if not one.has_moved and (one.name not in installed or one.name in purged)]
+    absent = [one for one in lines if not one.has_moved and (one.name not in installed or one.name in purged)]
     moved = [one for one in lines if one.has_moved and one.name in installed and one.name not in purged]
-    if not gone:
+    if not absent:
         return Way()
-    for candidates in (gone, [*gone, *moved]):
+    for candidates in (absent, [*absent, *moved]):
         way = _together(host, chosen, candidates, purged)
         if way is not None:
             return way
-    return _one_by_one(host, chosen, gone, purged)
+    return _one_by_one(host, chosen, absent, purged)
 
 
 def _together(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str]) -> Optional[Way]:
@@ -171,9 +173,7 @@ def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Se
     return moves
 
 
-def bring_back(
-    host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()
-) -> List[Change]:
+def bring_back(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()) -> List[Change]:
     """Install ``lines`` again where that goes, and note what can't come back; with ``host.check`` only say it.
 
     purged: what a check predicts to leave before.  Raises ApplyError where a transaction that was found fails.
@@ -206,9 +206,9 @@ def _install(host: ManagedHost, chosen: Manager, way: Way) -> None:
     automatic = [one.name for one in way.install if not one.is_manual]
     if automatic:
         chosen.mark_automatic(host, automatic)
-    held = [one.name for one in way.install if one.is_held]
-    if held and chosen.holds:
-        chosen.hold(host, held)
+    to_hold = [one.name for one in way.install if one.is_held]
+    if to_hold and chosen.holds:
+        chosen.hold(host, to_hold)
 
 
 def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
@@ -234,4 +234,3 @@ def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:
 
 def _packages(lines: Iterable[Left]) -> List[Package]:
     return [Package(one.name, one.version) for one in lines]
-

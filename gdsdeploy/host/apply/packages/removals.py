@@ -16,7 +16,7 @@ REPLACED, CONFLICTS, NEEDS = "replaced", "conflicts", "needs"
 ALLOWED = "allowed"
 
 
-def explained(move: Change, allows: Callable[[str], bool]) -> Change:
+def with_reason(move: Change, allows: Callable[[str], bool]) -> Change:
     """A removal with the reason that a plan shows: one that is only allowed by its name says that."""
     if move.reason != REPLACED and allows(move.subject):
         return replace(move, reason=ALLOWED)

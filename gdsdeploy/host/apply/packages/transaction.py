@@ -153,7 +153,9 @@ def simulated_changes(
     # A new kernel may take the place of the oldest one: then a name both comes and leaves.
     ours = {(change.subject, change.kind == "remove") for change in moved}
     others = [
-        removals.explained(change, desired.allows) if change.kind == "remove" else replace(change, reason="dependency")
+        removals.with_reason(change, desired.allows)
+        if change.kind == "remove"
+        else replace(change, reason="dependency")
         for change in simulated
         if (change.subject, change.after) not in expected and (change.subject, change.kind == "remove") not in ours
     ]
@@ -163,7 +165,7 @@ def simulated_changes(
 
 
 def hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
-    """Wanted packages that nobody holds."""
+    """Wanted packages that aren't held."""
     names = [package.package for package in desired.wanted]
     loose = [name for name in names if name not in installed or not installed[name].is_held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]

@@ -93,7 +93,8 @@ UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", "", ""]
 def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
     dnf.packages = {"driver": "3:1-1", "common": "1-1", "old-name": "1-1"}
     dnf.moves = [
-        ["remove", "old-name", "0:1-1", "", "replaced", "other"], UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", "", ""],
+        ["remove", "old-name", "0:1-1", "", "replaced", "new-name"],
+        UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", "", ""],
         ["install", "extra", "", "0:7-1", "", ""],
     ]  # fmt: skip
     predicted = short(dnf.check(DRIVER))
@@ -122,7 +123,11 @@ def test_a_look_writes_into_its_own_folder_and_apply_by_dnfs_rules(dnf: DnfHost)
 
 def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) -> None:
     dnf.packages = {"driver": "3:1-1", "decode": "1-1", "library1": "1-1"}
-    dnf.moves = [["remove", "decode", "0:1-1", "", "", ""], ["remove", "library1", "0:1-1", "", "replaced", "other"], UPGRADE]
+    dnf.moves = [
+        ["remove", "decode", "0:1-1", "", "", ""],
+        ["remove", "library1", "0:1-1", "", "replaced", "other"],
+        UPGRADE,
+    ]
     dnf.erases = True
     (result,) = dnf.check(DRIVER)
     (refusal,) = result.refusals
