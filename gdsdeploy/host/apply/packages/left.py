@@ -13,7 +13,7 @@ from ...errors import ApplyError, CannotTellError, NotOfferedError
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change
-from .managers import INSTALLED, Installed, Manager, Package, host_manager, read_names
+from .managers import HOLDS, INSTALLED, Installed, Manager, Package, host_manager, read_names
 
 #: A line for each: NAME=VERSION, ``manual`` or ``automatic``, and where it applies ``held`` and ``moved``.
 RECORD = "/var/lib/gdsdeploy/removed"
@@ -82,6 +82,7 @@ class Watch:
         present = self._chosen.present(self._host, configured=False)
         installed, ours = self._chosen.installed(self._host), read_names(self._host, INSTALLED)
         # What an administrator has installed again needs no line; what gdsdeploy has, goes again.
+        holds = read_names(self._host, HOLDS)
         lines = {
             one.name: one for one in read(self._host) if one.has_moved or one.name in ours or one.name not in present
         }
@@ -93,7 +94,7 @@ class Watch:
                     name,
                     first.version if first else package.versions[-1],
                     first.is_manual if first else name in self._manual,
-                    package.is_held or bool(first and first.is_held),
+                    first.is_held if first else package.is_held and name not in holds,
                     name in present,
                 )
         write(self._host, lines.values())

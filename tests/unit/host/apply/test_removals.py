@@ -1,0 +1,167 @@
+"""Packages that leave: their reasons, what a profile allows, the record, and the way back; apt is imitated."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsdeploy.host.apply import removal
+from gdsdeploy.host.apply.host import ManagedHost
+from gdsdeploy.host.apply.packages import left
+from gdsdeploy.host.errors import ApplyError
+from gdsdeploy.host.process import Output
+from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages
+
+__all__ = ["apt"]
+
+
+def moved(apt: AptHost, *lines: str) -> None:
+    """What apt resolves."""
+    apt.simulated = "".join(f"{line}\n" for line in lines)
+
+
+def removals(apt: AptHost, **desired: str) -> dict[str, tuple[str, str]]:
+    (result,) = apt.check(packages(**desired))
+    return {change.subject: (change.reason, change.by) for change in result.changes if change.kind == "remove"}
+
+
+def test_each_removal_has_the_package_by_which_it_happens(apt: AptHost) -> None:
+    names = ("driver", "decode", "library1", "old-smi", "rival", "loose")
+    apt.packages = dict.fromkeys(names, ("1", "ii"))
+    moved(
+        apt, *(f"Remv {name} [1]" for name in names[1:]), "Inst driver [1] (2 x [all])", "Inst library2 (2 x [all])"
+    )  # fmt: skip
+    apt.offered = {"driver=2": SHA, "library2=2": SHA}
+    apt.stanzas = {
+        "driver=2": "Replaces: old-smi (<< 2), older\nBreaks: rival (<< 2)\nConflicts: other\n",
+        "library2=2": "Provides: library\n",
+        "library1": "Provides: library\n",
+        "decode": "Depends: libc6, driver (= 1) | none\n",
+    }
+    assert removals(apt, wanted="driver=2") == {
+        "decode": ("needs", "driver"),
+        "library1": ("replaced", "library2"),
+        "old-smi": ("replaced", "driver"),
+        "rival": ("conflicts", "driver"),
+        "loose": ("dependency", ""),
+    }
+    (refusal,) = apt.check(packages(wanted="driver=2"))[0].refusals
+    assert refusal.message.endswith("doesn't replace: decode 1, rival 1, loose 1")
+
+
+def test_only_what_the_profile_names_may_leave(apt: AptHost) -> None:
+    apt.packages = dict.fromkeys(("driver", "libnvidia-decode-580", "libnvidia-gl-580"), ("1", "ii"))
+    moves = ("Remv libnvidia-decode-580 [1]", "Remv libnvidia-gl-580 [1]", "Inst driver [1] (2 x [all])")
+    moved(apt, *moves)
+    (refusal,) = apt.check(packages(wanted="driver=2", removes="libnvidia-decode-*"))[0].refusals
+    assert refusal.message.endswith("doesn't replace: libnvidia-gl-580 1")
+    assert "removes: [libnvidia-gl-580]" in refusal.hint
+    with pytest.raises(ApplyError, match="doesn't replace: libnvidia-gl-580 1"):
+        apt.apply(packages(wanted="driver=2", removes="libnvidia-decode-*"))
+    assert apt.changed == []
+    both = {"wanted": "driver=2", "removes": "libnvidia-decode-* libnvidia-gl-580"}
+    assert {reason for reason, _ in removals(apt, **both).values()} == {"allowed"}
+    apt.apply(packages(**both))
+    assert apt.packages["driver"][0] == "2"
+
+
+def provision(apt: AptHost) -> None:
+    """The driver moves, a library is replaced, a piece may leave."""
+    apt.packages = {"driver": ("1", "ii"), "decode": ("1", "hi"), "library1": ("1", "ii")}
+    apt.automatic = {"library1"}
+
+    def change(words: list[str]) -> None:
+        if "driver=2" in words:
+            apt.packages.pop("decode", None)
+            apt.packages.pop("library1", None)
+        AptHost._change(apt, words)
+
+    apt._change = change  # type: ignore[method-assign]
+    moved(apt, "Remv decode [1]", "Remv library1 [1]", "Inst driver [1] (2 x [all])", "Inst library2 (2 x [all])")
+    apt.apply(packages(wanted="driver=2 library2=2", removes="*"))
+    apt.simulated = None
+
+
+def test_the_record_has_marks_holds_and_the_first_version(apt: AptHost) -> None:
+    provision(apt)
+    first = "decode=1 manual held\ndriver=1 manual moved\nlibrary1=1 automatic\n"
+    assert apt.text(left.RECORD) == first
+    moved(apt, "Inst driver [2] (3 x [all])")
+    apt.apply(packages(wanted="driver=3 library2=2"))
+    assert apt.text(left.RECORD) == first
+    apt.packages["decode"] = ("9", "ii")
+    moved(apt, "Inst driver [3] (4 x [all])")
+    apt.apply(packages(wanted="driver=4 library2=2"))
+    assert "decode" not in apt.text(left.RECORD), "an administrator has installed it again"
+
+
+def test_a_damaged_line_is_no_package() -> None:
+    class Host(ManagedHost):
+        def text(self, path: str) -> str:
+            assert path == left.RECORD
+            return "--force=1\nname\na=1 manual\nb=2\nc=3 automatic held stranger\nd=4 automatic held\n"
+
+    assert [line.line for line in left.read(Host())] == ["a=1 manual", "b=2 manual", "d=4 automatic held"]
+
+
+def test_everything_comes_back_as_it_was(apt: AptHost) -> None:
+    provision(apt)
+    apt.offered = {"decode=1": SHA, "library1=1": SHA, "driver=1": SHA}
+    host = ManagedHost(root=str(apt.root))
+    changes = removal.remove(host)
+    assert {(c.kind, c.subject, c.after) for c in changes if c.reason == left.REASON} == {
+        ("install", "decode", "1"),
+        ("install", "library1", "1"),
+    }
+    assert apt.packages == {"driver": ("2", "ii"), "decode": ("1", "hi"), "library1": ("1", "ii")}
+    assert (host.notes, apt.automatic) == ([], {"library1"})
+    assert not (apt.root / "var/lib/gdsdeploy").exists()
+
+
+def test_what_no_repository_offers_is_said_and_the_rest_comes(apt: AptHost) -> None:
+    provision(apt)
+    apt.offered = {"library1=1": SHA}
+    host = ManagedHost(root=str(apt.root))
+    removal.remove(host)
+    assert "library1" in apt.packages
+    assert "decode" not in apt.packages
+    (note,) = host.notes
+    assert note == (
+        "decode=1 left for the lock and can't come back: no repository of this host offers this version;"
+        " to try it: apt-get install decode=1"
+    )
+    assert apt.text(left.RECORD) == "decode=1 manual held\n"
+    apt.offered["decode=1"] = SHA
+    removal.remove(ManagedHost(root=str(apt.root)))
+    assert apt.packages["decode"] == ("1", "hi")
+    assert not (apt.root / "var/lib/gdsdeploy").exists()
+
+
+def test_nothing_that_stays_moves_for_what_left(apt: AptHost) -> None:
+    """apt would take another package away, or move one that isn't on record."""
+    provision(apt)
+    apt.offered = {"decode=1": SHA, "library1=1": SHA, "driver=1": SHA}
+    simulate = apt._simulate
+
+    def resolve(words: list[str]) -> str:
+        more = "Remv slurm [1]\nInst libc6 [2] (1 x [all])\n" if "decode=1" in words else ""
+        return more + simulate(words)
+
+    apt._simulate = resolve  # type: ignore[method-assign]
+    apt.packages["slurm"] = ("1", "ii")
+    host = ManagedHost(root=str(apt.root))
+    removal.remove(host)
+    assert ("library1" in apt.packages, "decode" in apt.packages) == (True, False)
+    (note,) = host.notes
+    assert "with what stays on this host it would also remove slurm, downgrade libc6;" in note
+
+
+def test_a_transaction_that_fails_stops_the_removal_with_a_way_out(apt: AptHost) -> None:
+    provision(apt)
+    apt.offered = {"decode=1": SHA, "library1=1": SHA}
+    apt.failing["apt-get --quiet --assume-yes --option=DPkg::Lock::Timeout=300 --option=Dpkg"] = Output(
+        100, "", "E: 404"
+    )
+    with pytest.raises(ApplyError, match=r"what left for the lock doesn't come back: [^\0]*404") as caught:
+        removal.remove(ManagedHost(root=str(apt.root)))
+    assert caught.value.hint == f"run this again; or delete {left.RECORD}, so that nothing comes back"
+    assert apt.text(left.RECORD).startswith("decode=1 manual held\n")
