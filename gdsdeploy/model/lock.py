@@ -9,7 +9,7 @@ from pydantic import SerializerFunctionWrapHandler, Strict, model_serializer, mo
 from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.2"
+LOCK_VERSION = "1.3"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -154,8 +154,16 @@ class Target(Model):
     refused: Annotated[tuple[RefusedChoice, ...], Strict(False)] = ()
     #: Module streams, ``NAME:STREAM``, that hosts have to enable to get these packages from rpm repositories.
     modules: Annotated[tuple[Word, ...], Strict(False)] = ()
+    #: Packages that hosts had of their driver, and that the lock has for that reason alone.
+    adopted: Annotated[tuple[Word, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the key about what was adopted where nothing was, so that other locks stay as they are."""
+        value: dict[str, Any] = handler(self)
+        return {key: inner for key, inner in value.items() if key != "adopted" or inner}
 
 
 class Lock(Model):

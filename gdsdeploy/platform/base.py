@@ -72,6 +72,8 @@ class Packaging:
     further: tuple[StackPackage, ...]
     #: packages that must not be chosen beside this driver
     excluded: tuple[re.Pattern[str], ...]
+    #: packages that pull a driver of whichever version; only those that hosts have already are chosen
+    umbrellas: tuple[re.Pattern[str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,10 @@ class StackPlatform(ABC):
     @abstractmethod
     def cuda_version(self, candidate: Candidate) -> str | None:
         """The CUDA release that a GDS package belongs to, if it says so."""
+
+    @abstractmethod
+    def may_be_adopted(self, name: str) -> bool:
+        """Whether a package of a host is by its name a piece of a driver or of GDS that a lock may have, too."""
 
     @abstractmethod
     def kept_out(self) -> tuple[str, ...]:

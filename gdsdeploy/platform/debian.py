@@ -75,13 +75,13 @@ class Debian(DpkgPlatform):
             StackPackage("firmware-nvidia-gsp", "companion", "host"),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, self.excluded(flavour))
+        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (nvidia.UMBRELLAS,))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other driver series'."""
         series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
-        return series, re.compile(other), nvidia.UMBRELLAS
+        return series, re.compile(other)
 
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.

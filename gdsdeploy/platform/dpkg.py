@@ -71,5 +71,8 @@ class DpkgPlatform(StackPlatform):
     def follows_driver(self, candidate: Candidate) -> bool:
         return nvidia.of_driver(candidate) if candidate.origin == nvidia.ORIGIN else super().follows_driver(candidate)
 
+    def may_be_adopted(self, name: str) -> bool:
+        return nvidia.may_be_adopted(name)
+
     def of_driver(self, candidate: Candidate) -> bool:
         return nvidia.of_driver(candidate)

@@ -33,6 +33,8 @@ UMBRELLAS: Final = re.compile(
     r"(?:cuda-drivers|nvidia-open)(?:-[0-9]{3}(?:\.[0-9.]+)?)?"
     r"|nvidia-driver(?:-[0-9]{3}(?:-server)?)?(?:-open)?|nvidia-headless-.*|nvidia-driver-pinning.*"
 )
+#: Metapackages of GDS.
+GDS_UMBRELLAS: Final = re.compile(r"nvidia-fs|nvidia-gds(?:-[0-9]+-[0-9]+)?")
 _LIBCUFILE: Final = re.compile(r"libcufile-([0-9]+)-([0-9]+)")
 
 #: Globs of what could move a driver or a piece of GDS, whatever repository it comes from.
@@ -49,6 +51,11 @@ KEPT_OUT: Final = (
 def of_driver(candidate: Candidate) -> bool:
     """Whether a package is a piece of some driver."""
     return bool(_DRIVER.fullmatch(candidate.package)) and candidate.source not in _SHARED_SOURCES
+
+
+def may_be_adopted(name: str) -> bool:
+    """Whether a package is by its name a piece of a driver, or a metapackage of GDS."""
+    return bool(_DRIVER.fullmatch(name) or GDS_UMBRELLAS.fullmatch(name))
 
 
 def dkms_packages(flavour: Flavour, names: Iterable[str]) -> list[str]:
@@ -79,7 +86,8 @@ def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
             StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
             StackPackage("dkms", "dkms", "build"),
         ),
-        excluded=(UMBRELLAS, re.compile(other)),
+        excluded=(re.compile(other),),
+        umbrellas=(UMBRELLAS,),
     )
 
 
@@ -94,7 +102,8 @@ def debian_packaging(flavour: Flavour) -> Packaging:
             StackPackage("nvidia-kernel-support", "driver-userland", "host", optional=True),
             StackPackage("dkms", "dkms", "build"),
         ),
-        excluded=(UMBRELLAS, re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms")),
+        excluded=(re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms"),),
+        umbrellas=(UMBRELLAS,),
     )
 
 

@@ -44,6 +44,8 @@ _DRIVER: Final = re.compile(
 _GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-]+|nvidia-gds(?:-[0-9-]+)?")
 #: The toolkit's pieces, whose names end in the CUDA release, and the metapackages over them.
 _CUDA: Final = re.compile(r"cuda(?:-(?!drivers).+)?|lib(?:cu|np|nv).+-[0-9]+-[0-9]+")
+#: What pulls a driver of whichever version.
+_UMBRELLAS: Final = re.compile(r"cuda-drivers.*")
 #: The driver's SELinux policy, which has a version of its own.
 _POLICY: Final = "nvidia-driver-selinux"
 _FIRST_WITH_POLICY: Final = "610"
@@ -117,15 +119,15 @@ class Rhel(StackPlatform):
             *([StackPackage(_POLICY, "driver-userland", "host", optional=True)] if has_policy else []),
             StackPackage("dkms", "dkms", "build"),
         )
-        return Packaging(self.driver_module(flavour), further, self.excluded(flavour))
+        return Packaging(self.driver_module(flavour), further, self.excluded(flavour), (_UMBRELLAS,))
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other drivers'."""
         other = "latest" if flavour == "open" else "open"
-        # kmod-nvidia-580.95.05-… are built for one kernel each; cuda-drivers and cuda pull whatever driver is newest.
+        # kmod-nvidia-580.95.05-… are built for one kernel each; cuda pulls whatever driver is newest.
         return (
             re.compile(rf"kmod-nvidia-(?:{other}-dkms|[0-9].*)|akmod-nvidia.*"),
-            re.compile(r"cuda|cuda-[0-9]+-[0-9]+|cuda-runtime-.*|cuda-drivers.*|cuda-demo-suite.*"),
+            re.compile(r"cuda|cuda-[0-9]+-[0-9]+|cuda-runtime-.*|cuda-demo-suite.*"),
             re.compile(r"nvidia-open.*" if flavour == "proprietary" else r"nvidia-latest.*"),
         )
 
@@ -143,6 +145,9 @@ class Rhel(StackPlatform):
             "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
             "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
         )  # fmt: skip
+
+    def may_be_adopted(self, name: str) -> bool:
+        return bool(_DRIVER.fullmatch(name) or nvidia.GDS_UMBRELLAS.fullmatch(name))
 
     def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:
         """NVIDIA's streams: ``580-open`` for a pin within one branch, ``open-dkms`` for any other; 10 has none."""

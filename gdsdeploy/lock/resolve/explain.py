@@ -194,7 +194,7 @@ def _against_file(stack: _Stack, package: Package, candidate: Candidate) -> list
     try:
         levels = keep.hold(options.find(profile, platform, universe).levels)
         choice = tuple(next(option for option in offered if keep.has(option)) for offered in levels)
-        package_set.packages(profile, platform, universe, choice, locked=keep.locked(), also=candidate)
+        package_set.packages(profile, platform, universe, choice, locked=keep.locked(), also=[candidate])
     except StopIteration:
         return ["[lock] the locked stack is no longer on offer: `lock --check` says what is gone"]
     except Unsolvable as error:

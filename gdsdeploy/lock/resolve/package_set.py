@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gdsdeploy.lock.resolve.dependencies import Need, Provider, Requirement, Unsolvable, exactly, solve
 from gdsdeploy.lock.resolve.search import Choice
 from gdsdeploy.model.fleet import Profile
@@ -26,16 +28,20 @@ def packages(
     choice: Choice,
     *,
     locked: frozenset[Key] = frozenset(),
-    also: Candidate | None = None,
+    also: Sequence[Candidate] = (),
+    with_umbrellas: bool = False,
 ) -> tuple[Package, ...]:
     """Everything that is locked for a choice, by name; raises Unsolvable.
 
-    locked: files that win over newer ones.  also: a file that must be among them.
+    locked: files that win over newer ones.  also: files that hosts must have, too.
+    with_umbrellas: metapackages of the driver may be among them.
     """
-    provider, roots, parts, host, build = _question(profile, platform, universe, choice, locked)
-    if also is not None:
-        roots.append(exactly(also))
-        host.add(also.package)
+    provider, roots, parts, host, build = _question(
+        profile, platform, universe, choice, locked, with_umbrellas=with_umbrellas
+    )
+    for candidate in also:
+        roots.append(exactly(candidate))
+        host.add(candidate.package)
     solution = solve(provider, roots)
     on_host, on_builder = solution.reachable(host), solution.reachable(build)
     return tuple(
@@ -43,6 +49,13 @@ def packages(
         for name, candidate in sorted(solution.packages.items())
         if provider.in_stack(candidate)
     )
+
+
+def usable(profile: Profile, platform: StackPlatform, universe: Universe, choice: Choice, name: str) -> list[Candidate]:
+    """The files of a package that may be locked beside a choice, metapackages too, the newest first."""
+    provider = _question(profile, platform, universe, choice, frozenset(), with_umbrellas=True)[0]
+    candidates = [candidate for candidate in universe.named(name) if provider.usable(candidate)]
+    return sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
 
 
 def culprit(
@@ -59,7 +72,13 @@ def culprit(
 
 
 def _question(
-    profile: Profile, platform: StackPlatform, universe: Universe, choice: Choice, locked: frozenset[Key]
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    choice: Choice,
+    locked: frozenset[Key],
+    *,
+    with_umbrellas: bool = False,
 ) -> tuple[Provider, list[Requirement], dict[str, Part], set[str], set[str]]:
     """The solver's input for a choice or a part of it: provider, roots, parts by name, the host's and the builder's."""
     parts: dict[str, Part] = {}
@@ -76,12 +95,13 @@ def _question(
                 build.add(candidate.package)
     further = _further(profile, platform, choice)
     parts.update({each.package: each.part for each in further})
+    maker = packaging(profile, platform, choice)
     provider = Provider(
         universe,
         platform,
         driver=choice[0].packages["driver-source"],
         kernel_package=next((str(o.facts["kernel_package"]) for o in choice if o.subject == "kernel"), ""),
-        excluded=packaging(profile, platform, choice).excluded,
+        excluded=maker.excluded if with_umbrellas else (*maker.excluded, *maker.umbrellas),
         preferred=frozenset(parts),
         locked=locked,
         whole=_whole(profile, platform, universe),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import options, package_set
+from gdsdeploy.lock.resolve.adoption import Adoption, LeftOut, adopt
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.lock.resolve.options import Option
@@ -31,6 +32,12 @@ class Resolution:
 
     target: Target
     warnings: tuple[Verdict, ...]
+    #: of the packages that hosts have, those that were not adopted
+    left_out: tuple[LeftOut, ...] = ()
+
+    def with_adoption(self, adoption: Adoption) -> Resolution:
+        """The same, saying which of its packages were adopted."""
+        return Resolution(self.target.model_copy(update={"adopted": adoption.names}), self.warnings, adoption.left_out)
 
 
 def resolve(
@@ -42,11 +49,13 @@ def resolve(
     sources: Sources,
     rules: Sequence[Rule] | None = None,
     keep: Keep | None = None,
+    wishes: Sequence[str] = (),
 ) -> Resolution:
     """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
 
     sources: tells the source trees of the chosen packages; what it raises ends the resolution.
     keep: the locked packages, which stay unless they may move or have to.
+    wishes: packages that hosts have of their driver, which are adopted where that goes.
     """
     where = f"profile {name} ({profile.os}, {profile.arch})"
     universe = enabled(where, profile, platform, universe)
@@ -63,9 +72,12 @@ def resolve(
         search, broken = Search(facts, levels, rule_set), list[str]()
         chosen = first(profile, platform, universe, search, broken, locked=locked)
         if chosen is not None:
+            adoption = adopt(profile, platform, universe, *chosen, wishes, locked)
+            chosen = chosen[0], adoption.packages
             resolution = _resolution(
                 profile, platform, search, chosen, offer.incomplete, indices, universe.streams(), sources
             )
+            resolution = resolution.with_adoption(adoption)
             return resolution if levels is not locked_levels or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
@@ -129,7 +141,7 @@ def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
     """Add the lock's reasons against newer versions of subjects that stayed, because these were not judged again."""
     old = [r for r in keep.refused() if r not in resolution.target.refused]
     target = resolution.target.model_copy(update={"refused": (*resolution.target.refused, *old)})
-    return Resolution(target, resolution.warnings)
+    return replace(resolution, target=target)
 
 
 def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
