@@ -11,14 +11,18 @@ from gdsdeploy import console
 from gdsdeploy.attest import signing
 from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale, RepositoryUntrusted
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
+from gdsdeploy.lock.adopt_hosts import Pieces, ask_pieces
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
-from gdsdeploy.lock.resolve_fleet import Upgrade
+from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.ssh.endpoint import TIMEOUT
 
 #: Newer versions that are named after the table; the lock and --explain have all of them.
 _SHOWN = 4
@@ -29,6 +33,11 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 @options.fleet
 @click.argument("what", nargs=-1)
 @click.option("--upgrade", is_flag=True, help="Move everything, or only WHAT, to the newest admitted version.")
+@click.option(
+    "--adopt", metavar="HOST[,HOST…]", help="Also lock what these hosts have of their driver; shell patterns work."
+)
+@options.timeout(TIMEOUT, "Seconds for each host that --adopt asks.")
+@options.at_once
 @click.option("--check", is_flag=True, help="Write nothing; fail if the lock doesn't fit FLEET or its repositories.")
 @click.option("--explain", metavar="PACKAGE", help="Explain why a package has its version, and what forbids newer.")
 @click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
@@ -38,6 +47,8 @@ def command(
     fleet: Path,
     what: tuple[str, ...],
     upgrade: bool,
+    adopt: str | None,
+    timeout: float,
     check: bool,
     explain: str | None,
     sign: bool,
@@ -53,12 +64,17 @@ def command(
     The newest driver that its pin admits wins, then the newest kernel for it, then the newest nvidia-fs. Locked
     versions stay unless the fleet file or a repository forces a move, or --upgrade allows it.
 
+    --adopt asks hosts which packages of a driver they have beyond that (NVDEC, NVENC, GL, NSCQ, metapackages), and
+    locks those that are on offer in the locked driver's version. provision then upgrades them with the driver and
+    doesn't have to remove them. Later runs keep them; --adopt again takes what hosts have by then.
+
     \b
     Examples:
       gdsdeploy lock fleet.yml                            # the first lock, or the changes that FLEET requires
       gdsdeploy lock --upgrade fleet.yml                  # everything to the newest admitted version
       gdsdeploy lock --upgrade fleet.yml driver           # only the driver and the packages that follow it
       gdsdeploy lock --upgrade fleet.yml kernel dkms      # also: nvidia-fs, libcufile, doca, any locked package
+      gdsdeploy lock --adopt 'gpu*' fleet.yml             # hosts that already have a driver
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
       gdsdeploy lock --sign fleet.yml                     # for `gdsdeploy verify`; see docs/attest.md
@@ -67,6 +83,9 @@ def command(
         sum((upgrade, check, explain is not None)) <= 1, "--upgrade, --check and --explain exclude each other"
     )
     options.require(upgrade or not what, f"{' '.join(what)}: only --upgrade takes names of what to move")
+    options.require(
+        adopt is None or not (check or explain is not None), "--adopt goes with neither --check nor --explain"
+    )
     options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
     signer = signing.open_signer(key) if sign else None
     if check:
@@ -74,18 +93,23 @@ def command(
     elif explain is not None:
         _explain(fleet, explain, as_json)
     else:
-        _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), as_json)
+        asked = (adopt, timeout) if adopt is not None else None
+        _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), asked, as_json)
     if signer is not None:
         signing.of_lock(fleet, signer)
 
 
-def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
+def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, as_json: bool) -> None:
+    """hosts: those to adopt from, and the seconds for each."""
     intent = load_fleet(fleet)
     path = lockfile.beside(fleet)
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
+    pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
     with Fetcher() as fetcher:
-        resolved = resolve_fleet.resolve_fleet(intent, fetcher, old=old, upgrade=upgrade, step=console.step)
+        resolved = resolve_fleet.resolve_fleet(
+            intent, fetcher, old=old, upgrade=upgrade, step=console.step, installed=pieces.by_profile()
+        )
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
     if not same:
@@ -105,6 +129,8 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
             "changes": [asdict(change) for change in changes],
             "profiles": {name: lockdiff.subjects(target) for name, target in resolved.lock.targets.items()},
             "refused": {n: [r.model_dump() for r in target.refused] for n, target in resolved.lock.targets.items()},
+            "adopted": {name: list(target.adopted) for name, target in resolved.lock.targets.items()},
+            "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
             "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
         }
         console.json(value)
@@ -112,6 +138,7 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
     if old is not None and changes:
         _show(changes)
     console.data(_table(resolved.lock))
+    _show_adopted(resolved, pieces)
     _passed_over(fleet, resolved.lock)
     if same:
         console.say(f"Nothing changed in {path}")
@@ -119,6 +146,25 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
             console.say(f"To move to newer versions: gdsdeploy lock --upgrade {fleet}")
     else:
         console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
+
+
+def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
+    names = selection.select(adopt, list(intent.hosts), fleet, option="--adopt")
+    with console.step(f"Asking {', '.join(names)}"):
+        return ask_pieces(intent, fleet, names, timeout=timeout, progress=console.say)
+
+
+def _show_adopted(resolved: Resolved, pieces: Pieces) -> None:
+    """What the lock has because hosts have it; of the hosts that were asked, what is different."""
+    for profile, target in resolved.lock.targets.items():
+        if target.adopted or profile in pieces.profiles.values():
+            console.say(f"Adopted for profile {profile}: {', '.join(target.adopted) or 'nothing'}")
+        for name in target.adopted:
+            others = pieces.without(profile, name)
+            if others:
+                console.say(f"  {name} isn't on {first_few(others, _SHOWN)}: provision installs it there, too")
+        for one in (one for one in resolved.left_out if one.profile == profile):
+            console.say(f"  not adopted: {one.name}: {one.reason}; {one.consequence}")
 
 
 def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:

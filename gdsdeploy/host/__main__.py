@@ -36,6 +36,7 @@ COMMANDS = {
     "odirect": ("cli.odirect", "add_parser", "whether direct I/O on a mount bypasses the page cache"),
     "proof": ("cli.proof", "add_parser", "which path a read through cuFile takes, with each GPU"),
     "rdma": ("cli.registration", "add_parser", "whether RDMA adapters register memory of the GPUs"),
+    "packages": ("cli.packages", "add_parser", "which packages are installed here"),
     "pins": ("cli.pins", "add_parsers", "which packages stay out of this host"),
     "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
     "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),

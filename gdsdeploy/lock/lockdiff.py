@@ -30,16 +30,17 @@ class Change:
 
     def __str__(self) -> str:
         between = " → ".join(filter(None, (self.before, self.after)))
-        return f"{self.what} {between}" if self.kind == "changed" else f"{self.what} {between} ({self.kind})"
+        words = filter(None, (self.what, between, "" if self.kind == "changed" else f"({self.kind})"))
+        return " ".join(words)
 
 
 def changes(old: Lock | None, new: Lock) -> list[Change]:
-    """Every change from ``old`` to ``new``: of each profile first its subjects, then its packages by name."""
+    """Every change from ``old`` to ``new``: of each profile its subjects, its packages by name, and what was adopted."""
     before = old.targets if old else {}
     return [
         change
         for name in sorted(before.keys() | new.targets.keys())
-        for differences in (_subjects, _packages)
+        for differences in (_subjects, _packages, _adopted)
         for change in differences(name, before.get(name), new.targets.get(name))
     ]
 
@@ -108,6 +109,13 @@ def _goes_back(what: str, old: Target, new: Target) -> bool:
         return False
     order, before, after = version_order(new.os), _version(old, what), _version(new, what)
     return bool(before and after and order.key(after) < order.key(before))
+
+
+def _adopted(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
+    """Names on the list of what was adopted: the package itself is another change."""
+    before, after = set(old.adopted if old else ()), set(new.adopted if new else ())
+    for name in sorted(before ^ after):
+        yield Change(profile, "added" if name in after else "removed", f"adopted {name}", "", "")
 
 
 def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:

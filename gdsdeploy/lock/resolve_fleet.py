@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
 from gdsdeploy.lock.pins import pins
-from gdsdeploy.lock.resolve import resolve
+from gdsdeploy.lock.resolve import Resolution, resolve
+from gdsdeploy.lock.resolve.adoption import LeftOut, leaves
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
 from gdsdeploy.lock.resolve.keep import Keep
@@ -45,6 +46,31 @@ class Resolved:
 
     lock: Lock
     warnings: tuple[tuple[str, Verdict], ...]
+    left_out: tuple[NotAdopted, ...] = ()
+
+
+#: Profile → package → its versions on hosts.
+Installed = Mapping[str, Mapping[str, Collection[str]]]
+
+
+@dataclass(frozen=True)
+class NotAdopted:
+    """A package of hosts that isn't adopted.
+
+    ``leaves``: whether it can't stay beside the lock; None: the repositories don't have its version to tell.
+    """
+
+    profile: str
+    name: str
+    reason: str
+    leaves: bool | None
+
+    @property
+    def consequence(self) -> str:
+        """What becomes of it, in words."""
+        if self.leaves is None:
+            return "`gdsdeploy plan` tells whether it stays"
+        return "provision refuses to remove it unless its profile lists it in `removes`" if self.leaves else "it stays"
 
 
 class _Reader:
@@ -95,10 +121,12 @@ def resolve_fleet(
     upgrade: Upgrade = Upgrade(),
     now: datetime | None = None,
     step: Step = _silently,
+    installed: Installed = {},  # noqa: B006 - nothing changes it
 ) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
+    installed: of these profiles, what hosts have takes the place of what ``old`` has adopted.
     Raises also what reading repositories (see repo.read) and source packages (see lock.sources) raises,
     RepositoryUntrusted for a package that no signature vouches for and for an index that is older than the one in
     ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
@@ -108,6 +136,7 @@ def resolve_fleet(
     targets: dict[str, Target] = {}
     warnings: list[tuple[str, Verdict]] = []
     failures: list[NoSolution] = []
+    left_out: list[NotAdopted] = []
     # Profiles of one system after another, so that its lists are read once.
     for name in sorted(fleet.profiles, key=lambda name: (fleet.profiles[name].os, name)):
         universe, indices = reader.read(name, platforms[name])
@@ -119,16 +148,53 @@ def resolve_fleet(
         sources = PackagedSources(fetcher, indices, step)
         try:
             chosen = None if upgrade.everything else keep
-            resolution = resolve(name, fleet.profiles[name], platforms[name], universe, indices, sources, keep=chosen)
+            wishes = tuple(installed[name]) if name in installed else before.adopted if before else ()
+            profile = fleet.profiles[name]
+            resolution = resolve(name, profile, platforms[name], universe, indices, sources, keep=chosen, wishes=wishes)
         except NoSolution as error:
             failures.append(error)
             continue
         reader.check_packages(name, platforms[name], resolution.target)
         targets[name] = resolution.target
+        if name in installed:
+            left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
+        elif resolution.left_out:
+            targets[name] = _with_lost_names(resolution)
+            warnings += [(name, Verdict("adopted", True, _lost_words(one), True)) for one in resolution.left_out]
         warnings += [(name, verdict) for verdict in resolution.warnings]
     if failures:
         raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
-    return Resolved(lockfile.build(targets), tuple(warnings))
+    return Resolved(lockfile.build(targets), tuple(warnings), tuple(left_out))
+
+
+def _not_adopted(
+    profile: str,
+    platform: StackPlatform,
+    universe: Universe,
+    resolution: Resolution,
+    installed: Mapping[str, Collection[str]],
+) -> Iterator[NotAdopted]:
+    """What hosts have and the lock doesn't, but for what is no driver's and stays."""
+    packages = resolution.target.packages
+    for one in resolution.left_out:
+        ends = {leaves(platform, universe, packages, one.name, version) for version in installed[one.name]}
+        end = True if True in ends else None if None in ends else False
+        if end is not False or any(map(platform.follows_driver, universe.named(one.name))):
+            yield NotAdopted(profile, one.name, one.reason, end)
+
+
+def _with_lost_names(resolution: Resolution) -> Target:
+    """The target with all names that were adopted: a later driver may have those packages again."""
+    target = resolution.target
+    names = {*target.adopted, *(one.name for one in resolution.left_out)}
+    return target.model_copy(update={"adopted": tuple(sorted(names))})
+
+
+def _lost_words(one: LeftOut) -> str:
+    return (
+        f"{one.name} was adopted and isn't in this lock: {one.reason}. Hosts that have it are refused, unless their"
+        " profile lists it in `removes`; `gdsdeploy lock --adopt` takes its name out of the lock."
+    )
 
 
 def _entries(fleet: Fleet, profile: str, platform: StackPlatform) -> dict[str, RepositoryEntry]:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping
 
 from ..kmod.flavour import flavour_of
-from ..model.system import system_name
+from ..model.system import system_of
 from ..rootdir import inside
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import manager
 
 _MIB = 1 << 20
-_RELEASE = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,8 @@ class Preflight(Resource[Desired]):
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         chosen = manager(desired.manager)
-        fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
-            "os": system_name(fields.get("ID") or "unknown", fields.get("VERSION_ID") or "none"),
+            "os": system_of(host.text("/etc/os-release")),
             "arch": os.uname().machine,
             "kernel": os.uname().release,
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},

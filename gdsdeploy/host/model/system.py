@@ -5,6 +5,9 @@ A system whose profiles use its own ID and VERSION_ID, and whose family has its 
 
 from __future__ import annotations
 
+import re
+
+_FIELD = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 #: ID of os-release → the system's name in a profile.
 _NAMES = {"ol": "oracle", "amzn": "amazon"}
 #: Systems that a profile names by the major release: 9.4 and 9.6 are one.  Their kernels follow the rules about RHEL's.
@@ -14,6 +17,12 @@ _RHEL_FAMILY = ("rhel", "rocky", "almalinux", "oracle")
 def system_name(id: str, version_id: str) -> str:  # noqa: A002 - os-release's own word
     """As a profile names it: debian-13, or rocky-9.4 with its minor release."""
     return _NAMES.get(id, id) + "-" + version_id
+
+
+def system_of(os_release: str) -> str:
+    """The same, of the text of /etc/os-release."""
+    fields = dict(_FIELD.findall(os_release))
+    return system_name(fields.get("ID") or "unknown", fields.get("VERSION_ID") or "none")
 
 
 def without_minor(name: str) -> str:

@@ -156,9 +156,12 @@ def _absence(platform: StackPlatform, universe: Universe, choice: Choice, names:
     return f"the profile's repositories don't have it in version {version}, but in {found}"
 
 
-def leaves(universe: Universe, packages: Sequence[Package], name: str, version: str) -> bool | None:
+def leaves(
+    platform: StackPlatform, universe: Universe, packages: Sequence[Package], name: str, version: str
+) -> bool | None:
     """Whether the locked packages can't be installed beside this one; None: the repositories don't have it to tell."""
-    same = [candidate for candidate in universe.named(name) if candidate.version == version]
+    key = platform.order.key
+    same = [candidate for candidate in universe.named(name) if key(candidate.version) == key(version)]
     if not same:
         return None
     installed, locked = same[0], _locked(universe, packages)

@@ -92,7 +92,10 @@ def explain(
         package=package,
         index=next(i for i in target.indices if (i.repository, i.suite) == (package.repository, package.suite)),
         subject=subject or "",
-        needed_by=tuple(_dependents(stack.universe, target, package)),
+        needed_by=(
+            *_dependents(stack.universe, target, package),
+            *(["hosts that had it (lock --adopt)"] if package.package in target.adopted else []),
+        ),
         rules=tuple((rule.id, rule.says.strip()) for rule in rules if not rule.warns),
         warned=tuple((rule.id, rule.says.strip()) for rule in rules if rule.warns),
         newer=tuple(_newer_options(stack, subject) if subject else _newer_files(stack, package)),

@@ -12,9 +12,10 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.platform import stack_platform_for
 from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_driver
 from tests.repos.dkmspackages import sources
-from tests.repos.stack import Stanza, package
+from tests.repos.stack import Stanza, package, without
 from tests.unit.lock.test_resolve_cuda import Offer, universe, versions
 
+UBUNTU = stack_platform_for("ubuntu-24.04")
 VERSION = "580.95.05"
 FULL = f"{VERSION}-0ubuntu1"
 
@@ -34,7 +35,7 @@ OFFER: Offer = {"cuda": ("nvidia", [*CUDA_UBUNTU, *pieces(VERSION), *pieces("580
 
 def solve(*wishes: str, offer: Offer = OFFER, **profile: Any) -> Resolution:
     wish = Profile.model_validate({"os": "ubuntu-24.04", "driver": "580.95", **profile})
-    return resolve("gds", wish, stack_platform_for("ubuntu-24.04"), universe(offer), [], sources, wishes=wishes)
+    return resolve("gds", wish, UBUNTU, universe(offer), [], sources, wishes=wishes)
 
 
 def reasons(resolution: Resolution) -> dict[str, str]:
@@ -98,7 +99,7 @@ def test_a_metapackage_of_the_other_flavour_is_explained() -> None:
 def test_a_metapackage_that_has_only_the_newest_driver_is_explained() -> None:
     stanzas = [s for s in OFFER["cuda"][1] if (s["Package"], s["Version"]) != ("nvidia-open", FULL)]
     newest = package("nvidia-open", "595.1-0ubuntu1", depends="nvidia-driver-open (= 595.1-0ubuntu1)")
-    offer: Offer = {"cuda": ("nvidia", [*stanzas, newest]), "ubuntu": ("ubuntu", NOBLE)}
+    offer: Offer = {"cuda": ("nvidia", [*stanzas, newest]), "ubuntu": ("ubuntu", without(NOBLE, "nvidia-open"))}
     resolution = solve("nvidia-open", offer=offer, modules="build")
     assert resolution.target.adopted == ()
     assert "don't have it in version 580.95.05, but in" in reasons(resolution)["nvidia-open"]
@@ -137,4 +138,4 @@ def test_whether_what_is_left_out_would_leave() -> None:
     offer: Offer = {**OFFER, "cuda": ("nvidia", [*OFFER["cuda"][1], mine, free, rival])}
     packages = solve(offer=offer).target.packages
     names = ("mine", "free", "rival", "unknown")
-    assert [leaves(universe(offer), packages, name, "1") for name in names] == [True, False, True, None]
+    assert [leaves(UBUNTU, universe(offer), packages, name, "1") for name in names] == [True, False, True, None]

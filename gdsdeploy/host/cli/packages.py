@@ -1,0 +1,44 @@
+"""``gdsdeploy-host.pyz packages``: what is installed here; ``gdsdeploy lock --adopt`` asks for it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any, Dict
+
+from ..apply.packages import state
+from ..errors import RolloutError
+from ..model.system import system_of
+from ..rootdir import read_text
+from .parsers import command
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``packages`` to the host program's commands."""
+    text = "the packages that are installed here, with their versions and holds"
+    parser = command(commands, "packages", run, text)
+    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status: 0 done; 1 the package manager can't be asked."""
+    root = arguments.root
+    try:
+        packages = state.read_packages(root)
+    except RolloutError as error:
+        print(json.dumps({"error": {"kind": error.kind, "message": error.message, "hint": error.hint}}))
+        return 1
+    versions = state.versions([package.name for package in packages], packages)
+    answer: Dict[str, Any] = {
+        "version": 1,
+        "os": system_of(read_text(root, "/etc/os-release")),
+        "arch": os.uname().machine,
+        "packages": {name: entry for name, entry in versions.items() if entry["version"]},
+    }
+    if arguments.json:
+        print(json.dumps(answer, sort_keys=True))
+    else:
+        for name, entry in answer["packages"].items():
+            print(f"{name} {entry['version']}{' (held)' if entry['held'] else ''}")
+    return 0

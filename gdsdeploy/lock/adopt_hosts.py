@@ -1,0 +1,96 @@
+"""Ask hosts which pieces of a driver they have, for ``gdsdeploy lock --adopt``.  Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.host.model.system import without_minor
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import TIMEOUT, Answer, refusal
+from gdsdeploy.ssh.reply_schema import Name, Plain, Shape, Version, parse_reply
+
+#: Packages of one host.
+_MANY = 100_000
+
+
+class _Package(Shape):
+    version: Version
+    held: bool
+
+
+class _Reply(Shape):
+    os: Plain
+    arch: Plain
+    packages: Annotated[dict[Name, _Package], Field(max_length=_MANY)]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Host → package → version, of the packages that by their names are pieces of a driver or of GDS."""
+
+    of_hosts: Mapping[str, Mapping[str, str]]
+    #: host → its profile
+    profiles: Mapping[str, str]
+
+    def by_profile(self) -> dict[str, dict[str, Collection[str]]]:
+        """Profile → package → its versions on hosts of the profile: what any of them has."""
+        union: dict[str, dict[str, set[str]]] = {profile: {} for profile in self.profiles.values()}
+        for host, packages in self.of_hosts.items():
+            for name, version in packages.items():
+                union[self.profiles[host]].setdefault(name, set()).update(version.split())
+        return {profile: dict(packages) for profile, packages in union.items()}
+
+    def without(self, profile: str, name: str) -> list[str]:
+        """The asked hosts of a profile that don't have a package."""
+        return [host for host, of in self.profiles.items() if of == profile and name not in self.of_hosts[host]]
+
+
+def ask_pieces(
+    fleet: Fleet, path: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
+) -> Pieces:
+    """Ask all hosts at the same time.  timeout: seconds for each.
+
+    Raises the first error of a host that didn't answer, HostUnfit for one of another system than its profile's, and
+    what ssh.ask raises.
+    """
+    outcomes: dict[str, Mapping[str, str] | GdsError] = {}
+
+    def judge(answer: Answer) -> Mapping[str, str]:
+        document = answer.require_document()
+        error = document.get("error")
+        if isinstance(error, Mapping):
+            raise refusal(answer.host, error)
+        return _pieces(fleet, answer.host, parse_reply(answer.host, "packages", _Reply, document))
+
+    for answer, outcome in ask(fleet, path, names, ["packages", "--json"], judge, timeout=timeout):
+        outcomes[answer.host] = outcome
+        failed = isinstance(outcome, GdsError)
+        progress(f"  ✗ {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+    of_hosts: dict[str, Mapping[str, str]] = {}
+    for name in names:
+        result = outcomes[name]
+        if isinstance(result, GdsError):
+            raise result
+        of_hosts[name] = result
+    return Pieces(of_hosts, {name: fleet.everyone()[name].profile for name in names})
+
+
+def _pieces(fleet: Fleet, host: str, reply: _Reply) -> dict[str, str]:
+    """The pieces on one host; raises HostUnfit where its system isn't that of its profile."""
+    name = fleet.everyone()[host].profile
+    profile = fleet.profiles[name]
+    if profile.os not in (reply.os, without_minor(reply.os)) or profile.arch != reply.arch:
+        raise HostUnfit(
+            f"{host}: it runs {reply.os} on {reply.arch}, and its profile {name} is for {profile.os} on {profile.arch}",
+            hint="Give it another profile in the fleet file",
+        )
+    platform = stack_platform_for(profile.os)
+    return {each: one.version for each, one in reply.packages.items() if platform.may_be_adopted(each)}
