@@ -35,7 +35,7 @@ class Change:
 
 
 def changes(old: Lock | None, new: Lock) -> list[Change]:
-    """Every change from ``old`` to ``new``: of each profile its subjects, its packages by name, and what was adopted."""
+    """Every change from ``old`` to ``new``: of each profile subjects, packages by name, and what was adopted."""
     before = old.targets if old else {}
     return [
         change

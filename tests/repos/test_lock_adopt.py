@@ -15,7 +15,7 @@ from gdsdeploy.lock import adopt_hosts, lockfile
 from gdsdeploy.model.lock import LOCK_VERSION, Target
 from gdsdeploy.ssh.endpoint import Answer
 from tests.commandline import run
-from tests.repos.conftest import Ubuntu
+from tests.repos.conftest import Rhel, Ubuntu
 from tests.repos.cuda import CUDA_UBUNTU, cuda_driver, noble_suites
 from tests.repos.stack import package
 
@@ -41,7 +41,7 @@ class Hosts:
         self.asked: list[tuple[list[str], list[str]]] = []
 
     def have(self, host: str, *packages: str, **other: str) -> None:
-        listed = dict.fromkeys(packages, {"version": OLD, "held": False}) | {"bash": {"version": "5", "held": False}}
+        listed = {key: {"version": OLD, "held": False} for key in packages} | {"bash": {"version": "5", "held": False}}
         self.answers[host] = {"version": 1, "os": "ubuntu-24.04", "arch": "x86_64", "packages": listed, **other}
 
     def ask(
@@ -179,3 +179,22 @@ def test_a_host_that_cannot_say_stops_the_lock(
 
 def test_a_host_that_the_fleet_does_not_have(fleet: Path, hosts: Hosts) -> None:
     assert run("lock", "--adopt", "gpu9", fleet) == FleetInvalid.exit_code
+
+
+def test_pieces_on_rhel_come_from_the_locked_stream(
+    rhel: Rhel, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The proprietary metapackage doesn't go with the open driver."""
+    rhel.write_fleet("driver: '580', modules: build")
+    names = ("nvidia-driver-libs", "nvidia-driver", "nvidia-open", "cuda-drivers", "nvidia-driver-cuda")
+    hosts.have("gpu1", *names, os="rhel-9.4")
+    for each in hosts.answers["gpu1"]["packages"].values():
+        each["version"] = "3:570.172.08-1.el9"
+    assert run("lock", "--adopt", "gpu1", "--json", rhel.fleet) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["adopted"] == {"gds": ["nvidia-driver", "nvidia-driver-libs", "nvidia-open"]}
+    (one,) = report["left_out"]
+    assert one["name"] == "cuda-drivers"
+    assert "kmod-nvidia-latest-dkms" in one["reason"]
+    packages = {each.package: each.version for each in target(rhel.fleet).packages}
+    assert packages["nvidia-driver-libs"] == packages["nvidia-open"] == "3:580.95.05-1.el9"
