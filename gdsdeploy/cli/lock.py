@@ -93,8 +93,8 @@ def command(
     elif explain is not None:
         _explain(fleet, explain, as_json)
     else:
-        asked = (adopt, timeout) if adopt is not None else None
-        _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), asked, as_json)
+        hosts = (adopt, timeout) if adopt is not None else None
+        _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, as_json)
     if signer is not None:
         signing.of_lock(fleet, signer)
 

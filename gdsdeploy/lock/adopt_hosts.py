@@ -23,7 +23,6 @@ _MANY = 100_000
 
 class _Package(Shape):
     version: Version
-    held: bool
 
 
 class _Reply(Shape):

@@ -289,7 +289,7 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves_with_the_old_driv
     assert "removes: [stack-decode]; or remove them on this host: apt-get remove stack-decode" in refusal["hint"]
     assert reasons(checked) == {
         "stack-decode": ("needs", "stack-driver"),
-        "stack-library1": ("replaced", "stack-library2"),
+        "stack-library1": ("replaced-by", "stack-library2"),
     }
     assert json.loads(refused)["error"] == {"kind": "refused", **{key: refusal[key] for key in ("message", "hint")}}
     assert {"ii|stack-decode=1", "ii|stack-driver=1", "ii|stack-library1=1"} <= set(same.split())
@@ -320,7 +320,7 @@ def test_what_left_comes_back_with_the_versions_and_marks_that_it_had(program: P
     assert json.loads(checked)["resources"][0]["refusals"] == []
     assert reasons(done) == {
         "stack-decode": ("allowed", "stack-driver"),
-        "stack-library1": ("replaced", "stack-library2"),
+        "stack-library1": ("replaced-by", "stack-library2"),
     }
     assert "stack-decode" not in meanwhile
     assert recorded == [

@@ -167,9 +167,9 @@ def test_a_look_without_the_repositories_foresees_everything(site: Site, tmp_pat
     assert sorted(moves(done)) == [
         "install library2 2-1 missing",
         "install tools-new 2-1 missing",
-        "remove kernel 1-1 replaced kernel",
-        "remove library1 1-1 replaced library2",
-        "remove tools 1-1 replaced tools-new",
+        "remove kernel 1-1 replaced-by kernel",
+        "remove library1 1-1 replaced-by library2",
+        "remove tools 1-1 replaced-by tools-new",
         "upgrade common 1-1 2-1 dependency",
         "upgrade driver 3:1-1 3:2-1 version",
         "upgrade kernel 2-1 3-1 version",
@@ -204,7 +204,7 @@ def test_a_package_that_the_lock_does_not_replace_never_leaves(site: Site, tmp_p
         assert json.loads(answer)["error"] == {"kind": "refused", **{key: refusal[key] for key in ("message", "hint")}}
     assert same == still
     assert {"driver-1", "decode-1", "library1-1"} <= set(still.split())
-    assert "remove library1 1-1 replaced library2" in moves(done)
+    assert "remove library1 1-1 replaced-by library2" in moves(done)
     assert have.split() == ["common-2", "driver-2", "library2-2"]
     assert removed == ["driver=3:1-1 manual moved", "library1=1-1 manual"]
 
@@ -232,7 +232,7 @@ def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> 
     script = f"uri={site.uri}\n{RETURN}"
     first, checked, done, meanwhile, *rest = run(site, tmp_path, installed, script, allowed=allowed)
     assert moves(checked) == moves(done)
-    assert {"remove decode 1-1 allowed driver", "remove library1 1-1 replaced library2"} <= set(moves(done))
+    assert {"remove decode 1-1 allowed driver", "remove library1 1-1 replaced-by library2"} <= set(moves(done))
     assert meanwhile.split() == ["common-2", "driver-2", "library2-2"]
     assert rest[:5] == [
         "common=1-1 manual moved", "decode=1-1 manual", "driver=3:1-1 manual moved", "library1=1-1 manual", "REMOVE"

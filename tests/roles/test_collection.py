@@ -232,7 +232,7 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
     assert unknown["changed"], "what a check can't tell is never no change"
     argv = ["apply", "--desired", "-", "--json", "--check", "--run", "r1", "--who", "op"]
     assert unknown["report"]["argv"] == argv
-    desired = {"manager": "apt", "wanted": [], "along": [], "leaving": [], "locked": []}
+    desired = {"manager": "apt", "wanted": [], "along": [], "leaving": [], "locked": [], "removes": []}
     assert unknown["report"]["document"] == {
         "version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": desired}],
     }  # fmt: skip

@@ -33,10 +33,10 @@ class Change:
     disruption: str = NONE
     #: the resource's name in the desired state, e.g. ``packages.driver``
     resource: str = ""
-    #: of a removal: the package that replaces or excludes this one, or of which it needs another version
-    by: str = ""
     #: what uses the subject now, a sentence each; ``apply`` refuses to unload a module that is in use
     users: Tuple[str, ...] = ()
+    #: of a removal: the package that replaces or excludes this one, or of which it needs another version
+    by: str = ""
 
     def to_json(self) -> Dict[str, Any]:
         """The change as a JSON object of texts, and a list of them: ``users``."""

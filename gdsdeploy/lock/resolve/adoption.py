@@ -152,8 +152,8 @@ def _absence(platform: StackPlatform, universe: Universe, choice: Choice, names:
         return f"only {same[0].origin} has it in version {version}, and the driver is made by {driver.origin}"
     if same:
         return "it belongs to the other flavour of the driver, or to another driver"
-    found = ", ".join(sorted({platform.upstream_version(c.version) for c in offered})[-4:])
-    return f"the profile's repositories don't have it in version {version}, but in {found}"
+    others = ", ".join(sorted({platform.upstream_version(c.version) for c in offered})[-4:])
+    return f"the profile's repositories don't have it in version {version}, but in {others}"
 
 
 def leaves(

@@ -226,3 +226,22 @@ def test_a_malformed_answer_is_named(value: Any) -> None:
 def test_half_a_character_can_be_written() -> None:
     result = change({**WRITE.to_json(), "subject": "/etc/\ud800"})
     result.subject.encode()
+
+
+def test_every_package_that_goes_is_named_with_its_reason() -> None:
+    going = (
+        Change("remove", "old-smi", "1", "", "replaced-by", by="driver"),
+        Change("remove", "rival", "1", "", "conflicts", by="driver"),
+        Change("remove", "decode", "1", "", "needs", by="driver"),
+        Change("remove", "gl", "1", "", "allowed", by="driver"),
+    )
+    text = plan_report.text({"a": HostPlan("a", going)})
+    for name, words in (
+        ("old-smi", "1, which driver replaces"),
+        ("rival", "1, which driver excludes"),
+        ("decode", "1, which needs another version of driver"),
+        ("gl", "1, which its profile lists in `removes`"),
+    ):
+        assert f"  - remove {name}\n      found {words}; wanted nothing\n" in text
+    report = json.loads(plan_report.to_json({"a": HostPlan("a", going)}, {}, fleet="f", lock_digest="d"))
+    assert [action["by"] for action in report["hosts"]["a"]["actions"]] == ["driver"] * 4

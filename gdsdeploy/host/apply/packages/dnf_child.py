@@ -33,7 +33,7 @@ EXCLUDED, STREAM = "excluded", "stream"
 #: Kinds of problems: no such package, no solution, no metadata.
 MISSING, CONFLICT, METADATA = "missing", "conflict", "metadata"
 #: Why a package leaves: one that comes replaces or excludes it, or it needs another version of one that moves.
-REPLACED, CONFLICTS, NEEDS = "replaced", "conflicts", "needs"
+REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
 #: Repositories of the lock have names that begin like this.
 _OURS = "gdsdeploy-"
 #: Seconds without any data, and for one attempt, after which a repository is out of reach of a look.

@@ -11,7 +11,7 @@ from ..model import Change, Refusal
 REFUSAL = "removals"
 #: Why a package leaves, as package managers tell: one that comes replaces it, or excludes it, or it needs another
 #: version of one that moves or leaves.  ``Change.by`` is that package.
-REPLACED, CONFLICTS, NEEDS = "replaced", "conflicts", "needs"
+REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
 #: Its profile lists it in ``removes``.
 ALLOWED = "allowed"
 

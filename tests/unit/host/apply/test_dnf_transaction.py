@@ -93,13 +93,13 @@ UPGRADE = ["upgrade", "driver", "3:1-1", "3:2-1", "", ""]
 def test_what_dnf_resolves_is_predicted_and_done(dnf: DnfHost) -> None:
     dnf.packages = {"driver": "3:1-1", "common": "1-1", "old-name": "1-1"}
     dnf.moves = [
-        ["remove", "old-name", "0:1-1", "", "replaced", "new-name"],
+        ["remove", "old-name", "0:1-1", "", "replaced-by", "new-name"],
         UPGRADE, ["upgrade", "common", "0:1-1", "0:2-1", "", ""],
         ["install", "extra", "", "0:7-1", "", ""],
     ]  # fmt: skip
     predicted = short(dnf.check(DRIVER))
     assert predicted == [
-        "remove old-name 1-1 replaced",
+        "remove old-name 1-1 replaced-by",
         "upgrade driver 3:1-1>3:2-1 version",
         "upgrade common 1-1>2-1 dependency",
         "install extra 7-1 dependency",
@@ -125,7 +125,7 @@ def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) 
     dnf.packages = {"driver": "3:1-1", "decode": "1-1", "library1": "1-1"}
     dnf.moves = [
         ["remove", "decode", "0:1-1", "", "", ""],
-        ["remove", "library1", "0:1-1", "", "replaced", "other"],
+        ["remove", "library1", "0:1-1", "", "replaced-by", "other"],
         UPGRADE,
     ]
     dnf.erases = True
@@ -145,11 +145,11 @@ def test_what_nothing_replaces_is_refused_with_the_command_of_dnf(dnf: DnfHost) 
 
 def test_an_old_kernel_that_makes_room_is_no_loss_and_the_others_stay(dnf: DnfHost) -> None:
     dnf.packages = {"kernel": "5-1 6-1"}
-    dnf.moves = [["remove", "kernel", "0:5-1", "", "replaced", "other"], ["install", "kernel", "", "0:7-1", "", ""]]
+    dnf.moves = [["remove", "kernel", "0:5-1", "", "replaced-by", "other"], ["install", "kernel", "", "0:7-1", "", ""]]
     first = packages("kernel", manager="dnf", wanted="kernel=7-1")
     same = packages("again", manager="dnf", wanted="kernel=7-1")
     results = dnf.check(first, same)
-    assert short(results) == ["remove kernel 5-1 replaced", "upgrade kernel 6-1>7-1 version"]
+    assert short(results) == ["remove kernel 5-1 replaced-by", "upgrade kernel 6-1>7-1 version"]
     assert [result.refusals for result in results] == [[], []]
 
 

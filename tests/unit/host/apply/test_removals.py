@@ -39,8 +39,8 @@ def test_each_removal_has_the_package_by_which_it_happens(apt: AptHost) -> None:
     }
     assert removals(apt, wanted="driver=2") == {
         "decode": ("needs", "driver"),
-        "library1": ("replaced", "library2"),
-        "old-smi": ("replaced", "driver"),
+        "library1": ("replaced-by", "library2"),
+        "old-smi": ("replaced-by", "driver"),
         "rival": ("conflicts", "driver"),
         "loose": ("dependency", ""),
     }
