@@ -46,6 +46,7 @@ Provides: stack-library"
     done
     deb stack-common 1
     deb stack-broken 1 "Section: misc" "test -e /srv/mended"
+    deb stack-broken 2
     deb linux-image-stack 1
 } >Packages
 echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
@@ -113,6 +114,7 @@ DOCUMENTS = {
     "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
     "allowed": packages(wanted=resource(2, "stack-driver", "stack-library2"), removes=["stack-dec*"]),
     "broken": packages(wanted=resource(1, "stack-broken")),
+    "mended": packages(wanted=[*resource(2, "stack-broken"), *resource(1, "stack-common")]),
     "driver": packages(wanted=resource(1, "stack-driver")),
 }
 
@@ -231,6 +233,27 @@ cat /var/lib/gdsdeploy/installed
     assert "ii|stack-broken=1" in whole.split()
     assert changes(last) == ["hold stack-broken held"]
     assert recorded == ["stack-broken", "stack-driver"]
+
+
+REPAIRED = r"""
+say broken >/dev/null; state
+say mended --check; say mended; state
+# Its unpacking was interrupted.
+sed -i '/^Package: stack-common$/{n;s/.*/Status: install reinstreq half-installed/}' /var/lib/dpkg/status; state
+say driver --check; say driver; state
+"""
+
+
+def test_what_an_earlier_run_left_half_way_is_replaced_or_installed_again(program: Path) -> None:
+    """A package that can't be configured, in a version that the lock no longer has; and one that dpkg began with."""
+    half, checked, done, whole, lost, planned, repaired, last = run(program, REPAIRED)
+    assert half == "iF|stack-broken=1 "
+    assert changes(checked) == changes(done)
+    assert "hi|stack-broken=2" in whole.split()
+    assert "iHR|stack-common=1" in lost.split()
+    assert changes(planned) == changes(repaired)
+    assert "install stack-common 1" in changes(repaired)
+    assert {"ii|stack-common=1", "hi|stack-driver=1"} <= set(last.split())
 
 
 LOCKED = r"""
@@ -445,15 +468,15 @@ def test_a_name_that_a_repository_has_later_is_refused_after_the_update_that_bri
 
 HALF = r"""
 apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
-apt-get -qq install stack-broken >/dev/null 2>&1 || :
+apt-get -qq install stack-broken=1 >/dev/null 2>&1 || :
 printf 'Package: stack-decode\nPin: release *\nPin-Priority: -1\n' >/etc/apt/preferences.d/00-gdsdeploy.pref
 touch /srv/mended
 say driver2; state
 """
 
 
-def test_what_was_half_configured_is_finished_and_hides_no_removal(program: Path) -> None:
-    """apt simulates nothing before; the package whose cause is gone is configured all the same."""
+def test_what_was_half_configured_hides_no_removal(program: Path) -> None:
+    """apt resolves the transaction all the same; a refusal comes before anything changes."""
     refused, state = run(program, HALF)
     assert json.loads(refused)["error"]["message"].endswith("doesn't replace: stack-decode 1")
-    assert {"ii|stack-broken=1", "ii|stack-decode=1", "ii|stack-driver=1"} <= set(state.split())
+    assert {"iF|stack-broken=1", "ii|stack-decode=1", "ii|stack-driver=1"} <= set(state.split())

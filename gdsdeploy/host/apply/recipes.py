@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List
+from typing import Any, ClassVar, List, Sequence
 
+from ..kmod import dkms_state
 from .file_resource import FileResource
 from .files import FOLDER, File
+from .host import ManagedHost
+from .model import Change, Words
 from .program import COMMAND
 
 FOLDER_PATH = "/etc/dkms"
+#: Names that drivers have in DKMS, whoever packaged them.
+_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open", "nvidia-fs", "nvidia-open", "nvidia-srv")
+#: Why an entry of DKMS is deleted; and where an observation has those entries.
+NO_SOURCE, _STALE = "no-source", "stale entries"
 _LOG = "/var/log/gdsdeploy/kmod/${kernelver}"
 
 
@@ -31,13 +38,33 @@ class Desired:
 
 
 class Recipes(FileResource[Desired]):
-    """``/etc/dkms/NAME.conf`` of each package; in place before the package, whose installation already builds."""
+    """``/etc/dkms/NAME.conf`` of each package; in place before the package, whose installation already builds.
+
+    Entries of DKMS whose source is gone are deleted: DKMS can't remove them, and packages' scripts fail at them.
+    """
 
     name = "recipes"
     desired_type = Desired
     removal_rank = 120
     #: those of them that are ours
     reverts = (f"{FOLDER_PATH}/*.conf",)
+
+    reasons: ClassVar[Words] = {NO_SOURCE: "an entry of DKMS whose source is gone"}
+
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        """Also the entries of DKMS that would fail the packages' own scripts."""
+        names = sorted({desired.driver_dkms_name, desired.nvidia_fs_dkms_name, *_NAMES})
+        return {**super().observe(host, desired), _STALE: dkms_state.broken(host.root, names)}
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        entries = [Change("delete", path, "", "", NO_SOURCE) for path in observed[_STALE]]
+        return [*entries, *super().changes(desired, observed, pending)]
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        if change.reason == NO_SOURCE:
+            host.remove_tree(change.subject)
+        else:
+            super().apply(host, desired, change)
 
     def desired_files(self, desired: Desired) -> List[File]:
         builds = desired.source == "build"

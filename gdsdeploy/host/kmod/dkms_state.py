@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Iterator, List
+from typing import Iterator, List, Sequence
 
 from ..errors import ElfError
 from ..paths import DKMS
@@ -14,6 +14,7 @@ from .vouch import file_digest
 
 #: What follows the state where an installed module isn't the one that DKMS built; dkms itself has several wordings.
 DIFFERS = "(Diff between built and installed module!)"
+_BROKEN = ": broken"
 #: Names that DKMS takes for kernels.
 _KERNEL = re.compile(r"[0-9]+\.")
 
@@ -25,6 +26,21 @@ def lines(root: str = "/") -> List[str]:
     modules, and the build is installed if the link of that kernel leads to it.
     """
     return [line for name in list_names(inside(root, DKMS)) for line in _of_module(root, name)]
+
+
+def broken(root: str, names: Sequence[str]) -> List[str]:
+    """The folders of versions whose source is missing, and the links of kernels to them, of these packages.
+
+    With one of them, ``dkms remove`` and ``dkms autoinstall`` fail, and so do the scripts of packages that run them.
+    """
+    paths: List[str] = []
+    for name in names:
+        lines = [line for line in _of_module(root, name) if line.endswith(_BROKEN)]
+        folders = [f"{DKMS}/{line[: -len(_BROKEN)]}" for line in lines]
+        links = [f"{DKMS}/{name}/{each}" for each in list_folder(root, f"{DKMS}/{name}") if each.startswith("kernel-")]
+        places = tuple(inside(root, folder) + "/" for folder in folders)
+        paths += [*folders, *(link for link in links if folders and inside(root, link).startswith(places))]
+    return paths
 
 
 def is_linked(root: str, name: str, version: str, release: str, arch: str) -> bool:
@@ -42,9 +58,9 @@ def _of_module(root: str, name: str) -> Iterator[str]:
         has_source = os.path.isdir(inside(root, f"{DKMS}/{name}/{version}/source"))
         if not os.path.islink(folder + "/source"):
             if os.path.isdir(inside(root, f"/usr/src/{name}-{version}")):
-                yield f"{name}/{version}: broken"
+                yield f"{name}/{version}{_BROKEN}"
         elif not has_source:
-            yield f"{name}/{version}: broken"
+            yield f"{name}/{version}{_BROKEN}"
         else:
             builds = list(_builds(root, name, version))
             yield from builds or [f"{name}/{version}: added"]

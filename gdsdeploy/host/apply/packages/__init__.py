@@ -50,6 +50,7 @@ class Packages(Resource[Desired]):
         "not-held": "not held",
         "not-locked": "held, and the lock no longer has it",
         "unfinished": "its installation was interrupted",
+        "half-installed": "it is half-installed",
         "in-place": "loaded, and its packages change",
         removals.REPLACED: "{}, which {by} replaces",
         removals.CONFLICTS: "{}, which {by} excludes",
@@ -147,8 +148,14 @@ class Packages(Resource[Desired]):
 
     def _transact(self, host: ManagedHost, chosen: Manager, desired: Desired, plan: Plan, along: Sequence[str]) -> None:
         recorded = read_names(host, INSTALLED)
-        was_interrupted = bool(chosen.unfinished(host))
-        chosen.finish(host)
+        was_interrupted = bool(chosen.unfinished(host) or chosen.broken(host))
+        chosen.reinstall(host)
+        try:
+            chosen.finish(host)
+        except ApplyError as error:
+            if error.kind != "half-installed" or not transaction.replaces(plan, chosen, host):
+                raise
+            host.say(f"{error.message}; the locked packages replace it")
         if was_interrupted:
             # Before, nothing could be simulated.
             moves = chosen.simulate(host, plan.missing, plan.going, plan.obsolete)

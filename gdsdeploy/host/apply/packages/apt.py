@@ -187,17 +187,17 @@ release=$1
     def simulate(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
     ) -> Optional[List[Change]]:
-        """What ``apt-get --simulate`` says; None while packages are half-installed."""
-        if self.unfinished(host) or self.broken(host):
+        """What ``apt-get --simulate`` says; None while packages have to be installed again."""
+        if self.broken(host):
             return None
         words = _transaction(install, remove)
         try:
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
             return aptmoves.moves(host, str(host.once(key, lambda: _simulate(host, words, loose))), SOURCES)
         except CannotTellError:
-            if host.check:
+            if host.check and not self.unfinished(host):
                 raise
-            # The transaction itself will report why it fails.
+            # What was interrupted is finished first, and the transaction itself will report why it fails.
             return None
 
     def install(
@@ -284,8 +284,16 @@ release=$1
         """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
         lost = [package for package in self.list_packages(host) if _is_lost(package.state)]
         names = [f"{package.name}={package.version}" if package.version else package.name for package in lost]
-        if names:
-            _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names)
+        if not names:
+            return
+        words = ["--reinstall", *_INSTALL, *names]
+        removed = aptmoves.REMOVED.findall(host.look(["apt-get", "--assume-yes", *_LOOK, *words], 120.0).stdout)
+        if removed:
+            message = f"{', '.join(names)}: half-installed; to install them again, apt would remove"
+            message += f" {', '.join(name for name, _ in removed)}"
+            hint = f"see: apt-get --simulate {' '.join(words)}"
+            raise ApplyError(message, hint, "half-installed")
+        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *words)
 
     # Packages on their way back
 
@@ -302,13 +310,17 @@ release=$1
         _apt_get(host, _WAIT, *words, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
     def half_installed(self, host: ManagedHost) -> List[Refusal]:
-        """Those that only a new installation repairs."""
-        names = self.broken(host)
+        """Those that only a new installation repairs, and that no repository offers in the version that they have."""
+        lost = [package for package in self.list_packages(host) if _is_lost(package.state)]
+        offered = aptmoves.offered(host, [Package(each.name, each.version) for each in lost if each.version])
+        names = [each.name for each in lost if f"{each.name}={each.version}" not in offered]
         if not names:
             return []
-        commands = f"apt-get install --reinstall {' '.join(names)}"
-        message = f"packages on this host are half-installed: {', '.join(names)}"
-        return [Refusal("half-installed", message, f"run: {commands}; or: dpkg --purge --force-remove-reinstreq NAME")]
+        message = (
+            f"packages on this host are half-installed, and no repository offers their versions: {', '.join(names)}"
+        )
+        hint = f"take them away: dpkg --purge --force-remove-reinstreq {' '.join(names)}; then run this again"
+        return [Refusal("half-installed", message, hint)]
 
 
 def _apt_get(host: ManagedHost, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:

@@ -102,12 +102,8 @@ def simulate_return(
 
     options: of apt.  words: the transaction.  Raises NotOfferedError and CannotTellError, with what apt says.
     """
-    settings = [option for option in options if option.startswith("--option=Dir::")]
-    shown = host.query(["apt-cache", *settings, "show", "--", *map(str, install)], statuses=(0, 100))
-    # What dpkg alone knows, of a package that left its configuration, has no checksum.
-    records = (dict(_FIELD.findall(record)) for record in shown.split("\n\n"))
-    offered = {f"{one.get('Package')}={one.get('Version')}" for one in records if "SHA256" in one}
-    missing = [package.package for package in install if str(package) not in offered]
+    on_offer = offered(host, install, [option for option in options if option.startswith("--option=Dir::")])
+    missing = [package.package for package in install if str(package) not in on_offer]
     if missing:
         raise NotOfferedError(missing)
     output = host.look(["apt-get", "--assume-yes", *options, *words], _SECONDS)
@@ -117,6 +113,16 @@ def simulate_return(
         *(Change("remove", name, before) for name, before in REMOVED.findall(output.stdout)),
         *(change for change in moves(host, REMOVED.sub("", output.stdout), "")),
     ]
+
+
+def offered(host: ManagedHost, packages: Sequence[Package], options: Sequence[str] = ()) -> Set[str]:
+    """Those of ``packages``, as NAME=VERSION, that a repository offers; raises CannotTellError."""
+    if not packages:
+        return set()
+    shown = host.query(["apt-cache", *options, "show", "--", *map(str, packages)], statuses=(0, 100))
+    # What dpkg alone knows, of a package that left its configuration, has no checksum.
+    records = (dict(_FIELD.findall(record)) for record in shown.split("\n\n"))
+    return {f"{one.get('Package')}={one.get('Version')}" for one in records if "SHA256" in one}
 
 
 def _problem(output: Output) -> str:

@@ -1,4 +1,4 @@
-"""What a transaction needs and what it changes, before it is made.  Pure."""
+"""What a transaction needs and what it changes, before it is made."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fnmatch
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from . import removals
 from .managers import Installed, Manager, Package
@@ -99,6 +100,16 @@ def completions(transaction: Plan, observed: Observed, earlier: Sequence[Change]
         for name, package in sorted(packages.items())
         if name not in names
     ]
+
+
+def replaces(transaction: Plan, chosen: Manager, host: ManagedHost) -> bool:
+    """Whether everything that was interrupted leaves or comes in another version, so that it needn't be finished."""
+    versions = {package.package: package.version for package in transaction.missing}
+    return all(
+        package.name in transaction.going or versions.get(package.name, package.version) != package.version
+        for package in chosen.list_packages(host)
+        if package.name in chosen.unfinished(host)
+    )
 
 
 def predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:

@@ -294,6 +294,42 @@ def test_what_was_interrupted_is_finished_first(apt: AptHost) -> None:
     assert apt.text("/var/lib/gdsdeploy/installed") == "", "it was there, half-way"
 
 
+def test_what_cannot_be_finished_may_be_replaced(apt: AptHost) -> None:
+    """A build that failed: the locked version, or the removal, is the repair."""
+    apt.packages = {"driver": ("1", "iF"), "source": ("1", "iU")}
+    apt.failing["dpkg --force-confdef"] = Output(1, "", "post-installation script returned error exit status 10\n")
+    resource = packages(wanted="driver=2", leaving="source=2")
+    with pytest.raises(ApplyError, match="half-installed"):
+        apt.apply(packages(wanted="other=2"))
+    apt.simulated = "Remv source [1]\nInst driver [1] (2 x [all])\n"
+    apt.packages["source"] = ("1", "ii")
+    apt.apply(resource)
+    assert apt.packages == {"driver": ("2", "hi")}
+
+
+def test_what_cannot_be_finished_never_hides_a_removal(apt: AptHost) -> None:
+    apt.packages = {"driver": ("1", "iF"), "decode": ("1", "ii")}
+    apt.failing["dpkg --force-confdef"] = Output(1, "", "it fails\n")
+    apt.simulated = "Remv decode [1]\nInst driver [1] (2 x [all])\n"
+    (result,) = apt.check(packages(wanted="driver=2"))
+    assert [refusal.id for refusal in result.refusals] == ["removals"]
+    with pytest.raises(ApplyError, match="doesn't replace: decode 1"):
+        apt.apply(packages(wanted="driver=2"))
+    assert "install" not in " ".join(apt.changed)
+
+
+def test_a_package_that_has_to_be_installed_again_is_repaired(apt: AptHost) -> None:
+    apt.packages = {"lost": ("1", "iHR")}
+    assert short(apt.check(packages(wanted="driver=2")))[0] == "install lost 1 half-installed"
+    apt.apply(packages(wanted="driver=2"))
+    assert apt.packages["lost"] == ("1", "ii")
+    apt.packages = {"lost": ("1", "iHR")}
+    apt.simulated = "Remv slurm [1]\nInst lost [1] (1 x [all])\n"
+    with pytest.raises(ApplyError, match="to install them again, apt would remove slurm") as caught:
+        apt.apply(packages(wanted="driver=2"))
+    assert (caught.value.kind, apt.packages["lost"]) == ("half-installed", ("1", "iHR"))
+
+
 def test_what_stays_unfinished_is_refused_with_the_commands(apt: AptHost) -> None:
     apt.packages = {"other": ("1", "iF")}
     apt.failing["dpkg --force-confdef"] = Output(1, "", "post-installation script returned error exit status 10\n")

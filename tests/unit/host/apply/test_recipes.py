@@ -51,6 +51,38 @@ def test_a_host_that_receives_its_modules_builds_for_no_kernel(tmp_path: Path) -
     assert len(apply(tmp_path, "recipes", {**DRIVER, **FS}).changes) == 2, "a host may build again"
 
 
+def entry(root: Path, name: str, version: str, *, source: bool) -> Path:
+    """A version in DKMS, built for one kernel, whose source tree is there or gone."""
+    folder = root / "var/lib/dkms" / name / version
+    (folder / "6.1.0/x86_64/module").mkdir(parents=True)
+    tree = root / f"usr/src/{name}-{version}"
+    if source:
+        tree.mkdir(parents=True)
+    (folder / "source").symlink_to(f"/usr/src/{name}-{version}")
+    (folder.parent / f"kernel-6.1.0-{version}").symlink_to(f"{version}/6.1.0/x86_64")
+    return folder
+
+
+def test_entries_of_dkms_whose_source_is_gone_are_deleted(tmp_path: Path) -> None:
+    """``dkms remove`` fails at them, and with it the prerm of a package."""
+    whole = entry(tmp_path, "nvidia-current-open", "550.163.01", source=True)
+    lost = entry(tmp_path, "nvidia-current-open", "535.1", source=False)
+    other = entry(tmp_path, "nvidia-srv", "570.1", source=False)
+    foreign = entry(tmp_path, "zfs", "2.3.1", source=False)
+    changes = apply(tmp_path, "recipes", {**DRIVER, **FS}).changes
+    assert [(change.subject, change.reason) for change in changes if change.kind == "delete"] == [
+        (f"/var/lib/dkms/{name}", "no-source")
+        for name in (
+            *("nvidia-current-open/535.1", "nvidia-current-open/kernel-6.1.0-535.1"),
+            *("nvidia-srv/570.1", "nvidia-srv/kernel-6.1.0-570.1"),
+        )
+    ]
+    assert [path.exists() for path in (whole, lost, other, foreign)] == [True, False, False, True]
+    assert (whole.parent / "kernel-6.1.0-550.163.01").is_symlink()
+    assert not (whole.parent / "kernel-6.1.0-535.1").is_symlink()
+    assert apply(tmp_path, "recipes", {**DRIVER, **FS}).changes == []
+
+
 def test_recipes_of_others_stay(tmp_path: Path) -> None:
     apply(tmp_path, "recipes", {**DRIVER, **FS})
     for name in ("framework.conf", "zfs.conf"):
