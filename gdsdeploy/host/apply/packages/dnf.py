@@ -260,7 +260,8 @@ release=$2
         double = [line.split()[0] for line in output.stdout.splitlines() if " is a duplicate with " in line]
         if double:
             message = f"a transaction of dnf was interrupted; packages are there in two versions: {', '.join(double)}"
-            return [Refusal("half-installed", message, "see: dnf history info last; then run: dnf remove --duplicates")]
+            hint = "run: dnf remove --duplicates; where no repository has the newer version: rpm --erase --nodeps OLD"
+            return [Refusal("half-installed", message, f"see: dnf history info last; then {hint}")]
         if output.status != 0:
             raise CannotTellError(f"dnf check: {output.failure()}")
         return []
