@@ -6,7 +6,7 @@ They are added to a choice that is made without them: what hosts have never deci
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.lock.resolve import package_set
@@ -61,6 +61,7 @@ def adopt(
     names = {wish: names_in_branch(wish, branch) for wish in sorted(set(wishes))}
     umbrellas = package_set.packaging(profile, platform, choice).umbrellas
     keys = locked | {(package.package, package.version, package.architecture) for package in packages}
+    libraries = {name for pair in platform.libcufile_packages(universe.names()) for name in pair}
     chosen: dict[str, Candidate] = {}
     left_out: list[LeftOut] = []
     result = packages
@@ -83,7 +84,7 @@ def adopt(
             except Unsolvable as error:
                 reasons.append("; ".join(error.reasons))
                 continue
-            against = _against(profile, packages, whole)
+            against = _against(profile, packages, whole, libraries)
             if not against:
                 result, chosen[candidate.package] = whole, candidate
                 break
@@ -123,14 +124,18 @@ def _is_gds(name: str) -> bool:
     return name.startswith(("nvidia-gds", "nvidia-fs"))
 
 
-def _against(profile: Profile, before: Sequence[Package], after: Sequence[Package]) -> str:
-    """Why a set with an adopted package can't be locked; empty: it can."""
+def _against(profile: Profile, before: Sequence[Package], after: Sequence[Package], libraries: Collection[str]) -> str:
+    """Why a set with an adopted package can't be locked; empty: it can.
+
+    libraries: names of libcufile and of gds-tools, of whichever CUDA release.
+    """
     earlier = {package.package: package for package in before}
     later = {package.package: package for package in after}
     moved = [name for name, package in earlier.items() if name not in later or later[name].sha256 != package.sha256]
     if moved:
         return f"with it, other versions of {', '.join(moved)} would be locked"
-    others = [package.package for package in after if package.package not in earlier and package.part not in _PIECES]
+    new = [package for package in after if package.package not in earlier]
+    others = [package.package for package in new if package.part not in _PIECES or package.package in libraries]
     if others:
         return f"it brings along {', '.join(others)}, which the lock has in another way"
     built = [n for n, package in earlier.items() if (package.needed_by, later[n].needed_by) == ("build", "both")]

@@ -131,6 +131,25 @@ def test_gds_metapackages_go_with_the_locked_libcufile() -> None:
     assert "libcufile-99-0" in reasons(resolution)["nvidia-gds"]
 
 
+def test_nothing_is_adopted_that_moves_or_doubles_another_part_of_the_lock() -> None:
+    source = "nvidia-graphics-drivers-580"
+    extra = [
+        # The lock has 1:3.1.8.
+        package("dkms", "99.0-1", architecture="all", depends="libc6"),
+        package("libnvidia-greedy-580", FULL, source=source, depends="dkms (<< 1:3)"),
+        package("libcufile-99-0", "99.0-1"),
+        package("libnvidia-second-580", FULL, source=source, depends="libcufile-99-0"),
+    ]
+    offer: Offer = {**OFFER, "cuda": ("nvidia", [*OFFER["cuda"][1], *extra])}
+    profile = {"modules": "build", "libcufile": "<90"}
+    resolution = solve("libnvidia-greedy-580", "libnvidia-second-580", offer=offer, **profile)
+    assert resolution.target == solve(offer=offer, **profile).target
+    assert reasons(resolution) == {
+        "libnvidia-greedy-580": "with it, other versions of dkms would be locked",
+        "libnvidia-second-580": "it brings along libcufile-99-0, which the lock has in another way",
+    }
+
+
 def test_whether_what_is_left_out_would_leave() -> None:
     mine = package("mine", "1", depends="libc6, libnvidia-compute-580 (= 580.82.07-0ubuntu1)")
     free = package("free", "1", depends="libc6")

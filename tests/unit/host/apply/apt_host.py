@@ -123,6 +123,8 @@ class AptHost:
                 name, equals, version = word.partition("=")
                 if equals:
                     self.packages[name] = (version, "ii")
+                    # apt marks what is asked for.
+                    self.automatic.discard(name)
                 else:
                     self.packages.pop(name.rstrip("-"))
         elif "purge" in words or "--purge" in words:

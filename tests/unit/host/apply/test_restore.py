@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.host.apply.packages import left
 from gdsdeploy.host.apply.restore import ARCHIVE, KEYRING, PLACE
 from gdsdeploy.host.errors import ApplyError, DesiredError
-from tests.unit.host.apply.apt_host import AptHost, apt, short
+from tests.unit.host.apply.apt_host import SHA, AptHost, apt, short
 
 __all__ = ["apt"]
 SOURCE = "/etc/apt/sources.list.d/gdsdeploy-restore.sources"
@@ -98,6 +99,26 @@ def test_what_was_not_there_goes_in_one_transaction(apt: AptHost) -> None:
     assert list(apt.packages) == ["kept"]
     assert (apt.text("/var/lib/gdsdeploy/installed"), apt.text("/etc/modprobe.d/gdsdeploy.conf")) == ("kept\n", "")
     assert short(apt.check(document)) == []
+
+
+def test_what_left_since_the_snapshot_comes_back_and_what_had_left_before_does_not(apt: AptHost) -> None:
+    apt.packages = {"driver": ("1", "hi"), "library2": ("2", "ii")}
+    apt.write(left.RECORD, "before=1 manual\ndecode=1 automatic held\ndriver=1 manual moved\nlibrary1=1 manual\n")
+    apt.write("/var/lib/gdsdeploy/installed", "library2\n")
+    apt.offered = {"before=1": SHA, "decode=1": SHA, "library1=1": SHA}
+    document = restore("remove", unwanted=["library2"], known=True, installed=[], held=[], removed=["before"])
+    expected = ["remove library2 not-there-before", "write /var/lib/gdsdeploy/installed restore"]
+    expected += ["install decode 1 left", "install library1 1 left"]
+    assert [line.replace(" >", " ").replace("  ", " ") for line in short(apt.check(document))] == expected
+    apt.apply(document)
+    assert apt.packages == {"driver": ("1", "hi"), "decode": ("1", "hi"), "library1": ("1", "ii")}
+    assert apt.automatic == {"decode"}
+    assert apt.text(left.RECORD) == "before=1 manual\n"
+    assert short(apt.check(document)) == []
+    unknown = restore("remove")
+    apt.packages.pop("decode")
+    apt.write(left.RECORD, "decode=1 manual\n")
+    assert short(apt.check(unknown)) == [], "without a snapshot nothing is known"
 
 
 def test_files_of_others_are_not_removed(apt: AptHost) -> None:
