@@ -8,7 +8,6 @@ import stat
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..apply import written
-from ..apply.host import ManagedHost
 from ..apply.packages import left, state
 from ..audit.audit import STACK
 from ..boot.present import boot_id, booting, lock_digest, now
@@ -25,7 +24,7 @@ _PROVISION = "/var/lib/gdsdeploy/"
 def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where the packages cannot be listed."""
     provision = {name: read_text(root, _PROVISION + name).split() for name in ("installed", "held")}
-    lines = left.read(ManagedHost(root=root))
+    lines = left.parse(read_text(root, left.RECORD))
     provision["removed"] = sorted(one.name for one in lines if not one.has_moved)
     names = [*names, *provision["installed"], *provision["held"]]
     return {

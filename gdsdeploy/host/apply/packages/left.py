@@ -101,9 +101,14 @@ class Watch:
 
 
 def read(host: ManagedHost) -> List[Left]:
-    """The record; lines that no version of gdsdeploy has written are left out."""
+    """The record of a host; raises CannotTellError."""
+    return parse(host.text(RECORD))
+
+
+def parse(text: str) -> List[Left]:
+    """A record; lines that no version of gdsdeploy has written are left out."""
     lines = []
-    for match in filter(None, map(_LINE.fullmatch, host.text(RECORD).splitlines())):
+    for match in filter(None, map(_LINE.fullmatch, text.splitlines())):
         words = match[3].split()
         lines.append(Left(match[1], match[2], "automatic" not in words, "held" in words, "moved" in words))
     return lines

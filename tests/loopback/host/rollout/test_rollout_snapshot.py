@@ -57,6 +57,7 @@ def host(tmp_path: Path) -> Root:
     root.etc("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n")
     root.etc("var/lib/gdsdeploy/installed", "libcufile0\n")
     root.etc("var/lib/gdsdeploy/held", "libcufile0\nnvidia-smi\n")
+    root.etc("var/lib/gdsdeploy/removed", "decode=1 manual held\nlibcuda1=1 manual moved\n")
     root.etc("etc/cufile.json", "{}\n")
     root.etc("etc/gdsdeploy/expectation.json", EXPECTED.to_json())
     root.etc("etc/dkms/nvidia-fs.conf", "# Rendered by gdsdeploy; changes here are overwritten.\nPACKAGE_NAME=x\n")
@@ -79,7 +80,11 @@ def test_a_snapshot_says_what_a_rollback_has_to_bring_back(host: Root) -> None:
         "libcufile0": {"version": "1.9.1-1", "held": True},
         "nvidia-smi": {"version": "550-1", "held": False},
     }
-    assert document["provision"] == {"installed": ["libcufile0"], "held": ["libcufile0", "nvidia-smi"]}
+    assert document["provision"] == {
+        "installed": ["libcufile0"],
+        "held": ["libcufile0", "nvidia-smi"],
+        "removed": ["decode"],
+    }
     assert document["boot"]["problem"].endswith("grub.cfg is missing or can't be read")
     modules = document["kernels"][RELEASE]
     assert modules["chosen"] == {"nvidia": "updates/dkms/nvidia.ko", "nvidia_fs": "updates/dkms/nvidia-fs.ko"}
@@ -134,6 +139,18 @@ def forget_held(host: Root) -> None:
     host.etc("var/lib/gdsdeploy/held", "libcufile0\n")
 
 
+def one_more_left(host: Root) -> None:
+    host.etc("var/lib/gdsdeploy/removed", "decode=1 manual\nlibnvidia-gl=1 manual\n")
+
+
+def test_a_snapshot_of_before_the_record_says_nothing_of_it(host: Root) -> None:
+    was = take(host)
+    was["provision"].pop("removed")
+    assert compare.differences(was, take(host)) == []
+    was["provision"]["removed"] = None
+    assert compare.differences(was, take(host)) == []
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -145,6 +162,7 @@ def forget_held(host: Root) -> None:
         (drop_recipe, {("file", "/etc/dkms/nvidia-fs.conf")}),
         (new_kernel, {("kernel", "9.9.9")}),
         (forget_held, {("provision", "held")}),
+        (one_more_left, {("provision", "removed")}),
     ],
 )
 def test_a_comparison_finds(host: Root, change: Callable[[Root], None], expected: set[tuple[str, str]]) -> None:
@@ -191,7 +209,14 @@ NOT_WRITTEN = {
     "/etc/apt/preferences",
     *("/etc/os-release", "/etc/apt/sources.list", "/etc/systemd/system"),
     *("/etc/dnf/dnf.conf", "/etc/dnf/plugins/*", "/etc/dnf/plugins/versionlock.conf"),
-    *("/etc/apt/sources.list.d", "/etc/depmod.d", "/etc/dkms", "/etc/dnf/modules.d", "/etc/gdsdeploy"),
+    *(
+        "/etc/apt/sources.list.d",
+        "/etc/apt/preferences.d",
+        "/etc/depmod.d",
+        "/etc/dkms",
+        "/etc/dnf/modules.d",
+        "/etc/gdsdeploy",
+    ),
 }
 
 
