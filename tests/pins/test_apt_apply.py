@@ -114,6 +114,15 @@ DOCUMENTS = {
     "driver2": packages(wanted=resource(2, "stack-driver", "stack-library2")),
     "allowed": packages(wanted=resource(2, "stack-driver", "stack-library2"), removes=["stack-dec*"]),
     "broken": packages(wanted=resource(1, "stack-broken")),
+    "restore": {
+        "version": 1,
+        "resources": [
+            {
+                "resource": "restore",
+                "desired": {"manager": "apt", "step": "remove", "known": True, "installed": [], "held": []},
+            }
+        ],
+    },
     "mended": packages(wanted=[*resource(2, "stack-broken"), *resource(1, "stack-common")]),
     "driver": packages(wanted=resource(1, "stack-driver")),
 }
@@ -356,6 +365,25 @@ def test_what_left_comes_back_with_the_versions_and_marks_that_it_had(program: P
     assert "ii|stack-library1=1" in back.split()
     assert "stack-decode" in automatic
     assert "stack-driver" not in automatic
+
+
+ROLLBACK = r"""
+apt-get -qq install stack-driver=1 stack-library1=1 stack-decode=1 >/dev/null
+out_of_the_lock stack-decode
+say allowed >/dev/null; state
+say back >/dev/null; state
+say restore --check; say restore; state; cat /var/lib/gdsdeploy/removed 2>/dev/null || echo none
+"""
+
+
+def test_a_rollback_brings_back_what_pins_keep_out(program: Path) -> None:
+    later, earlier, checked, done, back, record = run(program, ROLLBACK)
+    assert {"hi|stack-driver=2", "hi|stack-library2=2"} <= set(later.split())
+    assert "stack-decode" not in later + earlier
+    assert changes(checked) == changes(done)
+    assert "install stack-decode 1" in changes(done)
+    assert {"ii|stack-decode=1", "hi|stack-driver=1", "hi|stack-library1=1"} <= set(back.split())
+    assert record == "none"
 
 
 LOST = r"""

@@ -112,7 +112,15 @@ def document(site: Site, *locked: str, pinned: bool = True, uri: str = "", **mor
     pins = packages(*locked)
     resources: list[tuple[str, dict[str, Any]]] = [
         ("repositories", {"indices": [index], "keys": [{"dest": KEY, "content": content}], "pins": pins}),
-        ("pins", {"indices": [index], "pins": pins, "deny": more.pop("deny", []), "modules": ["drv:two"]}),
+        (
+            "pins",
+            {
+                "indices": [index],
+                "pins": pins,
+                "deny": more.pop("deny", []),
+                "modules": [more.pop("stream", "drv:two")],
+            },
+        ),
         ("packages", {"wanted": pins, **more}),
     ]
     chosen = resources if pinned else resources[2:]
@@ -243,6 +251,34 @@ def test_what_left_comes_back_when_the_lock_goes(site: Site, tmp_path: Path) -> 
         moves(removed)
     )
     assert (back, ends) == (first, ["same", "clean"])
+
+
+ROLLBACK = r"""
+mount -t tmpfs tmpfs /var/lib/dpkg
+printf '[vendor]\nname=vendor\nbaseurl=%s/rpms\ngpgcheck=0\nmodule_hotfixes=1\n' "$uri" >/etc/yum.repos.d/vendor.repo
+touch /etc/dnf/plugins/versionlock.list
+say earlier >/dev/null; have
+say allowed >/dev/null; have
+say earlier >/dev/null; have
+say restore --check; say restore; have; cat /var/lib/gdsdeploy/removed 2>/dev/null || echo none
+"""
+
+
+def test_a_rollback_brings_back_what_the_locks_of_the_earlier_lock_keep_out(site: Site, tmp_path: Path) -> None:
+    """The earlier lock denies the package that was there beside it; nothing else moves for it."""
+    earlier = document(site, "driver=3:1-1", "common=1-1", deny=["decode"], stream="drv:one")
+    later = document(site, "driver=3:2-1", "common=2-1", removes=["decode"], deny=["decode"])
+    desired = {"manager": "dnf", "step": "remove", "known": True, "installed": [], "held": [], "removed": []}
+    restore = {"version": 1, "resources": [{"resource": "restore", "desired": desired}]}
+    script = f"uri={site.uri}\n{ROLLBACK}"
+    first, second, third, checked, done, back, record = run(
+        site, tmp_path, "driver-1-1,common-1-1,decode-1-1", script, earlier=earlier, allowed=later, restore=restore
+    )
+    assert first.split() == ["common-1", "decode-1", "driver-1"]
+    assert second.split() == ["common-2", "driver-2"]
+    assert third.split() == ["common-1", "driver-1"]
+    assert moves(checked) == moves(done) == ["install decode 1-1 left"]
+    assert (back, record) == (first, "none")
 
 
 def test_what_leaves_takes_what_needs_it_and_that_is_refused(site: Site, tmp_path: Path) -> None:
