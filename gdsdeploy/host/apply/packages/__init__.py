@@ -58,7 +58,7 @@ class Observed:
     ``unfinished``: what was interrupted, and what any transaction finishes first.
     ``recorded``: what gdsdeploy installed.  ``replaced``: which removals packages make room for.
     ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
-    ``predicts``: this is a look; nothing follows it.
+    ``predicts``: this is a look; nothing follows it.  ``earlier``: what other transactions change before this one.
     """
 
     installed: Mapping[str, Installed]
@@ -70,6 +70,20 @@ class Observed:
     loaded: Sequence[str]
     users: Callable[[str], Sequence[str]]
     predicts: bool
+    earlier: Sequence[Change]
+
+    def later(self) -> Dict[str, Installed]:
+        """What is installed when this transaction begins."""
+        return _predict_installed(self.installed, self.earlier)
+
+    def moves(self, plan: _Plan) -> Optional[List[Change]]:
+        """What the earlier transactions and this one change together, dependencies included; as ``simulate``."""
+        before = [change for change in self.earlier if change.kind in (*INSTALLS, "remove")]
+        install = {c.subject: Package(c.subject, c.after) for c in before if c.kind in INSTALLS}
+        install.update({package.package: package for package in plan.missing})
+        remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
+        unheld = [change.subject for change in self.earlier if change.kind == "unhold"]
+        return self.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
 
 
 @dataclass(frozen=True)
@@ -122,17 +136,18 @@ class Packages(Resource[Desired]):
             unload.loaded(host),
             partial(unload.users, host),
             host.check,
+            [change for change in host.prediction.changes if change.resource.partition(".")[0] == self.name],
         )
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         """Of a look that has something to install: ``removals``, whether it is known what leaves, and if not, why."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, observed.installed, observed.ours)
+        plan = _plan(chosen, desired, observed.later(), observed.ours)
         if not observed.predicts or not plan.missing:
             return {}
         why = "packages are half-installed"
         try:
-            is_known = observed.simulate(plan.missing, plan.going, plan.obsolete) is not None
+            is_known = observed.moves(plan) is not None
         except CannotTellError as error:
             is_known, why = False, str(error)
         return {"removals": {"known": is_known, "why": "" if is_known else why}}
@@ -140,24 +155,26 @@ class Packages(Resource[Desired]):
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         chosen = manager(desired.manager)
-        plan = _plan(chosen, desired, observed.installed, observed.ours)
+        plan = _plan(chosen, desired, observed.later(), observed.ours)
         try:
-            return _removals_refused(chosen, plan, observed.simulate, observed.recorded, observed.replaced)
+            moves = observed.moves(plan) if plan.missing else None
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
+        # What leaves before this transaction was judged then.
+        left = [change.subject for change in observed.earlier if change.kind == "remove"]
+        return _removals_refused(chosen, plan, moves, [*observed.recorded, *left], observed.replaced)
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
-        earlier = [change for change in pending if change.resource.partition(".")[0] == self.name]
-        installed = _predict_installed(observed.installed, earlier)
+        installed = observed.later()
         plan = _plan(chosen, desired, installed, observed.ours)
         moved = _lock_changes(chosen, plan, installed)
         others = {change.resource for change in pending}
         if plan.missing:
             try:
-                moved = _simulated_changes(plan, moved, earlier, observed) or moved
+                moved = _simulated_changes(plan, moved, observed) or moved
             except CannotTellError:
                 # The report says that removals aren't known.
                 if not others & {_OFFERING, _PINNING}:
@@ -167,7 +184,7 @@ class Packages(Resource[Desired]):
         return [
             *unheld,
             *unload.changes(observed.loaded, moved, observed.users),
-            *_completions(plan, observed, earlier),
+            *_completions(plan, observed),
             *moved,
             *(_hold_changes(desired, present) if chosen.holds else []),
         ]
@@ -194,9 +211,8 @@ class Packages(Resource[Desired]):
         if chosen.unfinished(host):
             chosen.finish(host)
             # Before, nothing could be simulated.
-            refused = _removals_refused(
-                chosen, plan, partial(chosen.simulate, host), recorded, partial(chosen.replaced, host)
-            )
+            moves = chosen.simulate(host, plan.missing, plan.going, plan.obsolete)
+            refused = _removals_refused(chosen, plan, moves, recorded, partial(chosen.replaced, host))
             if refused:
                 raise ApplyError(refused[0].message, refused[0].hint, "refused")
         chosen.finish(host)
@@ -270,13 +286,12 @@ def _simulate(
 def _removals_refused(
     chosen: Manager,
     plan: _Plan,
-    simulate: Simulate,
-    recorded: Sequence[str],
+    moves: Optional[Sequence[Change]],
+    ours: Sequence[str],
     replaced: Callable[[Sequence[Change]], Collection[str]],
 ) -> List[Refusal]:
-    """The refusal of a plan that removes what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
-    moves = simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
-    return removals.refusals(chosen.command, moves or [], {*plan.going, *plan.obsolete, *recorded}, replaced)
+    """The refusal of moves that remove what neither leaves on purpose nor is gdsdeploy's nor is replaced."""
+    return removals.refusals(chosen.command, moves or [], {*plan.going, *plan.obsolete, *ours}, replaced)
 
 
 def staying(host: ManagedHost) -> List[str]:
@@ -312,11 +327,11 @@ def _unfinished_packages(chosen: Manager, host: ManagedHost) -> Dict[str, Instal
     }
 
 
-def _completions(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
+def _completions(plan: _Plan, observed: Observed) -> List[Change]:
     """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
     if not plan.missing:
         return []
-    names = {package.package for package in plan.missing} | {change.subject for change in earlier}
+    names = {package.package for package in plan.missing} | {change.subject for change in observed.earlier}
     rest = {name: package for name, package in observed.unfinished.items() if name not in names}
     return [Change("install", name, "", package.versions[-1], "unfinished") for name, package in sorted(rest.items())]
 
@@ -358,18 +373,12 @@ def _move(chosen: Manager, package: Package, present: Optional[Installed]) -> Ch
     return Change(kind, package.package, before, package.version, "version")
 
 
-def _simulated_changes(
-    plan: _Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
-) -> Optional[List[Change]]:
+def _simulated_changes(plan: _Plan, moved: Sequence[Change], observed: Observed) -> Optional[List[Change]]:
     """The changes that the package manager predicts after the earlier changes."""
-    before = [change for change in earlier if change.kind in (*INSTALLS, "remove")]
-    install = {change.subject: Package(change.subject, change.after) for change in before if change.kind in INSTALLS}
-    install.update({package.package: package for package in plan.missing})
-    remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
-    unheld = [change.subject for change in earlier if change.kind == "unhold"]
-    simulated = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
+    simulated = observed.moves(plan)
     if simulated is None:
         return None
+    before = [change for change in observed.earlier if change.kind in (*INSTALLS, "remove")]
     expected = {(change.subject, change.after) for change in before}
     # A new kernel may take the place of the oldest one: then a name both comes and leaves.
     ours = {(change.subject, change.kind == "remove") for change in moved}

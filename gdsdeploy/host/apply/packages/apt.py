@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...model import version_rules
@@ -19,31 +17,18 @@ from ..model import Change, Refusal
 from . import aptlists, aptsources
 from . import state as database
 from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
+from .aptsimulation import ENVIRONMENT, LOOK, simulate
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
 _FOLDER = "/etc/apt/sources.list.d"
 #: A source of packages on their way back.
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
-_STATUS = "/var/lib/dpkg/status"
-#: An administrator's preferences outside of preferences.d.
-_MAIN = "/etc/apt/preferences"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
-#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
-_ENV = {
-    "DEBIAN_FRONTEND": "noninteractive",
-    "APT_LISTCHANGES_FRONTEND": "none",
-    "LC_ALL": "C",
-    "NEEDRESTART_SUSPEND": "1",
-    # For a needrestart that doesn't know the variable above: it lists services.
-    "NEEDRESTART_MODE": "l",
-}
 #: Changed configuration files stay as they are.
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
-#: A query must neither wait for a lock nor leave a cache behind.
-_LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
 _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
 _REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
@@ -197,8 +182,9 @@ release=$1
             return None
         words = _transaction(install, remove)
         try:
+            options = aptlists.options(host, SOURCES)
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
-            return self._moves(str(host.once(key, lambda: _simulate(host, words, loose))))
+            return self._moves(str(host.once(key, lambda: simulate(host, options, words, loose))))
         except CannotTellError:
             if host.check:
                 raise
@@ -232,9 +218,9 @@ release=$1
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
-        argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, with_held=True)]
+        argv = ["apt-get", "--assume-yes", *LOOK, *_purge(names, with_held=True)]
         try:
-            return [name for name, _ in _REMOVED.findall(host.query(argv, env=_ENV))]
+            return [name for name, _ in _REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
         except CannotTellError:
             return None
 
@@ -246,10 +232,10 @@ release=$1
         return running in name
 
     def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
+        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
+        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     # What was interrupted
 
@@ -267,7 +253,7 @@ release=$1
             return
         try:
             argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
-            run(host, argv, TRANSACTION_SECONDS, _ENV)
+            run(host, argv, TRANSACTION_SECONDS, ENVIRONMENT)
         except ApplyError as error:
             if error.kind != "failed":
                 raise
@@ -288,7 +274,7 @@ release=$1
             host.notes.append(error.message)
         names = [name for name in self.unfinished(host) if name in unwanted]
         if names:
-            run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, _ENV)
+            run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, ENVIRONMENT)
 
     def reinstall(self, host: ManagedHost) -> None:
         """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
@@ -322,7 +308,7 @@ release=$1
 
 
 def _apt_get(host: ManagedHost, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
-    run(host, ["apt-get", "--quiet", *words], seconds, _ENV)
+    run(host, ["apt-get", "--quiet", *words], seconds, ENVIRONMENT)
 
 
 def _transaction(install: Sequence[Package], remove: Sequence[str]) -> List[str]:
@@ -376,38 +362,6 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
 
 def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
-
-
-def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
-    """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted."""
-    argv = ["apt-get", *aptlists.options(host, SOURCES), "--assume-yes", *_LOOK]
-    with contextlib.ExitStack() as stack:
-        if host.prediction.preferences:
-            # apt reads this file before those of preferences.d, as it will read ours.
-            text = f"{host.prediction.preferences}\n{host.text(_MAIN)}"
-            argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
-        if loose:
-            status = stack.enter_context(_temporary("status", _without_holds(host.text(_STATUS), loose)))
-            # The cache would be that of another status.
-            argv += [f"--option=Dir::State::status={status}", "--option=Dir::Cache::pkgcache="]
-        return host.query([*argv, *words], env=_ENV)
-
-
-@contextlib.contextmanager
-def _temporary(name: str, text: str) -> Iterator[str]:
-    """The path of a file with this text."""
-    with tempfile.NamedTemporaryFile("w", prefix=f"gdsdeploy-{name}-", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        yield file.name
-
-
-def _without_holds(status: str, names: Sequence[str]) -> str:
-    """Dpkg's status where ``names`` aren't held."""
-    for name in names:
-        pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
-        status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
-    return status
 
 
 register(Apt)
