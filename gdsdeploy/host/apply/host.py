@@ -61,8 +61,6 @@ class ManagedHost:
         #: notes for a person
         self.notes: List[str] = []
         self.say = say
-        #: why no transaction is simulated; empty: they are
-        self.unasked = ""
         self._answers: Dict[Any, Any] = {}
         self._scratch: Optional[tempfile.TemporaryDirectory[str]] = None
         self._undo: List[Tuple[str, Any]] = []

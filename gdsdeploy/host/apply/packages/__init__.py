@@ -129,7 +129,7 @@ class Packages(Resource[Desired]):
         return Observed(
             self._before,
             ours,
-            partial(_simulate, chosen, host),
+            partial(chosen.simulate, host),
             _unfinished_packages(chosen, host),
             read_names(host, INSTALLED),
             partial(chosen.replaced, host),
@@ -273,14 +273,6 @@ class Packages(Resource[Desired]):
             removals.remind(host, chosen.installed(host))
             write_names(host, INSTALLED, stays)
         return changes
-
-
-def _simulate(
-    chosen: Manager, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str]
-) -> Optional[List[Change]]:
-    if host.unasked:
-        raise CannotTellError(f"no transaction was simulated: {host.unasked}")
-    return chosen.simulate(host, install, remove, loose)
 
 
 def _removals_refused(
