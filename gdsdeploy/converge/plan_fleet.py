@@ -1,4 +1,4 @@
-"""Ask every machine of a fleet once, and plan what provision would change there.  Changes nothing."""
+"""Ask every machine of a fleet, and plan what provision would change there.  Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gdsdeploy import console, paths
 from gdsdeploy.builds import assign, run_archives
@@ -31,6 +31,8 @@ from gdsdeploy.zipapp import hostapp
 
 #: Seconds for one machine, from the connection to the end of its answer.
 TIMEOUT = 180.0
+#: A document of desired state with variants, as docs/apply.md describes it.
+Document: TypeAlias = dict[str, Any]
 #: Reads the desired state from standard input.
 CHECK = ("apply", "--check", "--json", "--desired", "-")
 
@@ -45,6 +47,40 @@ class FleetPlan:
     fit_targets: Mapping[str, FitTarget] = field(default_factory=dict)
     #: where the modules of each machine that answered come from
     supplies: Mapping[str, Supply] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What machines answer; ``add`` takes the name and the error of one that doesn't."""
+
+    fleet: Fleet
+    lock: Lock
+    seconds: dict[str, float]
+    add: Callable[[str, GdsError], None]
+    variants: dict[str, Variants] = field(default_factory=dict)
+    facts: dict[str, assign.BuildFacts] = field(default_factory=dict)
+    identities: dict[str, machines.Identity] = field(default_factory=dict)
+
+    def ask(self, question: Callable[..., Any], documents: Mapping[str, Document]) -> None:
+        """Put ``documents`` to their machines by ``question``, which is ssh's, and add the variants in the answers."""
+        stdin = {name: json.dumps(document).encode() for name, document in documents.items()}
+        for answer, outcome in question(list(documents), CHECK, partial(self._judge, documents), stdin=stdin):
+            self.seconds[answer.host] += answer.seconds
+            if isinstance(outcome, GdsError):
+                self.variants.pop(answer.host, None)
+                self.add(answer.host, outcome)
+            else:
+                self.variants[answer.host] = {**self.variants.get(answer.host, {}), **outcome}
+
+    def _judge(self, documents: Mapping[str, Document], answer: Answer) -> Variants:
+        name = answer.host
+        self.identities[name] = machines.identity_from((answer.document or {}).get("machine"))
+        with reply_schema.unexpected_errors(name):
+            results = require_variants(answer, documents[name])
+            profile = self.fleet.everyone()[name].profile
+            target = self.lock.targets[profile]
+            self.facts[name] = build_facts.build_facts_from(results, self.fleet.profiles[profile], target)
+            return results
 
 
 def plan_fleet(
@@ -84,37 +120,26 @@ def plan_fleet(
     facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
     run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
     desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
-    facts: dict[str, assign.BuildFacts] = {}
-    identities: dict[str, machines.Identity] = {}
-
-    def judge(answer: Answer) -> Variants:
-        identities[answer.host] = machines.identity_from((answer.document or {}).get("machine"))
-        with reply_schema.unexpected_errors(answer.host):
-            results = require_variants(answer, desired_states[answer.host])
-            profile = fleet.everyone()[answer.host].profile
-            facts[answer.host] = build_facts.build_facts_from(results, fleet.profiles[profile], lock.targets[profile])
-            return results
-
-    results_of: dict[str, Variants] = {}
-    stdin = {name: json.dumps(document).encode() for name, document in desired_states.items()}
-    question = partial(ask, timeout=timeout, stdin=stdin, program=run_files.program.read_bytes())
-    for answer, outcome in question(fleet, fleet_path, list(desired_states), CHECK, judge):
-        seconds[answer.host] = answer.seconds
-        if isinstance(outcome, GdsError):
-            add(answer.host, outcome)
-        else:
-            results_of[answer.host] = outcome
+    question = partial(ask, fleet, fleet_path, timeout=timeout, program=run_files.program.read_bytes())
+    answers = _Answers(fleet, lock, seconds, add)
+    answers.ask(question, {name: _likely(fleet, name, document) for name, document in desired_states.items()})
+    identities = answers.identities
     machines.require_machines({name: identities[name] for name in names if name in identities}, fleet_path, warn)
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
-    ordered = {name: facts[name] for name in fleet.everyone() if name in facts}
+    ordered = {name: answers.facts[name] for name in fleet.everyone() if name in answers.facts}
     supplies = assign.supplies(fleet, lock, ordered, shelf.look)
-    for name, results in results_of.items():
+    # Each machine simulates only the transactions that it may have to make.
+    others = {
+        name: _missing(desired_states[name], results, supplies[name]) for name, results in answers.variants.items()
+    }
+    answers.ask(question, {name: document for name, document in others.items() if document})
+    for name, results in answers.variants.items():
         archive = _sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, results, supplies[name], archive))
     return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
 
 
-def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequence[str]) -> dict[str, Document]:
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
     files = desired.Files()
     wants = {name: assign.by_intent(fleet, lock, name).want for name in names}
@@ -129,12 +154,28 @@ def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequ
         for name in (name for name in names if fleet.modules(name) != other_mode):
             for variant, archive in archives.items():
                 desired_documents[name][variant] = desired.resources_of(values[name][1], files, archive=archive)
-    # A machine that keeps what it has received doesn't build (builds/assign.py).
-    head = {"version": desired.VERSION, "instead": {BUILD: KEEP}}
-    return {name: {**head, "variants": variants} for name, variants in desired_documents.items()}
+    return {name: _document(variants) for name, variants in desired_documents.items()}
 
 
-def require_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
+def _document(variants: Mapping[str, Any]) -> Document:
+    return {"version": desired.VERSION, "variants": dict(variants)}
+
+
+def _likely(fleet: Fleet, name: str, document: Document) -> Document:
+    """The part of a machine's document that its supply will probably need: a machine with suppliers receives."""
+    receives = any(supplier != name for supplier in fleet.suppliers(name))
+    variants = {key: value for key, value in document["variants"].items() if (key == BUILD) is not receives}
+    return _document(variants or document["variants"])
+
+
+def _missing(document: Document, results: Variants, supply: Supply) -> Document:
+    """The part of a machine's document that its supply needs and that it hasn't answered; empty: none."""
+    needed = (BUILD,) if supply.mode == "build" else (KEEP, RECEIVE)
+    missing = [name for name in needed if name not in results]
+    return _document({name: document["variants"][name] for name in missing}) if missing else {}
+
+
+def require_variants(answer: Answer, document: Document) -> Variants:
     """A machine's results for every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
     reply = answer.require_document()
     error = reply.get("error")

@@ -113,6 +113,7 @@ def run(
 
 def _check(host: ManagedHost, target: DesiredResource, pending: Sequence[Change]) -> Result:
     result = Result(target.name)
+    host.prediction.changes = tuple(pending)
     try:
         observed = target.resource.observe(host, target.desired)
         # First, since what can't be told of the changes may not matter to who reads it.

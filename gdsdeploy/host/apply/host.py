@@ -16,6 +16,7 @@ from ..process import Output
 from ..rootdir import LoopError, inside, list_folder
 from . import files
 from .errors import writing
+from .model import Change
 from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0
@@ -31,11 +32,12 @@ _TAIL = 12
 class Prediction:
     """What a check says that earlier resources bring, for the simulations of later ones.
 
-    ``files``: by their paths.  ``streams``: module streams that will be enabled.
+    ``changes``: of all of them.  ``files``: by their paths.  ``streams``: module streams that will be enabled.
     ``preferences``: apt's, empty where they stay as they are.
     ``offers``: whether packages will be offered that the host's own lists don't have.
     """
 
+    changes: Sequence[Change] = ()
     files: Dict[str, files.File] = field(default_factory=dict)
     streams: List[str] = field(default_factory=list)
     preferences: str = ""
@@ -59,8 +61,6 @@ class ManagedHost:
         #: notes for a person
         self.notes: List[str] = []
         self.say = say
-        #: why no transaction is simulated; empty: they are
-        self.unasked = ""
         self._answers: Dict[Any, Any] = {}
         self._scratch: Optional[tempfile.TemporaryDirectory[str]] = None
         self._undo: List[Tuple[str, Any]] = []

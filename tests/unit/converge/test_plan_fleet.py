@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.converge import desired, plan_fleet
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
@@ -190,3 +192,62 @@ def test_a_machine_that_gave_no_answer_has_its_error() -> None:
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
     with pytest.raises(HostUnfit, match=words):
         plan_fleet.require_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)
+
+
+DRIVER, NVIDIA_FS = LOCK.targets["gds"].driver, LOCK.targets["gds"].nvidia_fs
+assert NVIDIA_FS is not None
+#: What a host reports of modules that it has received and that the lock has.
+IN_PLACE = {
+    "key": {},
+    "received": {
+        "driver": {"version": DRIVER.version, "flavour": DRIVER.flavour},
+        "nvidia_fs": {"version": NVIDIA_FS.version},
+    },
+}
+RECEIVING, BUILDING = ["keep", "receive"], ["build"]
+
+
+@pytest.mark.parametrize(
+    ("builder", "names", "report", "expected"),
+    [
+        # Its profile's builder builds in this run, or it waits for that.
+        ("own", ["build1", "gpu1"], {}, [RECEIVING]),
+        ("own", ["gpu1"], {}, [RECEIVING]),
+        # A builder may supply it, which isn't in this run.
+        ("any", ["gpu1"], {}, [RECEIVING, BUILDING]),
+        ("any", ["gpu1"], IN_PLACE, [RECEIVING]),
+        # No machine may supply it.
+        ("none", ["gpu1"], {}, [BUILDING]),
+        ("none", ["gpu1"], IN_PLACE, [BUILDING, RECEIVING]),
+    ],
+)
+def test_a_host_looks_only_at_what_it_may_have_to_do(
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    builder: str,
+    names: list[str],
+    report: dict[str, Any],
+    expected: list[list[str]],
+) -> None:
+    looks: list[list[str]] = []
+
+    def ask(_: Fleet, __: Path, hosts: list[str], ___: Any, judge: Any, *, stdin: dict[str, bytes], **____: Any) -> Any:
+        for number, name in enumerate(hosts):
+            variants = json.loads(stdin[name])["variants"]
+            looks.extend([sorted(variants)] if name == "gpu1" else [])
+            replies = {way: [reply(resource) for resource in resources] for way, resources in variants.items()}
+            machine = {"boot_id": f"{number:08x}-0000-4000-8000-000000000000", "machine_id": f"{number:064x}"}
+            answer = Answer(name, {"machine": machine, "variants": replies}, None, 1.0)
+            yield answer, judge(answer)
+
+    def reply(resource: dict[str, Any]) -> dict[str, Any]:
+        name = ".".join(filter(None, (resource["resource"], resource.get("instance"))))
+        return {**RESULT, "name": name, "report": report if name == "modules" else {}}
+
+    monkeypatch.setattr(plan_fleet, "ask", ask)
+    fleets = {"own": fleet, "none": changed(fleet, builder=None)}
+    fleets["any"] = fleets["none"].model_copy(update={"builders": fleet.builders})
+    planned = plan_fleet.plan_fleet(fleets[builder], LOCK, LAB / "fleet.yml", names)
+    assert looks == expected
+    assert isinstance(planned.hosts["gpu1"], HostPlan)
+    assert planned.seconds["gpu1"] == len(expected)

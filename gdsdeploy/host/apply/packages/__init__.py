@@ -71,24 +71,25 @@ class Packages(Resource[Desired]):
         return Observed(
             self._before,
             ours,
-            partial(_simulate, chosen, host),
+            partial(chosen.simulate, host),
             _packages_named(chosen, host, chosen.unfinished(host)),
             _packages_named(chosen, host, chosen.broken(host)),
             read_names(host, INSTALLED),
             unload.loaded(host),
             partial(unload.users, host),
             host.check,
+            [change for change in host.prediction.changes if change.resource.partition(".")[0] == self.name],
         )
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         """Of a look that has something to install: ``removals``, whether it is known what leaves, and if not, why."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, observed.installed, observed.ours)
+        plan = transaction.plan(chosen, desired, observed.later(), observed.ours)
         if not observed.predicts or not plan.missing:
             return {}
         why = "packages are half-installed"
         try:
-            is_known = observed.simulate(plan.missing, plan.going, plan.obsolete) is not None
+            is_known = observed.moves(plan) is not None
         except CannotTellError as error:
             is_known, why = False, str(error)
         return {"removals": {"known": is_known, "why": "" if is_known else why}}
@@ -96,25 +97,26 @@ class Packages(Resource[Desired]):
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, observed.installed, observed.ours)
+        plan = transaction.plan(chosen, desired, observed.later(), observed.ours)
         try:
-            moves = observed.simulate(plan.missing, plan.going, plan.obsolete) if plan.missing else None
+            moves = observed.moves(plan) if plan.missing else None
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
-        return _removals_refused(chosen, desired, plan, moves, observed.recorded)
+        # What leaves before this transaction was judged then.
+        gone_by_then = [change.subject for change in observed.earlier if change.kind == "remove"]
+        return _removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
-        earlier = [change for change in pending if change.resource.partition(".")[0] == self.name]
-        installed = transaction.predict_installed(observed.installed, earlier)
+        installed = observed.later()
         plan = transaction.plan(chosen, desired, installed, observed.ours)
         moved = transaction.lock_changes(chosen, plan, installed)
         others = {change.resource for change in pending}
         if plan.missing:
             try:
-                moved = transaction.simulated_changes(desired, plan, moved, earlier, observed) or moved
+                moved = transaction.simulated_changes(desired, plan, moved, observed) or moved
             except CannotTellError:
                 # The report says that removals aren't known.
                 if not others & {_OFFERING, _PINNING}:
@@ -124,7 +126,7 @@ class Packages(Resource[Desired]):
         return [
             *unheld,
             *unload.changes(observed.loaded, moved, observed.users),
-            *transaction.completions(plan, observed, earlier),
+            *transaction.completions(plan, observed),
             *moved,
             *(transaction.hold_changes(desired, present) if chosen.holds else []),
         ]
@@ -220,19 +222,11 @@ class Packages(Resource[Desired]):
         return changes
 
 
-def _simulate(
-    chosen: Manager, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str]
-) -> Optional[List[Change]]:
-    if host.unasked:
-        raise CannotTellError(f"no transaction was simulated: {host.unasked}")
-    return chosen.simulate(host, install, remove, loose)
-
-
 def _removals_refused(
-    chosen: Manager, desired: Desired, plan: Plan, moves: Optional[Sequence[Change]], recorded: Sequence[str]
+    chosen: Manager, desired: Desired, plan: Plan, moves: Optional[Sequence[Change]], ours: Sequence[str]
 ) -> List[Refusal]:
     """The refusal of moves that remove what neither leaves on purpose nor is gdsdeploy's nor replaced nor allowed."""
-    expected = {*plan.going, *plan.obsolete, *recorded}
+    expected = {*plan.going, *plan.obsolete, *ours}
     return removals.refusals(chosen.command, moves or [], expected, desired.allows)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...model import version_rules
@@ -19,31 +17,18 @@ from ..model import Change, Refusal
 from . import aptlists, aptmoves, aptsources
 from . import state as database
 from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
+from .aptsimulation import ENVIRONMENT, LOOK, simulate
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
 _FOLDER = "/etc/apt/sources.list.d"
 #: A source of packages on their way back.
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
-_STATUS = "/var/lib/dpkg/status"
-#: An administrator's preferences outside of preferences.d.
-_MAIN = "/etc/apt/preferences"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
-#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
-_ENV = {
-    "DEBIAN_FRONTEND": "noninteractive",
-    "APT_LISTCHANGES_FRONTEND": "none",
-    "LC_ALL": "C",
-    "NEEDRESTART_SUSPEND": "1",
-    # For a needrestart that doesn't know the variable above: it lists services.
-    "NEEDRESTART_MODE": "l",
-}
 #: Changed configuration files stay as they are.
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
-#: A query must neither wait for a lock nor leave a cache behind.
-_LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
 _KEYRING_PACKAGES = {
@@ -192,8 +177,9 @@ release=$1
             return None
         words = _transaction(install, remove)
         try:
+            options = aptlists.options(host, SOURCES)
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
-            return aptmoves.moves(host, str(host.once(key, lambda: _simulate(host, words, loose))), SOURCES)
+            return aptmoves.moves(host, str(host.once(key, lambda: simulate(host, options, words, loose))), SOURCES)
         except CannotTellError:
             if host.check and not self.unfinished(host):
                 raise
@@ -207,9 +193,9 @@ release=$1
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
-        argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, with_held=True)]
+        argv = ["apt-get", "--assume-yes", *LOOK, *_purge(names, with_held=True)]
         try:
-            return [name for name, _ in aptmoves.REMOVED.findall(host.query(argv, env=_ENV))]
+            return [name for name, _ in aptmoves.REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
         except CannotTellError:
             return None
 
@@ -222,11 +208,11 @@ release=$1
         return set(host.query(["apt-mark", "showmanual"]).split())
 
     def mark_automatic(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, _ENV)
+        run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
         options = aptmoves.without_ours(host) if host.check else []
-        return aptmoves.simulate_return(host, [*options, *_LOOK], install, _transaction(install, purged))
+        return aptmoves.simulate_return(host, [*options, *LOOK], install, _transaction(install, purged))
 
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         self.install(host, install, [])
@@ -236,10 +222,10 @@ release=$1
         return running in name
 
     def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
+        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def unhold(self, host: ManagedHost, names: Sequence[str]) -> None:
-        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
+        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     # What was interrupted
 
@@ -257,7 +243,7 @@ release=$1
             return
         try:
             argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
-            run(host, argv, TRANSACTION_SECONDS, _ENV)
+            run(host, argv, TRANSACTION_SECONDS, ENVIRONMENT)
         except ApplyError as error:
             if error.kind != "failed":
                 raise
@@ -278,7 +264,7 @@ release=$1
             host.notes.append(error.message)
         names = [name for name in self.unfinished(host) if name in unwanted]
         if names:
-            run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, _ENV)
+            run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, ENVIRONMENT)
 
     def reinstall(self, host: ManagedHost) -> None:
         """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
@@ -287,7 +273,7 @@ release=$1
         if not names:
             return
         words = ["--reinstall", *_INSTALL, *names]
-        removed = aptmoves.REMOVED.findall(host.look(["apt-get", "--assume-yes", *_LOOK, *words], 120.0).stdout)
+        removed = aptmoves.REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
         if removed:
             message = f"{', '.join(names)}: half-installed; to install them again, apt would remove"
             message += f" {', '.join(name for name, _ in removed)}"
@@ -324,7 +310,7 @@ release=$1
 
 
 def _apt_get(host: ManagedHost, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
-    run(host, ["apt-get", "--quiet", *words], seconds, _ENV)
+    run(host, ["apt-get", "--quiet", *words], seconds, ENVIRONMENT)
 
 
 def _transaction(install: Sequence[Package], remove: Sequence[str]) -> List[str]:
@@ -378,38 +364,6 @@ def _offered_files(host: ManagedHost, pins: Sequence[Pin]) -> Dict[Any, Set[str]
 
 def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
-
-
-def _simulate(host: ManagedHost, words: Sequence[str], loose: Sequence[str]) -> str:
-    """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted."""
-    argv = ["apt-get", *aptlists.options(host, SOURCES), "--assume-yes", *_LOOK]
-    with contextlib.ExitStack() as stack:
-        if host.prediction.preferences:
-            # apt reads this file before those of preferences.d, as it will read ours.
-            text = f"{host.prediction.preferences}\n{host.text(_MAIN)}"
-            argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
-        if loose:
-            status = stack.enter_context(_temporary("status", _without_holds(host.text(_STATUS), loose)))
-            # The cache would be that of another status.
-            argv += [f"--option=Dir::State::status={status}", "--option=Dir::Cache::pkgcache="]
-        return host.query([*argv, *words], env=_ENV)
-
-
-@contextlib.contextmanager
-def _temporary(name: str, text: str) -> Iterator[str]:
-    """The path of a file with this text."""
-    with tempfile.NamedTemporaryFile("w", prefix=f"gdsdeploy-{name}-", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        yield file.name
-
-
-def _without_holds(status: str, names: Sequence[str]) -> str:
-    """Dpkg's status where ``names`` aren't held."""
-    for name in names:
-        pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
-        status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
-    return status
 
 
 register(Apt)

@@ -46,7 +46,7 @@ class Observed:
     ``unfinished``: what was interrupted, and what any transaction finishes first.  ``lost``: what is installed again
     first.  ``recorded``: what gdsdeploy installed.
     ``loaded``: modules that leave before their packages change.  ``users``: asks what uses one of them.
-    ``predicts``: this is a look; nothing follows it.
+    ``predicts``: this is a look; nothing follows it.  ``earlier``: what other transactions change before this one.
     """
 
     installed: Mapping[str, Installed]
@@ -58,6 +58,20 @@ class Observed:
     loaded: Sequence[str]
     users: Callable[[str], Sequence[str]]
     predicts: bool
+    earlier: Sequence[Change]
+
+    def later(self) -> Dict[str, Installed]:
+        """What is installed when this transaction begins."""
+        return predict_installed(self.installed, self.earlier)
+
+    def moves(self, transaction: Plan) -> Optional[List[Change]]:
+        """What the earlier transactions and this one change together, dependencies included; as ``simulate``."""
+        before = [change for change in self.earlier if change.kind in (*INSTALLS, "remove")]
+        install = {c.subject: Package(c.subject, c.after) for c in before if c.kind in INSTALLS}
+        install.update({package.package: package for package in transaction.missing})
+        remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
+        unheld = [change.subject for change in self.earlier if change.kind == "unhold"]
+        return self.simulate(list(install.values()), [*remove, *transaction.going], [*unheld, *transaction.obsolete])
 
 
 @dataclass(frozen=True)
@@ -89,11 +103,11 @@ def is_installed(chosen: Manager, installed: Mapping[str, Installed], package: P
     return package.package in installed and chosen.same(package.version) in installed[package.package].versions
 
 
-def completions(transaction: Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
+def completions(transaction: Plan, observed: Observed) -> List[Change]:
     """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
     if not transaction.missing:
         return []
-    names = {package.package for package in transaction.missing} | {change.subject for change in earlier}
+    names = {package.package for package in transaction.missing} | {change.subject for change in observed.earlier}
     return [
         Change("install", name, "", package.versions[-1], reason)
         for reason, packages in (("half-installed", observed.lost), ("unfinished", observed.unfinished))
@@ -147,19 +161,13 @@ def move(chosen: Manager, package: Package, present: Optional[Installed]) -> Cha
 
 
 def simulated_changes(
-    desired: Desired, transaction: Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
+    desired: Desired, transaction: Plan, moved: Sequence[Change], observed: Observed
 ) -> Optional[List[Change]]:
     """The changes that the package manager predicts after the earlier changes."""
-    before = [change for change in earlier if change.kind in (*INSTALLS, "remove")]
-    install = {change.subject: Package(change.subject, change.after) for change in before if change.kind in INSTALLS}
-    install.update({package.package: package for package in transaction.missing})
-    remove = [change.subject for change in before if change.kind == "remove" and change.subject not in install]
-    unheld = [change.subject for change in earlier if change.kind == "unhold"]
-    simulated = observed.simulate(
-        list(install.values()), [*remove, *transaction.going], [*unheld, *transaction.obsolete]
-    )
+    simulated = observed.moves(transaction)
     if simulated is None:
         return None
+    before = [change for change in observed.earlier if change.kind in (*INSTALLS, "remove")]
     expected = {(change.subject, change.after) for change in before}
     # A new kernel may take the place of the oldest one: then a name both comes and leaves.
     ours = {(change.subject, change.kind == "remove") for change in moved}

@@ -41,6 +41,8 @@ class AptHost:
     changed: list[str] = field(default_factory=list)
     #: how often repositories that will be were read
     looks: int = 0
+    #: words of each simulated transaction, from the verb on
+    simulations: list[str] = field(default_factory=list)
     environments: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, path: str, text: str) -> None:
@@ -81,6 +83,7 @@ class AptHost:
         if words[:2] == ["apt-get", "indextargets"]:
             return Output(0, self.targets, "")
         if "--simulate" in words:
+            self.simulations.append(" ".join(words[next(words.index(w) for w in ("install", "purge") if w in words) :]))
             return Output(0, self._simulate(words) if self.simulated is None else self.simulated, "")
         self.changed.append(line)
         self.environments.append(dict(env or {}))

@@ -12,9 +12,7 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host.apply import engine, registry
-from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.apply.packages.apt import Apt
 from gdsdeploy.host.cli import apply
 from gdsdeploy.host.errors import DesiredError
 
@@ -122,40 +120,6 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (status, answer["error"]["message"]) == (2, "a document with variants can only be checked: pass --check")
     assert program.main(["apply", "--check", "--desired", str(path)]) == 0
     assert capsys.readouterr().out == "build:\nnothing to change\nreceive:\nnothing to change\n"
-
-
-@pytest.mark.parametrize(
-    ("keeps", "simulates"),
-    [
-        (engine.Result("x"), False),
-        (engine.Result("x", changes=[Change("install", "a", "", "1")]), True),
-        (engine.Result("x", unknown=["it can't be read"]), True),
-    ],
-)
-def test_a_variant_that_is_not_taken_simulates_no_transaction(
-    monkeypatch: pytest.MonkeyPatch, keeps: engine.Result, simulates: bool
-) -> None:
-    """``build``, where the host keeps the modules that it has received."""
-    simulated: list[str] = []
-    resources = [{"resource": "packages", "desired": {"manager": "apt", "wanted": [{"package": "a", "version": "1"}]}}]
-    real = engine.run
-
-    def run_variant(host: ManagedHost, listed: Any) -> list[engine.Result]:
-        return real(host, listed) if listed else [keeps]
-
-    def simulate(*_: Any) -> list[Change]:
-        simulated.append("apt-get")
-        return []
-
-    monkeypatch.setattr(engine, "run", run_variant)
-    monkeypatch.setattr(Apt, "simulate", simulate)
-    monkeypatch.setattr(Apt, "list_packages", lambda *_: [])
-    variants = {"build": resources, "keep": []}
-    answer = apply.check_variants({"version": 1, "variants": variants, "instead": {"build": "keep"}})
-    assert list(answer) == ["build", "keep"]
-    (built,) = answer["build"]
-    assert bool(simulated) is simulates
-    assert bool(built["unknown"]) is not simulates, "what wasn't simulated isn't known"
 
 
 def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,20 @@ def test_what_the_resolver_adds_and_removes_is_a_change_too(apt: AptHost) -> Non
     assert apt.text("/var/lib/gdsdeploy/installed") == "libcuda1\nlibold\n", "dependencies are apt's own to remove"
 
 
+def test_a_look_simulates_each_transaction_once_after_those_before_it(apt: AptHost) -> None:
+    results = apt.check(packages("driver", wanted="driver=2"), packages("cufile", wanted="cufile=1"))
+    assert apt.simulations == ["install driver=2", "install driver=2 cufile=1"]
+    assert [short([result])[0] for result in results] == ["install driver 2 missing", "install cufile 1 missing"]
+
+
+def test_what_an_earlier_transaction_removes_is_refused_there_only(apt: AptHost) -> None:
+    apt.packages = {"tool": ("1", "ii")}
+    apt.simulated = "Remv tool [1]\nInst driver (2 stack [all])\n"
+    first, second = apt.check(packages("driver", wanted="driver=2"), packages("cufile", wanted="cufile=1"))
+    assert [refusal.id for refusal in first.refusals] == ["removals"]
+    assert second.refusals == []
+
+
 def test_versions_decide_between_upgrade_and_downgrade(apt: AptHost) -> None:
     apt.packages = dict.fromkeys(("one", "two", "three"), ("1:2.0-1", "ii"))
     resource = packages(wanted="one=1:10.0-1 two=9.9-1 three=1:2.0~rc1-1")
