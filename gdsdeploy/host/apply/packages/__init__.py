@@ -16,7 +16,6 @@ from .managers import (
     INSTALLED,
     Installed,
     Manager,
-    Package,
     check_names,
     host_manager,
     manager,
