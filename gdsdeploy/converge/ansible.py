@@ -27,6 +27,7 @@ from gdsdeploy.errors import (
     NotProvisioned,
     did_you_mean,
 )
+from gdsdeploy.fleetfile.ansible_inventory import configured
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
@@ -111,7 +112,7 @@ def environment(
     loads plugins from there.  program: the host program, which the modules of the collection run.
     """
     return {
-        **_configured(inherited),
+        **configured(inherited),
         "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_CALLBACK_PLUGINS": str(resources.package() / "converge" / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
@@ -125,17 +126,12 @@ def environment(
     }
 
 
-def _configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Our ansible.cfg instead of one of the current folder, of the user or of the system."""
-    return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
-
-
 def refused_flags(extra: Sequence[str]) -> str:
     """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
     if not extra:
         return ""
     command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    result = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
+    result = run.run(command, doing="read the flags of ansible-playbook", env=configured())
     parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:

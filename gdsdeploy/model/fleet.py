@@ -308,6 +308,15 @@ class FleetHost(Ssh):
         return {"profile": value} if isinstance(value, str) else value
 
 
+class InventorySource(Model):
+    """An Ansible inventory that the hosts come from."""
+
+    #: file or folder, relative to the fleet file
+    file: Annotated[str, matching(r"^[^,\x00-\x1f\x7f]+$", "write the name of a file, in one line and without commas")]
+    #: group of the inventory → profile of its hosts
+    groups: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(min_length=1)
+
+
 class Fleet(Model):
     """The whole of a fleet file."""
 
@@ -317,6 +326,8 @@ class Fleet(Model):
     ssh: Ssh = Ssh()
     profiles: dict[Name, Profile] = Field(min_length=1)
     builders: dict[Name, FleetHost] = Field(default_factory=dict)
+    #: its hosts are among ``hosts``, where the reader of the fleet file puts them
+    inventory: InventorySource | None = None
     hosts: dict[Name, FleetHost] = Field(min_length=1)
     waivers: Annotated[tuple[FleetWaiver, ...], Strict(False)] = ()
     rollout: Rollout = Rollout()
@@ -381,6 +392,11 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
         (("builders", name, "modules"), "a builder builds; leave this key out")
         for name, host in fleet.builders.items()
         if host.modules not in (None, "build")
+    ]
+    problems += [
+        (("inventory", "groups", group), f"there is no profile {profile!r}")
+        for group, profile in (fleet.inventory.groups if fleet.inventory else {}).items()
+        if profile not in fleet.profiles
     ]
     for name, profile in fleet.profiles.items():
         where = ("profiles", name, "builder")
