@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy import paths, resources, run
-from gdsdeploy.errors import FleetInvalid, ProgramFailed, did_you_mean
+from gdsdeploy.errors import FleetInvalid, did_you_mean
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.printable import line
@@ -152,14 +152,15 @@ def hosts_of(source: InventorySource, folder: Path, own: Collection[str] = ()) -
         if group not in inventory.groups:
             problems.append(f"there is no group {group!r}{did_you_mean(group, inventory.groups)}")
         for name in (each for each in inventory.groups.get(group, ()) if each not in own):
+            where = f"group {group}, host {line(name)[:100]}"
+            if name in places and source.groups[places[name]] != profile:
+                words = f"its profile is {profile} here and {source.groups[places[name]]} in group {places[name]}"
+                problems.append(f"{where}: {words}")
             try:
-                if name in places and hosts[name]["profile"] != profile:
-                    words = f"its profile is {profile} here and {hosts[name]['profile']} in group {places[name]}"
-                    raise ValueError(words)
                 hosts.setdefault(name, {"profile": profile, **settings(inventory, name)})
                 places.setdefault(name, group)
             except ValueError as error:
-                problems.append(f"group {group}, host {line(name)[:100]}: {line(str(error))}")
+                problems.append(f"{where}: {line(str(error))}")
     if not (hosts or own or problems):
         problems.append(f"no host is in {', '.join(source.groups)}")
     if problems:
