@@ -1,0 +1,214 @@
+"""What a host's facts say about a fleet file.  Pure: a fact that isn't known becomes a note, and never a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from gdsdeploy.errors import FleetInvalid, HostUnfit
+from gdsdeploy.host.explain import blocks, filesystem
+from gdsdeploy.host.explain.cause import DIRECT
+from gdsdeploy.host.explain.mechanisms import choose
+from gdsdeploy.host.explain.path import path_of
+from gdsdeploy.host.facts import HostFacts, Unknown
+from gdsdeploy.host.facts.hardware import Part
+from gdsdeploy.host.facts.modules import ModuleFile
+from gdsdeploy.host.facts.packages import Package
+from gdsdeploy.host.facts.running_set import DOCA
+from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
+from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.proposal.model import Kind, Observation, ObservedMount
+from gdsdeploy.proposal.repositories import repositories
+from gdsdeploy.proposal.words import gpu_class
+
+T = TypeVar("T")
+#: Mount points of the system itself, and on a local disk also those of accounts and temporary files.
+_SYSTEM = re.compile(r"/|/(boot|dev|etc|nix|proc|root|run|snap|sys|usr|var)(/.*)?")
+_LOCAL_SYSTEM = re.compile(r"/(home|tmp)(/.*)?")
+_ARCHITECTURES: dict[str, Literal["x86_64", "aarch64"]] = {"x86_64": "x86_64", "aarch64": "aarch64"}
+_COMPANIONS = {
+    "persistenced": r"nvidia-persistenced(-[0-9]+)?",
+    "fabricmanager": r"nvidia-fabric-?manager(-[0-9]+)?",
+    "imex": r"nvidia-imex(-[0-9]+)?",
+}
+#: Packages over CUDA's own, of one release or of whichever.
+_CUDA = re.compile(r"cuda(-toolkit|-runtime|-libraries)?(-[0-9]+){0,2}")
+#: Ubuntu's own packages of the driver have the release in their versions, and NVIDIA's have not.
+_UBUNTUS = re.compile(r"ubuntu0\.")
+#: Of NVIDIA's repository for Debian, where both have nvidia-kernel-dkms.
+_NVIDIAS = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda")
+#: Reasons for a mode that a comment lists; `gdsdeploy mode` shows all.
+_REASONS = 2
+_VERSION = re.compile(r"[0-9]{3,4}(\.[0-9]{1,4}){1,3}")
+
+
+def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) -> Observation:
+    """What of a host goes into a fleet file; raises HostUnfit for a system that no profile can name.
+
+    has_file: whether the controller has a file.
+    """
+    platform, arch = _system(name, facts)
+    notes: list[str] = [f"not collected: {gap}" for gap in facts.gaps]
+
+    def value(fact: T | Unknown, what: str) -> T | None:
+        if isinstance(fact, Unknown):
+            notes.append(f"{what}: {fact.reason}")
+            return None
+        return fact
+
+    installed = value(facts.packages.installed, "packages") or {}
+    container = value(facts.environment.container, "whether it is a container") is not None
+    driver, flavour, runs = _driver(facts, value)
+    mode, rdma, reasons = _modes(facts, value) if runs else ("", "", ("no driver runs", "no driver runs"))
+    gpus = value(facts.hardware.gpus, "GPUs")
+    models = tuple(part.model for part in gpus or () if isinstance(part.model, str))
+    nics, nic_driver = _adapters(value(facts.hardware.nics, "network adapters") or ())
+    disks = value(facts.hardware.nvme, "NVMe disks")
+    known = repositories(
+        facts.document,
+        platform,
+        arch,
+        distributions_driver=_is_distributions(platform, installed),
+        has_file=has_file,
+    )
+    release, library = value(facts.kernel.release, "the kernel") or "", value(facts.cufile.library, "libcufile")
+    kernel = _kernel(platform, arch, release)
+    if not kernel and not container:
+        notes.append(f"its kernel {release} has no flavour that {platform.os} offers")
+    kind = Kind(
+        os=platform.os,
+        arch=arch,
+        kernel="" if container else kernel,
+        driver=driver.split(".")[0],
+        flavour=flavour,
+        repositories=tuple(each.name for each in known.listed),
+        gpu=gpu_class(models) if len(models) == len(gpus or ()) else "",
+        mode=mode,
+        rdma=rdma,
+        container=container,
+    )
+    return Observation(
+        name=name,
+        kind=kind,
+        release=release,
+        driver=driver,
+        driver_runs=runs,
+        driver_packaged=any(
+            _has_version(packages, driver) for package, packages in installed.items() if "nvidia" in package
+        )
+        if driver and installed
+        else None,
+        nvidia_fs=_loaded_version(facts),
+        libcufile=library or "",
+        gpus=None if gpus is None else len(gpus),
+        models=models,
+        nics=nics,
+        nic_driver=nic_driver,
+        nvme=None if disks is None else len(disks),
+        companions=tuple(_companions(installed, driver)),
+        cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
+        doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
+        secure_boot=value(facts.kernel.secure_boot, "Secure Boot"),
+        mode_reason=reasons[0],
+        rdma_reason=reasons[1],
+        mounts=tuple(_mounts(facts, value)),
+        repositories=known.listed,
+        notes=tuple(dict.fromkeys(line(note) for note in (*notes, *known.notes))),
+    )
+
+
+def _system(name: str, facts: HostFacts) -> tuple[StackPlatform, Literal["x86_64", "aarch64"]]:
+    system, machine = facts.os.name, facts.os.machine
+    for fact in (system, machine):
+        if isinstance(fact, Unknown):
+            raise HostUnfit(f"{name}: its operating system isn't known: {line(fact.reason)[:200]}")
+    try:
+        platform = stack_platform_for(str(system))
+    except FleetInvalid as error:
+        raise HostUnfit(f"{name}: {line(error.message)[:200]}", hint=error.hint) from None
+    if machine not in _ARCHITECTURES:
+        raise HostUnfit(f"{name}: the machine is {line(str(machine))[:40]!r}; known: {', '.join(_ARCHITECTURES)}")
+    return platform, _ARCHITECTURES[str(machine)]
+
+
+def _driver(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, bool]:
+    """(version, flavour, whether it runs) of the driver that runs, else of the one that would be loaded."""
+    running, flavour = value(facts.driver.version, "the driver"), value(facts.driver.flavour, "the driver's flavour")
+    if isinstance(running, str) and _VERSION.fullmatch(running):
+        return running, str(flavour or ""), True
+    file = value(facts.driver.module.file, "the driver's module")
+    if isinstance(file, ModuleFile) and _VERSION.fullmatch(file.version):
+        return file.version, {"NVIDIA": "proprietary"}.get(file.license, "open" if "GPL" in file.license else ""), False
+    return "", "", False
+
+
+def _modes(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, tuple[str, str]]:
+    choice = choose(facts)
+    mode, rdma = value(choice.mode, "mode"), value(choice.rdma, "rdma")
+    reasons = (first_few(choice.mode_why, _REASONS, "; "), first_few(choice.rdma_why, _REASONS, "; "))
+    return str(mode or ""), str(rdma or ""), reasons
+
+
+def _kernel(platform: StackPlatform, arch: str, release: str) -> str:
+    own = flavour_of(release)
+    return own.name if own and own.name in platform.kernel_flavours(arch) else ""
+
+
+def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:
+    """(number, driver) of the adapters whose rate is known, which are those with RDMA, if one driver runs them all."""
+    rated = [part for part in parts if not isinstance(part.link, Unknown)]
+    drivers = {part.driver for part in rated if isinstance(part.driver, str) and part.driver}
+    same = [part for part in parts if part.driver in drivers] if len(drivers) == 1 else []
+    return (len(same), next(iter(drivers))) if same and len(same) == len(rated) else (None, "")
+
+
+def _is_distributions(platform: StackPlatform, installed: Mapping[str, tuple[Package, ...]]) -> bool:
+    """Whether the installed driver is the distribution's own, and not NVIDIA's; of rpm systems none has its own."""
+    if platform.family == "debian":
+        return not any(name in installed for name in _NVIDIAS)
+    drivers = [packages for name, packages in installed.items() if re.match(r"nvidia-(dkms|kernel|utils)-", name)]
+    return any(_UBUNTUS.search(package.version) for packages in drivers for package in packages)
+
+
+def _has_version(packages: tuple[Package, ...], version: str) -> bool:
+    pattern = re.compile(rf"(?:[0-9]+:)?{re.escape(version)}(?![0-9])")
+    return any(pattern.match(package.version) for package in packages)
+
+
+def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str) -> Iterator[str]:
+    for companion, pattern in _COMPANIONS.items():
+        packages = [packages for name, packages in installed.items() if re.fullmatch(pattern, name)]
+        if driver and any(_has_version(each, driver) for each in packages):
+            yield companion
+
+
+def _loaded_version(facts: HostFacts) -> str:
+    module = facts.nvidia_fs.module
+    return module.version if module.loaded is True and isinstance(module.version, str) else ""
+
+
+def _mounts(facts: HostFacts, value: Callable[..., object]) -> Iterator[ObservedMount]:
+    mounts = value(facts.storage.mounts, "mounts")
+    for point, mount in sorted(mounts.items()) if isinstance(mounts, Mapping) else ():
+        if not _may_hold_data(mount) or _SYSTEM.fullmatch(point):
+            continue
+        path = path_of(facts, mount)
+        if path.path in DIRECT:
+            yield ObservedMount(point, mount.filesystem, direct=True)
+            continue
+        unclear = path.path.reason if isinstance(path.path, Unknown) else f"it takes {path.path}"
+        reason = path.causes[0].what if path.causes else unclear
+        yield ObservedMount(point, mount.filesystem, direct=False, reason=reason)
+
+
+def _may_hold_data(mount: Mount) -> bool:
+    """Network filesystems with a direct path, and every filesystem on NVMe apart from the system's own."""
+    if mount.filesystem in filesystem.NATIVE and mount.filesystem not in filesystem.LOCAL:
+        return True
+    kinds = {device.kind for device in blocks.stack(mount)}
+    return bool(kinds & {NVME, NVMEOF, MULTIPATH}) and not _LOCAL_SYSTEM.fullmatch(mount.mount_point)
