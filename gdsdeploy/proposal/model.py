@@ -49,7 +49,7 @@ class ObservedRepository:
     entry: Mapping[str, Any]
     whole: Mapping[str, Any]
     #: public keys that the controller lacks, as they are on the host; empty: it needs none
-    key: bytes = b""
+    key: bytes = field(default=b"", repr=False)
     #: what to know about it; empty: nothing
     remark: str = ""
 
@@ -62,6 +62,8 @@ class Observation:
     kind: Kind
     #: as ``uname -r``
     release: str
+    #: id of the boot, by which a machine with two names shows
+    boot: str
     driver: str
     #: whether that driver runs, or is only installed
     driver_runs: bool

@@ -96,6 +96,7 @@ def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) ->
         name=name,
         kind=kind,
         release=release,
+        boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
         driver=driver,
         driver_runs=runs,
         driver_packaged=any(

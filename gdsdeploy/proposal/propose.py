@@ -191,9 +191,14 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
         (who(lambda each: each.secure_boot is True), "Secure Boot: see docs/secure-boot.md before provision"),
         (who(lambda each: each.kind.container), "a container: it doesn't choose its kernel (own_kernel: false)"),
     )
+    boots: dict[str, list[str]] = {}
+    for each in hosts:
+        boots.setdefault(each.boot, []).append(each.name)
+    twins = [names for boot, names in boots.items() if boot and len(names) > 1]
     notes: dict[str, list[str]] = {}
     for each in hosts:
         for note in each.notes:
             notes.setdefault(note, []).append(each.name)
     told = [f"{names}: {words}" for names, words in rows if names]
+    told += [f"{ranges(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
     return [*told, *(f"{ranges(names)}: {note}" for note, names in notes.items())]

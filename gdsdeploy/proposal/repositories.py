@@ -128,6 +128,7 @@ def _observed(
         **({"components": list(preset.components)} if preset.components else {}),
         "keyring": str(preset.keyring),
         word: list(own if foreign else preset.fingerprints),
+        **({"signed_by": path} if path and platform.kind == "apt" and preset.known_as else {}),
         **{key: value for key, value in entry.items() if key not in ("uri", word)},
     }
     return ObservedRepository(name, entry, whole, key if own and (lacks or foreign) else b"", "; ".join(remarks))
