@@ -90,7 +90,7 @@ def _driver(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
     yield Entry("driver", value, remark + (f"; it doesn't run on {installed}" if installed else ""))
     foreign = _who(hosts, lambda host: host.driver_packaged is False)
     if foreign:
-        yield Remark(f"The driver of {foreign} belongs to no package, as after NVIDIA's .run file: see docs/plan.md")
+        yield Remark(f"The driver of {foreign} belongs to no package, as after NVIDIA's .run file")
 
 
 def _versions(hosts: Sequence[Observation]) -> Iterator[Node]:

@@ -128,7 +128,8 @@ def _entries(
     for each in (repository for several in chosen.values() for repository in several):
         entry, remark = dict(each.entry), each.remark
         if each.key and folder:
-            name = f"{each.name}.{'asc' if each.key.startswith(b'-----BEGIN') else 'gpg'}"
+            own = f"{each.name}.{'asc' if each.key.startswith(b'-----BEGIN') else 'gpg'}"
+            name = next((name for name, content in files.items() if content == each.key), own)
             files[name] = each.key
             entry["keyring"] = f"{folder}/{name}"
             if "uri" in entry and {"fingerprints", "package_keys"} & entry.keys():
