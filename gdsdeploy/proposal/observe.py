@@ -42,6 +42,8 @@ _CUDA = re.compile(r"cuda(-toolkit|-runtime|-libraries)?(-[0-9]+){0,2}")
 _UBUNTUS = re.compile(r"ubuntu0\.")
 #: Of NVIDIA's repository for Debian, where both have nvidia-kernel-dkms.
 _NVIDIAS = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda")
+#: Devices that a profile can count, and mounts of a host that are shown.
+_MOST_DEVICES, _MOST_MOUNTS = 1024, 100
 #: Reasons for a mode that a comment lists; `gdsdeploy mode` shows all.
 _REASONS = 2
 _VERSION = re.compile(r"[0-9]{3,4}(\.[0-9]{1,4}){1,3}")
@@ -76,6 +78,9 @@ def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) ->
         distributions_driver=_is_distributions(platform, installed),
         has_file=has_file,
     )
+    mounts = tuple(_mounts(facts, value))
+    if len(mounts) > _MOST_MOUNTS:
+        notes.append(f"mounts: {len(mounts)}, of which {_MOST_MOUNTS} are shown")
     release, library = value(facts.kernel.release, "the kernel") or "", value(facts.cufile.library, "libcufile")
     kernel = _kernel(platform, arch, release)
     if not kernel and not container:
@@ -106,18 +111,18 @@ def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) ->
         else None,
         nvidia_fs=_loaded_version(facts),
         libcufile=library or "",
-        gpus=None if gpus is None else len(gpus),
+        gpus=_count(gpus, "GPUs", notes),
         models=models,
         nics=nics,
         nic_driver=nic_driver,
-        nvme=None if disks is None else len(disks),
+        nvme=_count(disks, "NVMe disks", notes),
         companions=tuple(_companions(installed, driver)),
         cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
         doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
         secure_boot=value(facts.kernel.secure_boot, "Secure Boot"),
         mode_reason=reasons[0],
         rdma_reason=reasons[1],
-        mounts=tuple(_mounts(facts, value)),
+        mounts=mounts[:_MOST_MOUNTS],
         repositories=known.listed,
         notes=tuple(dict.fromkeys(line(note) for note in (*notes, *known.notes))),
     )
@@ -165,7 +170,15 @@ def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:
     rated = [part for part in parts if not isinstance(part.link, Unknown)]
     drivers = {part.driver for part in rated if isinstance(part.driver, str) and part.driver}
     same = [part for part in parts if part.driver in drivers] if len(drivers) == 1 else []
-    return (len(same), next(iter(drivers))) if same and len(same) == len(rated) else (None, "")
+    fits = 0 < len(same) == len(rated) <= _MOST_DEVICES
+    return (len(same), next(iter(drivers))) if fits else (None, "")
+
+
+def _count(parts: tuple[Part, ...] | None, what: str, notes: list[str]) -> int | None:
+    if parts is None or len(parts) <= _MOST_DEVICES:
+        return None if parts is None else len(parts)
+    notes.append(f"{what}: {len(parts)}, more than a fleet file can count")
+    return None
 
 
 def _is_distributions(platform: StackPlatform, installed: Mapping[str, tuple[Package, ...]]) -> bool:

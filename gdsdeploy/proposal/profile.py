@@ -10,14 +10,15 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy.host.io.phrases import first_few
-from gdsdeploy.model.hardware import ModelWords
+from gdsdeploy.model.hardware import DriverName, ModelWords
 from gdsdeploy.model.text import AbsolutePath
 from gdsdeploy.proposal.model import Entry, Kind, Node, Observation, Remark
 from gdsdeploy.proposal.words import ranges
 
 #: Kernels from Debian's backports, whose suite the presets don't have.
-_BACKPORTED = re.compile(r"[+~]bpo[0-9]")
+_BACKPORTED = re.compile(r"[+~]bpo")
 _MODEL: TypeAdapter[str] = TypeAdapter(ModelWords)
+_DRIVER: TypeAdapter[str] = TypeAdapter(DriverName)
 _PATH: TypeAdapter[str] = TypeAdapter(AbsolutePath)
 #: Packages that a comment lists.
 _MOST = 4
@@ -133,7 +134,7 @@ def _devices(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
         complete = all(len(host.models) == host.gpus for host in hosts)
         yield Entry("gpus", {"count": gpus, "model": model} if complete and _fits(_MODEL, model) else gpus)
     nics = _common(hosts, lambda host: (host.nics, host.nic_driver))
-    if nics and nics[0]:
+    if nics and nics[0] and _fits(_DRIVER, nics[1]):
         yield Entry("nics", {"count": nics[0], "driver": nics[1]}, "those with RDMA")
     nvme = _common(hosts, lambda host: host.nvme)
     if nvme:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLES
@@ -22,6 +24,8 @@ from gdsdeploy.proposal.model import ObservedRepository
 from gdsdeploy.repo.keyring import fingerprints
 
 NVIDIA, EPEL = "nvidia", "epel"
+#: Keys of a keyring that are proposed; Debian's has 9.
+_MOST = 32
 #: Why the index of EPEL may be unsigned, for its entry in the fleet file.
 _UNSIGNED = "EPEL signs its packages, not its index"
 
@@ -102,7 +106,7 @@ def _observed(
     entry: dict[str, Any] = {"uri": uri} if uri and uri != preset.uri else {}
     path = place.keyring if place and place.keyring else str(preset.keyring or "")
     key = _key(document, path)
-    own = fingerprints(key)
+    own = fingerprints(key)[:_MOST]
     foreign = bool(own) and not set(own) & set(preset.fingerprints)
     lacks = preset.keyring is None or not has_file(preset.keyring)
     word = "fingerprints"
@@ -117,8 +121,8 @@ def _observed(
         remarks.append("not on these hosts, but the stack needs it")
     if lacks and not own:
         remarks.append(f"this machine needs its keys: {preset.keyring or 'name the keyring and fingerprints'}")
-    if own and (lacks or foreign) and platform.kind == "apt" and place and place.keyring:
-        entry["signed_by"] = place.keyring
+    if own and (lacks or foreign) and platform.kind == "apt" and _is_valid(signed_by=path):
+        entry["signed_by"] = path
     base = uri or preset.uri or (preset.arm_uri if arch == "aarch64" else "")
     full = preset.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
     whole = {
@@ -128,7 +132,7 @@ def _observed(
         **({"components": list(preset.components)} if preset.components else {}),
         "keyring": str(preset.keyring),
         word: list(own if foreign else preset.fingerprints),
-        **({"signed_by": path} if path and platform.kind == "apt" and preset.known_as else {}),
+        **({"signed_by": path} if platform.kind == "apt" and preset.known_as and _is_valid(signed_by=path) else {}),
         **{key: value for key, value in entry.items() if key not in ("uri", word)},
     }
     return ObservedRepository(name, entry, whole, key if own and (lacks or foreign) else b"", "; ".join(remarks))
@@ -143,13 +147,23 @@ def _address(place: _Place | None, remarks: list[str]) -> str:
         if urlsplit(uri).username is not None:
             remarks.append("its address on the hosts has a login in it, which was left out: add a mirror's uri")
             return ""
-        Repository.model_validate({"uri": uri})
     except ValueError:
+        uri = ""
+    if not _is_valid(uri=uri):
         remarks.append("its address on the hosts is none that a fleet file can have: add a mirror's uri")
         return ""
     if uri.startswith("file:"):
         remarks.append("its address is a folder of the hosts, which this machine needs, too")
     return uri
+
+
+def _is_valid(**values: str) -> bool:
+    """Whether a repository of a fleet file can have these values."""
+    try:
+        Repository.model_validate(values)
+    except ValidationError:
+        return False
+    return all(values.values())
 
 
 def _key(document: Document, path: str) -> bytes:

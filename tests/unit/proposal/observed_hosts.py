@@ -10,6 +10,7 @@ from typing import Any
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.proposal.model import Observation
 from gdsdeploy.proposal.observe import observe
+from tests.unit import rdma_host
 from tests.unit.host.explain.capable_host import BARE, H100, complete
 
 Document = dict[str, Any]
@@ -72,6 +73,18 @@ def gpu(
         document["listings"].setdefault(path, {"error": "ENOENT"})
     words = "UNIX Open Kernel Module for x86_64" if flavour == "open" else "UNIX x86_64 Kernel Module"
     document["files"]["/proc/driver/nvidia/version"] = f"NVRM version: NVIDIA {words}  {driver}  Release Build\n"
+    return document
+
+
+def with_rdma() -> Document:
+    """A machine with two GPUs and four adapters that do RDMA, beside one that doesn't."""
+    document = of_system(rdma_host.host(), "ubuntu-24.04", "6.11.0-26-generic")
+    pci, infiniband = "/sys/bus/pci/devices", "/sys/class/infiniband"
+    document["listings"][f"{pci}/0000:00:03.0/infiniband"] = {"error": "ENOENT"}
+    for card, _, path, _ in rdma_host.CARDS:
+        document["listings"] |= {f"{pci}/{path[-12:]}/infiniband": [card], f"{infiniband}/{card}/ports": ["1"]}
+        document["files"][f"{infiniband}/{card}/ports/1/state"] = "1: DOWN\n"
+        document["links"][f"{pci}/{path[-12:]}/driver"] = "../../../bus/pci/drivers/mlx5_core"
     return document
 
 
