@@ -150,7 +150,7 @@ def hosts_of(source: InventorySource, folder: Path, own: Collection[str] = ()) -
     problems: list[str] = []
     for group, profile in source.groups.items():
         if group not in inventory.groups:
-            problems.append(f"there is no group {group!r}{did_you_mean(group, inventory.groups)}")
+            problems.append(f"there is no group {group!r} with hosts{did_you_mean(group, inventory.groups)}")
         for name in (each for each in inventory.groups.get(group, ()) if each not in own):
             where = f"group {group}, host {line(name)[:100]}"
             if name in places and source.groups[places[name]] != profile:

@@ -328,7 +328,7 @@ class Fleet(Model):
     builders: dict[Name, FleetHost] = Field(default_factory=dict)
     #: its hosts are among ``hosts``, where the reader of the fleet file puts them
     inventory: InventorySource | None = None
-    hosts: dict[Name, FleetHost] = Field(min_length=1)
+    hosts: dict[Name, FleetHost] = Field(default_factory=dict)
     waivers: Annotated[tuple[FleetWaiver, ...], Strict(False)] = ()
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
@@ -379,6 +379,9 @@ class Fleet(Model):
 def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
     problems: list[tuple[tuple[str, ...], str]] = [
+        *([] if fleet.hosts else [(("hosts",), "this key is required, with a host or more; or an inventory")]),
+    ]
+    problems += [
         ((section, name, "profile"), f"there is no profile {host.profile!r}")
         for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
         for name, host in hosts.items()
