@@ -11,10 +11,13 @@ import pytest
 
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.repo.keyring import fingerprints
 from tests import commandline
 from tests.loopback.loopback_sshd import ADDRESSES, SUDOER, Sshd, free_port
 
 Run = Callable[..., tuple[int, str, str]]
+#: The head of a packet with a primary key of version 4 and three octets more.
+PACKET = b"\xc6\x04\x04"
 SYSTEM = f"debian-{platform.freedesktop_os_release()['VERSION_ID']}"
 
 
@@ -109,7 +112,7 @@ def test_an_inventory_gives_hosts_and_how_they_are_reached(sshd: Callable[..., S
     inventory.write_text(
         f"[gpu]\ngpu1 ansible_host={ADDRESSES[0]}\ngpu2 ansible_host={ADDRESSES[1]}\n"
         f"[gpu:vars]\nansible_port={server.port}\nansible_user=root\nansible_ssh_private_key_file={server.identity}\n"
-        "[other]\nweb ansible_connection=local\n"
+        "[other]\nweb ansible_connection=local\n[most]\ngpu1\ngpu2\nweb\n"
     )
     code, _, err = run("init", "--inventory", inventory, "--limit", "gpu*", "--ssh-config", config)
     assert (code, "error" in err) == (0, False)
@@ -126,6 +129,30 @@ def test_an_inventory_gives_hosts_and_how_they_are_reached(sshd: Callable[..., S
     assert kept.hosts == fleet.hosts
     code, out, _ = run("topology", "kept.yml", "--limit", "gpu2", "--json")
     assert (code, list(json.loads(out))) == (0, ["gpu2"]), "another verb reaches the hosts of the inventory"
+
+
+def test_keys_that_this_machine_lacks_come_from_the_hosts(sshd: Callable[..., Sshd], run: Run, tmp_path: Path) -> None:
+    server = sshd()
+    config = write_config(tmp_path, server, "gpu1")
+    site = server.folder / "site.gpg"
+    site.write_bytes(PACKET + b"one")
+    text = "Types: deb\nURIs: https://mirror.example/debian\nSuites: bookworm\nComponents: main contrib\n"
+    server.place("/etc/apt/sources.list.d/site.sources", f"{text}Signed-By: {site}\n")
+    if Path("/etc/apt/sources.list").exists():
+        server.cover("/etc/apt/sources.list", "")
+    assert run("init", "gpu1", "--ssh-config", config)[0] == 0
+    keyring = tmp_path / "keys" / "debian.gpg"
+    assert keyring.read_bytes() == PACKET + b"one"
+    entry = load_fleet(tmp_path / "fleet.yml").repositories["debian"]
+    assert (entry.uri, entry.keyring, entry.signed_by) == ("https://mirror.example/debian", str(keyring), str(site))
+    assert entry.fingerprints == fingerprints(keyring.read_bytes())
+    site.write_bytes(PACKET + b"two")
+    code, _, err = run("init", "gpu1", "--ssh-config", config, "-o", "other.yml")
+    assert code == GdsError.exit_code
+    assert "keys/debian.gpg: this file exists with other content" in err
+    assert keyring.read_bytes() == PACKET + b"one"
+    assert not (tmp_path / "other.yml").exists()
+    assert run("init", "gpu1", "--ssh-config", config, "-o", "-")[0] == 0, "nothing is written"
 
 
 @pytest.mark.parametrize(
