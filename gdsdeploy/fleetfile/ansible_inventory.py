@@ -21,9 +21,12 @@ from gdsdeploy.errors import FleetInvalid, did_you_mean
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.printable import line
-from gdsdeploy.model.fleet import FleetHost, InventorySource
+from gdsdeploy.model.fleet import FleetHost
+from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.text import WORDS, Name
 
+#: Python with Ansible, without modules of the folder that it is started in.
+PYTHON = (sys.executable, "-P")
 #: Seconds that ansible-inventory may take, with the programs that it starts.
 SECONDS = 60
 #: Values in its answer: 10,000 hosts with 100 variables each.
@@ -69,7 +72,7 @@ def read(file: Path) -> AnsibleInventory:
         raise FleetInvalid(f"{file}: ansible-inventory reads a name with a comma as a list of hosts", hint="Rename it")
     # timeout ends the whole group of processes, also what a dynamic inventory has started.
     argv = [run.which("timeout", hint="Install the package coreutils"), "--kill-after=5", str(SECONDS)]
-    argv += [sys.executable, "-P", "-m", "ansible", "inventory", "--list", "--inventory", str(file.absolute())]
+    argv += [*PYTHON, "-m", "ansible", "inventory", "--list", "--inventory", str(file.absolute())]
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as home:
         environment = {
             **configured(),
@@ -95,7 +98,7 @@ def read(file: Path) -> AnsibleInventory:
 
 
 def _parse(file: Path, value: Any) -> AnsibleInventory:
-    variables = {str(name): dict(found) for name, found in value["_meta"]["hostvars"].items()}
+    variables = {str(name): dict(values) for name, values in value["_meta"]["hostvars"].items()}
     direct = {str(name): group for name, group in value.items() if name != "_meta"}
 
     def members(group: str, above: tuple[str, ...]) -> dict[str, None]:

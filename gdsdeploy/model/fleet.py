@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_valida
 
 from gdsdeploy.model.boot import Boot
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
+from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
@@ -306,15 +307,6 @@ class FleetHost(Ssh):
     @classmethod
     def _short(cls, value: object) -> object:
         return {"profile": value} if isinstance(value, str) else value
-
-
-class InventorySource(Model):
-    """An Ansible inventory that the hosts come from."""
-
-    #: file or folder, relative to the fleet file
-    file: Annotated[str, matching(r"^[^,\x00-\x1f\x7f]+$", "write the name of a file, in one line and without commas")]
-    #: group of the inventory → profile of its hosts
-    groups: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(min_length=1)
 
 
 class Fleet(Model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -54,78 +55,98 @@ def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) ->
 
     has_file: whether the controller has a file.
     """
-    platform, arch = _system(name, facts)
-    notes: list[str] = [f"not collected: {gap}" for gap in facts.gaps]
+    return _Reader(name, facts, has_file).observation()
 
-    def value(fact: T | Unknown, what: str) -> T | None:
+
+class _Reader:
+    """Reads the facts of one host; ``notes`` are what isn't known."""
+
+    def __init__(self, name: str, facts: HostFacts, has_file: Callable[[Path], bool]) -> None:
+        self.name, self.facts = name, facts
+        self.platform, self.arch = _system(name, facts)
+        self.notes = [f"not collected: {gap}" for gap in facts.gaps]
+        self.installed = self.value(facts.packages.installed, "packages") or {}
+        self.driver, self.flavour, self.runs = _driver(facts, self.value)
+        self.gpus = self.value(facts.hardware.gpus, "GPUs")
+        self.models = tuple(part.model for part in self.gpus or () if isinstance(part.model, str))
+        own = _is_distributions(self.platform, self.installed)
+        self.offers = repositories(
+            facts.document, self.platform, self.arch, distributions_driver=own, has_file=has_file
+        )
+        self.notes += self.offers.notes
+
+    def value(self, fact: T | Unknown, what: str) -> T | None:
+        """The fact; None and a note where it isn't known."""
         if isinstance(fact, Unknown):
-            notes.append(f"{what}: {fact.reason}")
+            self.notes.append(f"{what}: {fact.reason}")
             return None
         return fact
 
-    installed = value(facts.packages.installed, "packages") or {}
-    container = value(facts.environment.container, "whether it is a container") is not None
-    driver, flavour, runs = _driver(facts, value)
-    mode, rdma, reasons = _modes(facts, value) if runs else ("", "", ("no driver runs", "no driver runs"))
-    gpus = value(facts.hardware.gpus, "GPUs")
-    models = tuple(part.model for part in gpus or () if isinstance(part.model, str))
-    nics, nic_driver = _adapters(value(facts.hardware.nics, "network adapters") or ())
-    disks = value(facts.hardware.nvme, "NVMe disks")
-    known = repositories(
-        facts.document,
-        platform,
-        arch,
-        distributions_driver=_is_distributions(platform, installed),
-        has_file=has_file,
-    )
-    mounts = tuple(_mounts(facts, value))
-    if len(mounts) > _MOST_MOUNTS:
-        notes.append(f"mounts: {len(mounts)}, of which {_MOST_MOUNTS} are shown")
-    release, library = value(facts.kernel.release, "the kernel") or "", value(facts.cufile.library, "libcufile")
-    kernel = _kernel(platform, arch, release)
-    if not kernel and not container:
-        notes.append(f"its kernel {release} has no flavour that {platform.os} offers")
-    kind = Kind(
-        os=platform.os,
-        arch=arch,
-        kernel="" if container else kernel,
-        driver=driver.split(".")[0],
-        flavour=flavour,
-        repositories=tuple(each.name for each in known.listed),
-        gpu=gpu_class(models) if len(models) == len(gpus or ()) else "",
-        mode=mode,
-        rdma=rdma,
-        container=container,
-    )
-    return Observation(
-        name=name,
-        kind=kind,
-        release=release,
-        boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
-        driver=driver,
-        driver_runs=runs,
-        driver_packaged=any(
-            _has_version(packages, driver) for package, packages in installed.items() if "nvidia" in package
+    def kind(self, mode: str, rdma: str) -> Kind:
+        release = self.facts.kernel.release
+        container = self.value(self.facts.environment.container, "whether it is a container") is not None
+        kernel = "" if container or isinstance(release, Unknown) else _kernel(self.platform, self.arch, release)
+        if not (kernel or container):
+            self.notes.append(f"its kernel {release} has no flavour that {self.platform.os} offers")
+        return Kind(
+            os=self.platform.os,
+            arch=self.arch,
+            kernel=kernel,
+            driver=self.driver.split(".")[0],
+            flavour=self.flavour,
+            repositories=tuple(each.name for each in self.offers.listed),
+            gpu=gpu_class(self.models) if len(self.models) == len(self.gpus or ()) else "",
+            mode=mode,
+            rdma=rdma,
+            container=container,
         )
-        if driver and installed
-        else None,
-        nvidia_fs=_loaded_version(facts),
-        libcufile=library or "",
-        gpus=_count(gpus, "GPUs", notes),
-        models=models,
-        nics=nics,
-        nic_driver=nic_driver,
-        nvme=_count(disks, "NVMe disks", notes),
-        companions=tuple(_companions(installed, driver)),
-        cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
-        doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
-        secure_boot=value(facts.kernel.secure_boot, "Secure Boot"),
-        mode_reason=reasons[0],
-        rdma_reason=reasons[1],
-        mounts=mounts[:_MOST_MOUNTS],
-        repositories=known.listed,
-        notes=tuple(dict.fromkeys(line(note) for note in (*notes, *known.notes))),
-    )
+
+    def mounts(self) -> tuple[ObservedMount, ...]:
+        """Not so many that the fleet file becomes too large for its reader."""
+        mounts = tuple(_mounts(self.facts, self.value))
+        if len(mounts) > _MOST_MOUNTS:
+            self.notes.append(f"mounts: {len(mounts)}, of which {_MOST_MOUNTS} are shown")
+        return mounts[:_MOST_MOUNTS]
+
+    def count(self, parts: tuple[Part, ...] | None, what: str) -> int | None:
+        """Their number, if a fleet file can have it."""
+        if parts is None or len(parts) <= _MOST_DEVICES:
+            return None if parts is None else len(parts)
+        self.notes.append(f"{what}: {len(parts)}, more than a fleet file can count")
+        return None
+
+    def observation(self) -> Observation:
+        facts, installed = self.facts, self.installed
+        nothing = ("", "", ("no driver runs", "no driver runs"))
+        mode, rdma, reasons = _modes(facts, self.value) if self.runs else nothing
+        nics, nic_driver = _adapters(self.value(facts.hardware.nics, "network adapters") or ())
+        library = self.value(facts.cufile.library, "libcufile")
+        observation = Observation(
+            name=self.name,
+            kind=self.kind(mode, rdma),
+            release=self.value(facts.kernel.release, "the kernel") or "",
+            boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
+            driver=self.driver,
+            driver_runs=self.runs,
+            driver_packaged=_is_packaged(installed, self.driver),
+            nvidia_fs=_loaded_version(facts),
+            libcufile=library or "",
+            gpus=self.count(self.gpus, "GPUs"),
+            models=self.models,
+            nics=nics,
+            nic_driver=nic_driver,
+            nvme=self.count(self.value(facts.hardware.nvme, "NVMe disks"), "NVMe disks"),
+            companions=tuple(_companions(installed, self.driver)),
+            cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
+            doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
+            secure_boot=self.value(facts.kernel.secure_boot, "Secure Boot"),
+            mode_reason=reasons[0],
+            rdma_reason=reasons[1],
+            mounts=self.mounts(),
+            repositories=self.offers.listed,
+            notes=(),
+        )
+        return replace(observation, notes=tuple(dict.fromkeys(map(line, self.notes))))
 
 
 def _system(name: str, facts: HostFacts) -> tuple[StackPlatform, Literal["x86_64", "aarch64"]]:
@@ -174,19 +195,19 @@ def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:
     return (len(same), next(iter(drivers))) if fits else (None, "")
 
 
-def _count(parts: tuple[Part, ...] | None, what: str, notes: list[str]) -> int | None:
-    if parts is None or len(parts) <= _MOST_DEVICES:
-        return None if parts is None else len(parts)
-    notes.append(f"{what}: {len(parts)}, more than a fleet file can count")
-    return None
-
-
 def _is_distributions(platform: StackPlatform, installed: Mapping[str, tuple[Package, ...]]) -> bool:
     """Whether the installed driver is the distribution's own, and not NVIDIA's; of rpm systems none has its own."""
     if platform.family == "debian":
         return not any(name in installed for name in _NVIDIAS)
     drivers = [packages for name, packages in installed.items() if re.match(r"nvidia-(dkms|kernel|utils)-", name)]
     return any(_UBUNTUS.search(package.version) for packages in drivers for package in packages)
+
+
+def _is_packaged(installed: Mapping[str, tuple[Package, ...]], driver: str) -> bool | None:
+    """Whether a package has the driver; None where there is none, or the packages aren't known."""
+    if not (driver and installed):
+        return None
+    return any(_has_version(packages, driver) for name, packages in installed.items() if "nvidia" in name)
 
 
 def _has_version(packages: tuple[Package, ...], version: str) -> bool:

@@ -70,7 +70,7 @@ def _kernel(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
         yield Entry("own_kernel", False, f"containers run the kernel of their machine: {running}")
         return
     if not kind.kernel:
-        yield Remark(f"kernel: not told: {running}")
+        yield Remark(f"kernel: not known: {running}")
         return
     value = {"flavour": kind.kernel}
     series = {".".join(host.release.split(".")[:2]) for host in hosts}
@@ -127,7 +127,7 @@ def _devices(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
         yield Entry("gpu", kind.gpu, remark)
     elif any(host.gpus for host in hosts):
         what = f"{remark}: of no class known here" if models else "no driver names their models"
-        yield Remark(f"gpu: not told: {what}")
+        yield Remark(f"gpu: not known: {what}")
     gpus = _common(hosts, lambda host: host.gpus)
     if gpus:
         model = models[0].removeprefix("NVIDIA ") if len(models) == 1 else ""
@@ -161,7 +161,7 @@ def _modes(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
         if value:
             yield Entry(key, value, reason)
         else:
-            yield Remark(f"{key}: not told: {reason}; after provision: gdsdeploy mode")
+            yield Remark(f"{key}: not known: {reason}; after provision: gdsdeploy mode")
 
 
 def _storage(hosts: Sequence[Observation]) -> Iterator[Node]:

@@ -78,10 +78,10 @@ def _names(kinds: Mapping[Kind, Sequence[Observation]]) -> dict[Kind, str]:
         for name, several in same.items():
             if len({difference(kind) for kind in several}) > 1:
                 names |= {kind: "-".join(filter(None, (name, difference(kind)))) for kind in several}
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind, name in names.items():
-        taken[name] = taken.get(name, 0) + 1
-        number = f"-{taken[name]}" if taken[name] > 1 else ""
+        counts[name] = counts.get(name, 0) + 1
+        number = f"-{counts[name]}" if counts[name] > 1 else ""
         names[kind] = re.sub(r"[^A-Za-z0-9._-]", "-", f"{name}{number}")[:63].strip("._-")
     return names
 
@@ -200,6 +200,6 @@ def _checks(observations: Iterable[Observation]) -> list[str]:
     for each in hosts:
         for note in each.notes:
             notes.setdefault(note, []).append(each.name)
-    told = [f"{names}: {words}" for names, words in rows if names]
-    told += [f"{ranges(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
-    return [*told, *(f"{ranges(names)}: {note}" for note, names in notes.items())]
+    checks = [f"{names}: {words}" for names, words in rows if names]
+    checks += [f"{ranges(names)}: the same boot of a kernel: list one name of each machine" for names in twins]
+    return [*checks, *(f"{ranges(names)}: {note}" for note, names in notes.items())]

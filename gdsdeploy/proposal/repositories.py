@@ -26,7 +26,7 @@ from gdsdeploy.repo.keyring import fingerprints
 NVIDIA, EPEL = "nvidia", "epel"
 #: Keys of a keyring that are proposed; Debian's has 9.
 _MOST = 32
-#: Why the index of EPEL may be unsigned, for its entry in the fleet file.
+#: Why the index of EPEL may be unsigned, as its entry says.
 _UNSIGNED = "EPEL signs its packages, not its index"
 
 
@@ -61,14 +61,14 @@ def repositories(
     notes: list[str] = []
     is_apt = platform.kind == "apt"
     find = _apt(document, notes) if is_apt else _rpm(document, notes)
-    looked = any(path.startswith((APT_SOURCES, APT_PARTS, DNF_PARTS)) for path in document.paths("files"))
-    if not looked:
+    has_sources = any(path.startswith((APT_SOURCES, APT_PARTS, DNF_PARTS)) for path in document.paths("files"))
+    if not has_sources:
         notes.append("its package repositories were not looked at")
     own, vendors = platform.presets(), platform.vendor_presets()
     listed: list[ObservedRepository] = []
     for name, preset in own.items():
         place = find(preset, arch)
-        if place is None and is_apt and listed and looked:
+        if place is None and is_apt and listed and has_sources:
             notes.append(f"it has no repository {name}")
             continue
         listed.append(_observed(name, preset, place, document, platform, arch, has_file))
@@ -115,8 +115,8 @@ def _observed(
         word = "package_keys"
     if foreign:
         entry[word] = list(own)
-        known = "isn't the vendor's published one" if preset.fingerprints else "has no published fingerprint here"
-        remarks.append(f"the key that the hosts trust {known}: compare it with its source")
+        words = "isn't the vendor's published one" if preset.fingerprints else "has no published fingerprint here"
+        remarks.append(f"the key that the hosts trust {words}: compare it with its source")
     if place is None and name in (NVIDIA, EPEL):
         remarks.append("not on these hosts, but the stack needs it")
     if lacks and not own:
@@ -188,13 +188,13 @@ def _apt(document: Document, notes: list[str]) -> Find:
 
     def find(preset: Preset, arch: str) -> _Place | None:
         path = preset.path.format(arch=arch, sbsa="sbsa" if arch == "aarch64" else arch)
-        known = [source for source in sources if "deb" in source.types and _fits(source, preset, path)]
+        fitting = [source for source in sources if "deb" in source.types and _fits(source, preset, path)]
         # Other vendors use a distribution's names of suites, too: its own key decides, then the number of components.
-        known.sort(key=lambda source: (source.signed_by != str(preset.keyring), -len(_common(source, preset))))
-        if not known:
+        fitting.sort(key=lambda source: (source.signed_by != str(preset.keyring), -len(_common(source, preset))))
+        if not fitting:
             return None
-        keyring = known[0].signed_by or ""
-        uri = known[0].uri.rstrip("/")
+        keyring = fitting[0].signed_by or ""
+        uri = fitting[0].uri.rstrip("/")
         return _Place(uri.removesuffix("/" + path) if path else uri, keyring if keyring.startswith("/") else "")
 
     return find
@@ -249,12 +249,12 @@ def _sections(document: Document, notes: list[str]) -> Iterator[tuple[str, str]]
 def _variables(document: Document) -> dict[str, str]:
     release = re.search(r'(?m)^VERSION_ID="?([0-9]+)', str(document.text("/etc/os-release")))
     machine = document.host("uname", "machine")
-    found = {"releasever": release[1] if release else "", "basearch": machine if isinstance(machine, str) else ""}
+    variables = {"releasever": release[1] if release else "", "basearch": machine if isinstance(machine, str) else ""}
     for path in document.paths("files"):
         value = document.line(path) if path.startswith(DNF_VARIABLES + "/") else None
         if isinstance(value, str):
-            found[path.rpartition("/")[2]] = value
-    return found
+            variables[path.rpartition("/")[2]] = value
+    return variables
 
 
 def _filled(text: str, variables: dict[str, str]) -> str:

@@ -123,10 +123,10 @@ def test_an_inventory_gives_hosts_and_how_they_are_reached(sshd: Callable[..., S
     code, _, err = run("init", "--inventory", inventory, "--keep-inventory", "--ssh-config", config, "-o", "kept.yml")
     assert code == FleetInvalid.exit_code
     assert "web: ansible_connection is 'local'" in err
-    kept = load_fleet(tmp_path / "kept.yml")
-    assert kept.inventory is not None
-    assert (kept.inventory.file, list(kept.inventory.groups)) == ("hosts.ini", ["gpu"])
-    assert kept.hosts == fleet.hosts
+    reading = load_fleet(tmp_path / "kept.yml")
+    assert reading.inventory is not None
+    assert (reading.inventory.file, list(reading.inventory.groups)) == ("hosts.ini", ["gpu"])
+    assert reading.hosts == fleet.hosts
     code, out, _ = run("topology", "kept.yml", "--limit", "gpu2", "--json")
     assert (code, list(json.loads(out))) == (0, ["gpu2"]), "another verb reaches the hosts of the inventory"
 

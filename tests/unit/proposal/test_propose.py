@@ -107,7 +107,7 @@ def test_a_host_without_a_driver_gets_no_pin(tmp_path: Path) -> None:
     (profile,) = fleet.profiles.values()
     assert (profile.driver.version, profile.mode) == ("newest", "nvidia-fs")
     assert "# driver: none on gpu1" in text
-    assert "# mode: not told: no driver runs" in text
+    assert "# mode: not known: no driver runs" in text
     assert "gpu1: no driver: lock takes the newest that the repositories have" in proposed.checks
 
 

@@ -148,6 +148,6 @@ def test_evidence_without_sources_is_told_from_a_host_without_them() -> None:
 
 
 def test_keyrings_are_looked_for_on_the_controller() -> None:
-    asked: list[Path] = []
-    observed("gpu1", bare(), lambda path: bool(asked.append(path)))
-    assert KEYRING in asked
+    paths: list[Path] = []
+    observed("gpu1", bare(), lambda path: bool(paths.append(path)))
+    assert KEYRING in paths
