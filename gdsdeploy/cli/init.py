@@ -96,7 +96,7 @@ def command(
         options.require(ssh_config.is_file(), f"--ssh-config: there is no file {ssh_config}")
         source = replace(source, ssh_config=_relative(ssh_config, output))
     observations = _ask(source, output, timeout, errors)
-    left_out = {name: line(error.message).replace("\n", " ") for name, error in errors.items()}
+    left_out = {name: line(error.message).removeprefix(name).lstrip(": ") for name, error in errors.items()}
     if observations:
         # Its other hosts make such a group unfit: they get its profile, or the fleet file can't be read.
         unfit = {name for name, error in errors.items() if not isinstance(error, HostUnreachable | HostKeyMismatch)}

@@ -77,7 +77,7 @@ def test_a_host_that_does_not_answer_is_named_and_the_file_has_the_others(
     assert code == HostUnreachable.exit_code
     assert "error: gone" in err
     assert "left out: gone" in out
-    assert "# Left out: gone: " in (tmp_path / "fleet.yml").read_text()
+    assert "# Left out: gone: (127.0.0.1:" in (tmp_path / "fleet.yml").read_text()
     assert list(load_fleet(tmp_path / "fleet.yml").hosts) == ["gpu1"]
 
 
