@@ -13,6 +13,7 @@ from gdsdeploy.errors import GdsError, Interrupted
 
 #: Verb → what it does, in the order of use.
 VERBS = {
+    "init": "Write a first fleet file from what hosts run",
     "lock": "Resolve the fleet's pins into gdsdeploy.lock",
     "mirror": "Write the lock's files to a folder as a local signed repository",
     "plan": "Show what provision would change on each host, and why, without touching it",
@@ -43,7 +44,7 @@ VERBS = {
 def group(quiet: bool) -> None:
     """Provision, upgrade and validate GPUDirect Storage on bare Linux hosts.
 
-    The usual order is: lock, provision, validate. Exit codes are listed in docs/exit-codes.md.
+    The usual order is: init, lock, provision, validate. Exit codes are listed in docs/exit-codes.md.
     """
     console.configure(quiet=quiet)
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from gdsdeploy.errors import (
     NotProvisioned,
     did_you_mean,
 )
+from gdsdeploy.fleetfile.ansible_inventory import PYTHON, configured
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
@@ -41,8 +41,6 @@ TAIL_LINES = 12
 MEMORY = 2 * 2**30
 #: Bytes of memory besides, for each byte of the inventory.  ansible-core 2.19 takes 17 (500 hosts of 19 kB).
 PER_BYTE = 64
-#: Python without modules of the folder that it is started in.
-_PYTHON = (sys.executable, "-P")
 #: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
 #: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
@@ -96,7 +94,7 @@ class Outcome:
 
 def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
     """The command line: inventory and limit, then the user's flags; ansible-playbook is that of this Python."""
-    command = [*_PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
+    command = [*PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
     if limit:
         command += ["--limit", ",".join(limit)]
     return [*command, *extra, str(resources.playbook(playbook))]
@@ -111,7 +109,7 @@ def environment(
     loads plugins from there.  program: the host program, which the modules of the collection run.
     """
     return {
-        **_configured(inherited),
+        **configured(inherited),
         "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_CALLBACK_PLUGINS": str(resources.package() / "converge" / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
@@ -125,17 +123,12 @@ def environment(
     }
 
 
-def _configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Our ansible.cfg instead of one of the current folder, of the user or of the system."""
-    return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
-
-
 def refused_flags(extra: Sequence[str]) -> str:
     """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
     if not extra:
         return ""
-    command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    result = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
+    command = [*PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
+    result = run.run(command, doing="read the flags of ansible-playbook", env=configured())
     parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:

@@ -6,6 +6,7 @@ The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,11 +18,12 @@ from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document
-from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile import ansible_inventory, waivers
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import supported_systems
 from gdsdeploy.ssh import machines
@@ -54,9 +56,26 @@ def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
     document = yamlfile.read(path, error=FleetInvalid)
     if isinstance(document.value, dict) and "lock_version" in document.value:
         raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
-    fleet = parse_document(document, Fleet, error=FleetInvalid, also=_problems)
-    _read_golden(fleet, names_from or path.parent)
+    folder = names_from or path.parent
+    fleet = parse_document(_with_inventory(document, folder), Fleet, error=FleetInvalid, also=_problems)
+    _read_golden(fleet, folder)
     return fleet
+
+
+def _with_inventory(document: Document, folder: Path) -> Document:
+    """The document with the inventory's hosts under its own; unchanged where its key can't be read, which is reported.
+
+    Raises FleetInvalid that names the inventory, group and host.
+    """
+    value = document.value
+    own = value.get("hosts", {}) if isinstance(value, dict) else None
+    if not isinstance(own, dict) or value.get("inventory") is None:
+        return document
+    try:
+        source = InventorySource.model_validate(value["inventory"])
+    except ValidationError:
+        return document
+    return replace(document, value={**value, "hosts": {**ansible_inventory.hosts_of(source, folder, own), **own}})
 
 
 def _read_golden(fleet: Fleet, folder: Path) -> None:

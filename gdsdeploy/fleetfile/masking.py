@@ -18,7 +18,7 @@ PRIVATE: Final = frozenset(
     }
 )
 #: Sections whose keys aren't the fleet file's own.
-_FOREIGN: Final = frozenset({"cufile", "labels", "options", "arguments", "module_options"})
+_FOREIGN: Final = frozenset({"cufile", "labels", "options", "arguments", "module_options", "groups"})
 
 
 def mask_fleet(text: str, secret: Callable[[str], object]) -> str:

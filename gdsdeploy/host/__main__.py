@@ -114,6 +114,8 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument("--expectation", metavar="FILE", help=default)
         if name == "evidence":
             command.add_argument("--mount", metavar="PATH", help="also collect evidence about this mount or file")
+            words = "also collect the package repositories of this host and their public keys"
+            command.add_argument("--sources", action="store_true", help=words)
         if name in ("facts", "validate"):
             command.add_argument("--evidence", metavar="FILE", help="use saved evidence, of any host")
         if name in ("evidence", "validate"):
@@ -180,7 +182,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
 
         _print(collect_evidence(arguments.mount, expectation))
     else:
-        _print(_collect(expectation, load=arguments.load))
+        _print(_collect(expectation, load=arguments.load, sources=arguments.sources))
     return OK
 
 
@@ -230,10 +232,12 @@ def _read_evidence(path: str) -> Dict[str, Any]:
         raise UsageError(error.message + (f"\n{error.hint}" if error.hint else "")) from None
 
 
-def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
+def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False) -> Any:
+    from dataclasses import replace
+
     from .evidence import NOTHING, collect, request_for
 
-    return collect(request_for(expectation, load) if expectation else NOTHING)
+    return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources))
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:

@@ -93,6 +93,9 @@ REGISTRATION = "rdma-registration"
 PROCESSES = "libcufile"
 #: The list of Python packages of interest.
 PYTHON_PACKAGES = "python packages"
+#: Where package managers have their repositories, and dnf the variables in their addresses.
+APT_SOURCES, APT_PARTS = "/etc/apt/sources.list", "/etc/apt/sources.list.d"
+DNF_PARTS, DNF_VARIABLES = "/etc/yum.repos.d", "/etc/dnf/vars"
 MODPROBE = "modprobe:"
 DMSETUP = "dmsetup-table"
 #: The default layout of new files on a Lustre mount, whose mount point follows.

@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_valida
 
 from gdsdeploy.model.boot import Boot
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
+from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
@@ -329,7 +330,9 @@ class Fleet(Model):
     ssh: Ssh = Ssh()
     profiles: dict[Name, Profile] = Field(min_length=1)
     builders: dict[Name, FleetHost] = Field(default_factory=dict)
-    hosts: dict[Name, FleetHost] = Field(min_length=1)
+    #: its hosts are among ``hosts``, where the reader of the fleet file puts them
+    inventory: InventorySource | None = None
+    hosts: dict[Name, FleetHost] = Field(default_factory=dict)
     waivers: Annotated[tuple[FleetWaiver, ...], Strict(False)] = ()
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
@@ -380,6 +383,9 @@ class Fleet(Model):
 def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
     problems: list[tuple[tuple[str, ...], str]] = [
+        *([] if fleet.hosts else [(("hosts",), "this key is required, with a host or more; or an inventory")]),
+    ]
+    problems += [
         ((section, name, "profile"), f"there is no profile {host.profile!r}")
         for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
         for name, host in hosts.items()
@@ -393,6 +399,11 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
         (("builders", name, "modules"), "a builder builds; leave this key out")
         for name, host in fleet.builders.items()
         if host.modules not in (None, "build")
+    ]
+    problems += [
+        (("inventory", "groups", group), f"there is no profile {profile!r}")
+        for group, profile in (fleet.inventory.groups if fleet.inventory else {}).items()
+        if profile not in fleet.profiles
     ]
     for name, profile in fleet.profiles.items():
         where = ("profiles", name, "builder")

@@ -5,8 +5,6 @@ The signed text is what gpgv itself extracted: nothing outside the signature is 
 
 from __future__ import annotations
 
-import base64
-import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.repo.keyring import without_armour
 from gdsdeploy.run import run, which
 
 #: OpenPGP hash numbers that a signature may use: SHA-256, SHA-384, SHA-512, SHA-224 (RFC 9580, 9.5).
 _HASHES: Final = {"8", "9", "10", "11"}
-_ARMOUR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         work = Path(folder)
         keys, signed, plain = work / "keys.gpg", work / "signed", work / "plain"
-        keys.write_bytes(_binary(keyring.read_bytes()))
+        keys.write_bytes(without_armour(keyring.read_bytes()))
         signed.write_bytes(document if detached is None else detached)
         argv: list[str | Path] = [gpgv, "--status-fd", "1", "--keyring", keys]
         if detached is None:
@@ -94,17 +92,3 @@ def _judge(status: str, pinned: Sequence[str]) -> tuple[set[str], list[str]]:
             else:
                 good.add(primary)
     return good, bad or ([] if good else unusable)
-
-
-def _binary(keyring: bytes) -> bytes:
-    """The keyring as gpgv reads it, which is without armour."""
-    blocks = _ARMOUR.findall(keyring)
-    if not blocks:
-        return keyring
-    packets = b""
-    for block in blocks:
-        # Header lines end at the first empty line; the line that starts with "=" is a checksum.
-        _, _, body = block.replace(b"\r", b"").partition(b"\n\n")
-        lines = (body or block).splitlines()
-        packets += base64.b64decode(b"".join(line for line in lines if not line.startswith(b"=") and b":" not in line))
-    return packets

@@ -21,12 +21,22 @@ from gdsdeploy.validate.fleet_validation import write
 
 
 def ask_facts(
-    fleet: Fleet, fleet_file: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
+    fleet: Fleet,
+    fleet_file: Path,
+    names: Sequence[str],
+    *,
+    timeout: float = TIMEOUT,
+    progress: Callable[[str], None],
+    sources: bool = False,
 ) -> dict[str, HostFacts | GdsError]:
-    """The facts of each host, in the order of ``names``, or why it gave none.  timeout: seconds for each host."""
+    """The facts of each host, in the order of ``names``, or why it gave none.
+
+    timeout: seconds for each host.  sources: whether the evidence also has the package repositories of the host.
+    """
+    argv = ["evidence", "--json", *(["--sources"] if sources else [])]
     facts = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)
     outcomes: dict[str, HostFacts | GdsError] = {}
-    for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):
+    for answer, outcome in ask(fleet, fleet_file, names, argv, facts, timeout=timeout):
         outcomes[answer.host] = outcome
         failed = isinstance(outcome, GdsError)
         progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")

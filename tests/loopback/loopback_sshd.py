@@ -54,6 +54,13 @@ class Sshd:
         argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
         subprocess.run(argv, input=text, text=True, check=True)
 
+    def cover(self, path: str, text: str) -> None:
+        """Have other content in one file, which is there, in the server's own view of this machine."""
+        pid, cover = (self.folder / "pid").read_text().strip(), self.folder / path.strip("/").replace("/", "-")
+        cover.write_text(text)
+        argv = [which("nsenter"), "--mount", f"--target={pid}", "mount", "--bind", str(cover), path]
+        subprocess.run(as_root(argv), check=True)
+
     def stop(self) -> None:
         subprocess.run(as_root(["kill", "--", str(self.process.pid)]), check=False)
         self.process.wait(timeout=10)

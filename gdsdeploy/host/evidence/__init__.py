@@ -54,8 +54,8 @@ COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
 #: Modules with a function ``collect``, in their order: programs that can hang come last.
 COLLECTORS = (
-    "kernel", "gpu", "boot", "packages", "drift", "storage", "odirect", "load", "environment", "processes", "pci",
-    "fit", "modules", "audits", "userland", "programs", "proof", "registration",
+    "kernel", "gpu", "boot", "packages", "sources", "drift", "storage", "odirect", "load", "environment", "processes",
+    "pci", "fit", "modules", "audits", "userland", "programs", "proof", "registration",
 )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ class EvidenceRequest:
     load: Tuple[Tuple[str, float], ...] = ()
     #: whether GPU memory may be registered with RDMA adapters
     registration: bool = False
+    #: whether package repositories and their keys are collected
+    sources: bool = False
     #: what the modules are audited against
     expectation: Optional[Expectation] = None
 

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from gdsdeploy.converge import ansible
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.lock import lockfile
@@ -297,6 +298,20 @@ def test_what_hosts_are(fleet: Fleet, run: Run, verb: list[str]) -> None:
     else:
         assert alone.strip() in out
     assert all(f"liar-{name}" in err for name in (*REFUSED, "object"))
+
+
+def test_the_first_fleet_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    """The loader accepts it, and the honest host is in it as if it were alone."""
+    _, alone, _ = run("init", HONEST, "-o", "-", "--json")
+    code, out, err = run("init", HONEST, *fleet.liars, "-o", tmp_path / "first.yml", "--json")
+    assert code in {20, 22}, err
+    value, first = json.loads(out), load_fleet(tmp_path / "first.yml")
+    assert set(first.hosts) | set(value["left_out"]) == {HONEST, *fleet.liars}
+    assert {f"liar-{name}" for name in REFUSED} <= set(value["left_out"])
+    single = json.loads(alone)
+    assert value["hosts"][HONEST] == single["hosts"][HONEST]
+    (profile,) = single["fleet"]["profiles"].values()
+    assert value["fleet"]["profiles"][first.hosts[HONEST].profile]["driver"] == profile["driver"]
 
 
 @pytest.mark.parametrize(

@@ -160,3 +160,10 @@ def test_what_it_may_not_ask_for_is_named_by_place(tmp_path: Path, keys: str, wo
     (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))
     assert problem.startswith("fleet.yml:3:")
     assert words in problem
+
+
+def test_a_fleet_has_a_host(tmp_path: Path) -> None:
+    words = "hosts: this key is required, with a host or more; or an inventory"
+    text = "version: 1\nprofiles:\n  gds: {os: debian-13}\n"
+    assert problems(tmp_path, text) == [f"fleet.yml:1:1: {words}"]
+    assert problems(tmp_path, f"{text}hosts: {{}}\n") == [f"fleet.yml:4:8: {words}"]

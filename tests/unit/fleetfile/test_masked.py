@@ -17,7 +17,8 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yml"))
 
 #: Each key of a fleet file that a bundle shows.  A new key goes here or into PRIVATE.
 _PUBLIC = """
-version repositories mirror ssh profiles builders hosts waivers rollout kind uri suites components keyring
+version repositories mirror ssh profiles builders hosts inventory groups waivers rollout kind uri suites components
+keyring
 metadata package_keys why
 fingerprints signed_by max_age os arch kernel driver flavour options nvidia_fs libcufile mode rdma companions
 cuda removes doca gpu cufile fit addresses family pools storage mount path scratch load read write random_read seconds

@@ -1,0 +1,173 @@
+"""An Ansible inventory as the source of hosts: ansible-inventory reads it, and what it says is checked here.
+
+It may be INI, YAML, a folder, a plugin's configuration or a program.  Its variables are data: ansible-inventory prints
+them without evaluating templates, and a template is no address.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gdsdeploy import paths, resources, run
+from gdsdeploy.errors import FleetInvalid, did_you_mean
+from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.printable import line
+from gdsdeploy.model.fleet import FleetHost
+from gdsdeploy.model.inventory_source import InventorySource
+from gdsdeploy.model.text import WORDS, Name
+
+#: Python with Ansible, without modules of the folder that it is started in.
+PYTHON = (sys.executable, "-P")
+#: Seconds that ansible-inventory may take, with the programs that it starts.
+SECONDS = 60
+#: Values in its answer: 10,000 hosts with 100 variables each.
+VALUES = 1_000_000
+#: Problems, and lines of a failed ansible-inventory, that an error lists.
+_MOST = 20
+#: Setting of a host in the fleet file → the variables that have it, the current name first.
+_VARIABLES = {
+    "address": ("ansible_host", "ansible_ssh_host"),
+    "port": ("ansible_port", "ansible_ssh_port"),
+    "user": ("ansible_user", "ansible_ssh_user"),
+    "identity_file": ("ansible_ssh_private_key_file", "ansible_private_key_file"),
+}
+#: Last parts of the names of Ansible's connection plugins that use SSH.
+_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh", "libssh")
+_HOSTS: TypeAdapter[dict[str, FleetHost]] = TypeAdapter(dict[Name, FleetHost])
+#: What `timeout` ends with when the time is up.
+_TIME_UP = 124
+
+
+@dataclass(frozen=True)
+class AnsibleInventory:
+    """What ansible-inventory printed.  ``hosts``: name → variables; ``groups``: name → its hosts, children's, too."""
+
+    file: Path
+    hosts: Mapping[str, Mapping[str, Any]]
+    groups: Mapping[str, tuple[str, ...]]
+
+
+def configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Our ansible.cfg instead of one of the current folder, of the user or of the system; None removes a variable."""
+    return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
+
+
+def read(file: Path) -> AnsibleInventory:
+    """Have ansible-inventory read ``file``; raises FleetInvalid that names it, and MissingProgram.
+
+    A dynamic inventory is a program of the user, and runs here.
+    """
+    if not file.exists():
+        raise FleetInvalid(f"{file}: there is no such inventory", hint="Name an inventory file or folder of Ansible")
+    if "," in str(file):
+        raise FleetInvalid(f"{file}: ansible-inventory reads a name with a comma as a list of hosts", hint="Rename it")
+    # timeout ends the whole group of processes, also what a dynamic inventory has started.
+    argv = [run.which("timeout", hint="Install the package coreutils"), "--kill-after=5", str(SECONDS)]
+    argv += [*PYTHON, "-m", "ansible", "inventory", "--list", "--inventory", str(file.absolute())]
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as home:
+        environment = {
+            **configured(),
+            "ANSIBLE_HOME": home,
+            "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+            "ANSIBLE_INVENTORY_UNPARSED_FAILED": "True",
+            "LC_ALL": "C.UTF-8",
+        }
+        done = run.run(argv, doing=f"read the inventory {file}", ok=range(256), env=environment)
+    if done.status == _TIME_UP:
+        hint = "A dynamic inventory must end by itself; save its answer to a file: ansible-inventory --list -y"
+        raise FleetInvalid(f"{file}: ansible-inventory had not ended after {SECONDS} s", hint=hint)
+    if done.status != 0:
+        lines = [line(text) for text in done.stderr.splitlines() if text.strip()]
+        words = "".join(f"\n  | {text[:500]}" for text in lines[-_MOST:])
+        raise FleetInvalid(
+            f"{file}: ansible-inventory cannot read it{words}", hint=f"Try: ansible-inventory --list -i {file}"
+        )
+    try:
+        return _parse(file, jsontext.loads(done.stdout, items=VALUES))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise FleetInvalid(f"{file}: ansible-inventory's answer is malformed: {line(str(error))[:200]}") from None
+
+
+def _parse(file: Path, value: Any) -> AnsibleInventory:
+    variables = {str(name): dict(values) for name, values in value["_meta"]["hostvars"].items()}
+    direct = {str(name): group for name, group in value.items() if name != "_meta"}
+
+    def members(group: str, above: tuple[str, ...]) -> dict[str, None]:
+        content = direct.get(group, {})
+        hosts = dict.fromkeys(str(name) for name in content.get("hosts", ()))
+        for child in content.get("children", ()):
+            if child not in above:
+                hosts |= members(str(child), (*above, group))
+        return hosts
+
+    groups = {name: tuple(members(name, ())) for name in sorted({"all", *direct})}
+    return AnsibleInventory(file, {name: variables.get(name, {}) for name in groups["all"]}, groups)
+
+
+def settings(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
+    """How the inventory says that a host is reached, with the names that a fleet file has; raises ValueError.
+
+    The variables of ssh's arguments are not read: ssh_config has what they are for.
+    """
+    variables = inventory.hosts[name]
+    plugin = variables.get("ansible_connection", "ssh")
+    if str(plugin).rpartition(".")[2] not in _SSH:
+        raise ValueError(f"ansible_connection is {plugin!r:.80}, and gdsdeploy reaches hosts over SSH only")
+    values: dict[str, Any] = {}
+    for key, names in _VARIABLES.items():
+        value = next((variables[each] for each in names if variables.get(each) not in (None, "")), None)
+        if key == "port" and isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if key == "identity_file" and isinstance(value, str) and not value.startswith(("/", "~")):
+            raise ValueError(f"{names[0]} is {value!r:.80}: write an absolute path, or one that begins with ~")
+        if value is not None:
+            values[key] = value
+    try:
+        _HOSTS.validate_python({name: {"profile": "unknown", **values}}, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][-1])
+        words = WORDS.get(first.get("ctx", {}).get("pattern", ""), str(first["msg"]))
+        shown = f" ({values[key]!a:.80})" if key in values else ""
+        raise ValueError(f"{_VARIABLES.get(key, ('its name',))[0]}{shown}: {words}") from None
+    return {key: value for key, value in values.items() if (key, value) != ("address", name)}
+
+
+def hosts_of(source: InventorySource, folder: Path, own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Name → entry of the fleet file for each host of the mapped groups; raises FleetInvalid with every problem.
+
+    folder: where the name of the inventory starts.  own: hosts that the fleet file has itself, which are left out.
+    """
+    inventory = read(paths.locate(folder, source.file))
+    hosts: dict[str, dict[str, Any]] = {}
+    places: dict[str, str] = {}
+    problems: list[str] = []
+    for group, profile in source.groups.items():
+        if group not in inventory.groups:
+            problems.append(f"there is no group {group!r} with hosts{did_you_mean(group, inventory.groups)}")
+        for name in (each for each in inventory.groups.get(group, ()) if each not in own):
+            where = f"group {group}, host {line(name)[:100]}"
+            if name in places and source.groups[places[name]] != profile:
+                words = f"its profile is {profile} here and {source.groups[places[name]]} in group {places[name]}"
+                problems.append(f"{where}: {words}")
+            try:
+                hosts.setdefault(name, {"profile": profile, **settings(inventory, name)})
+                places.setdefault(name, group)
+            except ValueError as error:
+                problems.append(f"{where}: {line(str(error))}")
+    if not (hosts or own or problems):
+        problems.append(f"no host is in {', '.join(source.groups)}")
+    if problems:
+        lines = [f"{inventory.file}: {problem}" for problem in dict.fromkeys(problems)]
+        hint = "Correct the inventory; or name the host under hosts of the fleet file, which then counts"
+        raise FleetInvalid(first_few(lines, _MOST, "\n"), hint=hint)
+    return hosts

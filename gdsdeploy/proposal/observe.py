@@ -1,0 +1,249 @@
+"""What a host's facts say about a fleet file.  Pure: a fact that isn't known becomes a note, and never a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from gdsdeploy.errors import FleetInvalid, HostUnfit
+from gdsdeploy.host.explain import blocks, filesystem
+from gdsdeploy.host.explain.cause import DIRECT
+from gdsdeploy.host.explain.mechanisms import choose
+from gdsdeploy.host.explain.path import path_of
+from gdsdeploy.host.facts import HostFacts, Unknown
+from gdsdeploy.host.facts.hardware import Part
+from gdsdeploy.host.facts.modules import ModuleFile
+from gdsdeploy.host.facts.packages import Package
+from gdsdeploy.host.facts.running_set import DOCA
+from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
+from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.kmod.flavour import flavour_of
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.proposal.model import Kind, Observation, ObservedMount
+from gdsdeploy.proposal.repositories import repositories
+from gdsdeploy.proposal.words import gpu_class
+
+T = TypeVar("T")
+#: Mount points of the system itself, and on a local disk also those of accounts and temporary files.
+_SYSTEM = re.compile(r"/|/(boot|dev|etc|nix|proc|root|run|snap|sys|usr|var)(/.*)?")
+_LOCAL_SYSTEM = re.compile(r"/(home|tmp)(/.*)?")
+_ARCHITECTURES: dict[str, Literal["x86_64", "aarch64"]] = {"x86_64": "x86_64", "aarch64": "aarch64"}
+_COMPANIONS = {
+    "persistenced": r"nvidia-persistenced(-[0-9]+)?",
+    "fabricmanager": r"nvidia-fabric-?manager(-[0-9]+)?",
+    "imex": r"nvidia-imex(-[0-9]+)?",
+}
+#: Packages over CUDA's own, of one release or of whichever.
+_CUDA = re.compile(r"cuda(-toolkit|-runtime|-libraries)?(-[0-9]+){0,2}")
+#: Ubuntu's own packages of the driver have the release in their versions, and NVIDIA's have not.
+_UBUNTUS = re.compile(r"ubuntu0\.")
+#: Of NVIDIA's repository for Debian, where both have nvidia-kernel-dkms.
+_NVIDIAS = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda")
+#: Devices that a profile can count, and mounts of a host that are shown.
+_MOST_DEVICES, _MOST_MOUNTS = 1024, 100
+#: Reasons for a mode that a comment lists; `gdsdeploy mode` shows all.
+_REASONS = 2
+_VERSION = re.compile(r"[0-9]{3,4}(\.[0-9]{1,4}){1,3}")
+
+
+def observe(name: str, facts: HostFacts, *, has_file: Callable[[Path], bool]) -> Observation:
+    """What of a host goes into a fleet file; raises HostUnfit for a system that no profile can name.
+
+    has_file: whether the controller has a file.
+    """
+    return _Reader(name, facts, has_file).observation()
+
+
+class _Reader:
+    """Reads the facts of one host; ``notes`` are what isn't known."""
+
+    def __init__(self, name: str, facts: HostFacts, has_file: Callable[[Path], bool]) -> None:
+        self.name, self.facts = name, facts
+        self.platform, self.arch = _system(name, facts)
+        self.notes = [f"not collected: {gap}" for gap in facts.gaps]
+        self.installed = self.value(facts.packages.installed, "packages") or {}
+        self.driver, self.flavour, self.runs = _driver(facts, self.value)
+        self.gpus = self.value(facts.hardware.gpus, "GPUs")
+        self.models = tuple(part.model for part in self.gpus or () if isinstance(part.model, str))
+        own = _is_distributions(self.platform, self.installed)
+        self.offers = repositories(
+            facts.document, self.platform, self.arch, distributions_driver=own, has_file=has_file
+        )
+        self.notes += self.offers.notes
+
+    def value(self, fact: T | Unknown, what: str) -> T | None:
+        """The fact; None and a note where it isn't known."""
+        if isinstance(fact, Unknown):
+            self.notes.append(f"{what}: {fact.reason}")
+            return None
+        return fact
+
+    def kind(self, mode: str, rdma: str) -> Kind:
+        release = self.facts.kernel.release
+        container = self.value(self.facts.environment.container, "whether it is a container") is not None
+        kernel = "" if container or isinstance(release, Unknown) else _kernel(self.platform, self.arch, release)
+        if not (kernel or container):
+            self.notes.append(f"its kernel {release} has no flavour that {self.platform.os} offers")
+        return Kind(
+            os=self.platform.os,
+            arch=self.arch,
+            kernel=kernel,
+            driver=self.driver.split(".")[0],
+            flavour=self.flavour,
+            repositories=tuple(each.name for each in self.offers.listed),
+            gpu=gpu_class(self.models) if len(self.models) == len(self.gpus or ()) else "",
+            mode=mode,
+            rdma=rdma,
+            container=container,
+        )
+
+    def mounts(self) -> tuple[ObservedMount, ...]:
+        """Not so many that the fleet file becomes too large for its reader."""
+        mounts = tuple(_mounts(self.facts, self.value))
+        if len(mounts) > _MOST_MOUNTS:
+            self.notes.append(f"mounts: {len(mounts)}, of which {_MOST_MOUNTS} are shown")
+        return mounts[:_MOST_MOUNTS]
+
+    def count(self, parts: tuple[Part, ...] | None, what: str) -> int | None:
+        """Their number, if a fleet file can have it."""
+        if parts is None or len(parts) <= _MOST_DEVICES:
+            return None if parts is None else len(parts)
+        self.notes.append(f"{what}: {len(parts)}, more than a fleet file can count")
+        return None
+
+    def observation(self) -> Observation:
+        facts, installed = self.facts, self.installed
+        nothing = ("", "", ("no driver runs", "no driver runs"))
+        mode, rdma, reasons = _modes(facts, self.value) if self.runs else nothing
+        nics, nic_driver = _adapters(self.value(facts.hardware.nics, "network adapters") or ())
+        library = self.value(facts.cufile.library, "libcufile")
+        observation = Observation(
+            name=self.name,
+            kind=self.kind(mode, rdma),
+            release=self.value(facts.kernel.release, "the kernel") or "",
+            boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
+            driver=self.driver,
+            driver_runs=self.runs,
+            driver_packaged=_is_packaged(installed, self.driver),
+            nvidia_fs=_loaded_version(facts),
+            libcufile=library or "",
+            gpus=self.count(self.gpus, "GPUs"),
+            models=self.models,
+            nics=nics,
+            nic_driver=nic_driver,
+            nvme=self.count(self.value(facts.hardware.nvme, "NVMe disks"), "NVMe disks"),
+            companions=tuple(_companions(installed, self.driver)),
+            cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
+            doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
+            secure_boot=self.value(facts.kernel.secure_boot, "Secure Boot"),
+            mode_reason=reasons[0],
+            rdma_reason=reasons[1],
+            mounts=self.mounts(),
+            repositories=self.offers.listed,
+            notes=(),
+        )
+        return replace(observation, notes=tuple(dict.fromkeys(map(line, self.notes))))
+
+
+def _system(name: str, facts: HostFacts) -> tuple[StackPlatform, Literal["x86_64", "aarch64"]]:
+    system, machine = facts.os.name, facts.os.machine
+    for fact in (system, machine):
+        if isinstance(fact, Unknown):
+            raise HostUnfit(f"{name}: its operating system isn't known: {line(fact.reason)[:200]}")
+    try:
+        platform = stack_platform_for(str(system))
+    except FleetInvalid as error:
+        raise HostUnfit(f"{name}: {line(error.message)[:200]}", hint=error.hint) from None
+    if machine not in _ARCHITECTURES:
+        raise HostUnfit(f"{name}: the machine is {line(str(machine))[:40]!r}; known: {', '.join(_ARCHITECTURES)}")
+    return platform, _ARCHITECTURES[str(machine)]
+
+
+def _driver(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, bool]:
+    """(version, flavour, whether it runs) of the driver that runs, else of the one that would be loaded."""
+    running, flavour = value(facts.driver.version, "the driver"), value(facts.driver.flavour, "the driver's flavour")
+    if isinstance(running, str) and _VERSION.fullmatch(running):
+        return running, str(flavour or ""), True
+    file = value(facts.driver.module.file, "the driver's module")
+    if isinstance(file, ModuleFile) and _VERSION.fullmatch(file.version):
+        return file.version, {"NVIDIA": "proprietary"}.get(file.license, "open" if "GPL" in file.license else ""), False
+    return "", "", False
+
+
+def _modes(facts: HostFacts, value: Callable[..., object]) -> tuple[str, str, tuple[str, str]]:
+    choice = choose(facts)
+    mode, rdma = value(choice.mode, "mode"), value(choice.rdma, "rdma")
+    reasons = (first_few(choice.mode_why, _REASONS, "; "), first_few(choice.rdma_why, _REASONS, "; "))
+    return str(mode or ""), str(rdma or ""), reasons
+
+
+def _kernel(platform: StackPlatform, arch: str, release: str) -> str:
+    own = flavour_of(release)
+    return own.name if own and own.name in platform.kernel_flavours(arch) else ""
+
+
+def _adapters(parts: tuple[Part, ...]) -> tuple[int | None, str]:
+    """(number, driver) of the adapters whose rate is known, which are those with RDMA, if one driver runs them all."""
+    rated = [part for part in parts if not isinstance(part.link, Unknown)]
+    drivers = {part.driver for part in rated if isinstance(part.driver, str) and part.driver}
+    same = [part for part in parts if part.driver in drivers] if len(drivers) == 1 else []
+    fits = 0 < len(same) == len(rated) <= _MOST_DEVICES
+    return (len(same), next(iter(drivers))) if fits else (None, "")
+
+
+def _is_distributions(platform: StackPlatform, installed: Mapping[str, tuple[Package, ...]]) -> bool:
+    """Whether the installed driver is the distribution's own, and not NVIDIA's; of rpm systems none has its own."""
+    if platform.family == "debian":
+        return not any(name in installed for name in _NVIDIAS)
+    drivers = [packages for name, packages in installed.items() if re.match(r"nvidia-(dkms|kernel|utils)-", name)]
+    return any(_UBUNTUS.search(package.version) for packages in drivers for package in packages)
+
+
+def _is_packaged(installed: Mapping[str, tuple[Package, ...]], driver: str) -> bool | None:
+    """Whether a package has the driver; None where there is none, or the packages aren't known."""
+    if not (driver and installed):
+        return None
+    return any(_has_version(packages, driver) for name, packages in installed.items() if "nvidia" in name)
+
+
+def _has_version(packages: tuple[Package, ...], version: str) -> bool:
+    pattern = re.compile(rf"(?:[0-9]+:)?{re.escape(version)}(?![0-9])")
+    return any(pattern.match(package.version) for package in packages)
+
+
+def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str) -> Iterator[str]:
+    for companion, pattern in _COMPANIONS.items():
+        packages = [packages for name, packages in installed.items() if re.fullmatch(pattern, name)]
+        if driver and any(_has_version(each, driver) for each in packages):
+            yield companion
+
+
+def _loaded_version(facts: HostFacts) -> str:
+    module = facts.nvidia_fs.module
+    return module.version if module.loaded is True and isinstance(module.version, str) else ""
+
+
+def _mounts(facts: HostFacts, value: Callable[..., object]) -> Iterator[ObservedMount]:
+    mounts = value(facts.storage.mounts, "mounts")
+    for point, mount in sorted(mounts.items()) if isinstance(mounts, Mapping) else ():
+        if not _may_hold_data(mount) or _SYSTEM.fullmatch(point):
+            continue
+        path = path_of(facts, mount)
+        if path.path in DIRECT:
+            yield ObservedMount(point, mount.filesystem, direct=True)
+            continue
+        unclear = path.path.reason if isinstance(path.path, Unknown) else f"it takes {path.path}"
+        reason = path.causes[0].what if path.causes else unclear
+        yield ObservedMount(point, mount.filesystem, direct=False, reason=reason)
+
+
+def _may_hold_data(mount: Mount) -> bool:
+    """Network filesystems with a direct path, and every filesystem on NVMe apart from the system's own."""
+    if mount.filesystem in filesystem.NATIVE and mount.filesystem not in filesystem.LOCAL:
+        return True
+    kinds = {device.kind for device in blocks.stack(mount)}
+    return bool(kinds & {NVME, NVMEOF, MULTIPATH}) and not _LOCAL_SYSTEM.fullmatch(mount.mount_point)

@@ -1,0 +1,1 @@
+"""Fleet files whose hosts a real ansible-inventory reads."""

@@ -1,0 +1,313 @@
+"""Hosts of one kind share a profile; each line says who had what; the fleet loader accepts the result."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsdeploy.errors import HostUnfit
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.proposal import render
+from gdsdeploy.proposal.model import Observation, ObservedMount, ObservedRepository, Proposal
+from gdsdeploy.proposal.propose import Source, propose
+from gdsdeploy.proposal.words import gpu_class, ranges, short_model
+from gdsdeploy.ssh import reply_schema
+from tests.unit.hostile_words import WORDS
+from tests.unit.proposal.observed_hosts import bare, gpu, observed, with_packages, with_rdma
+
+H100S = [observed(f"gpu{number}", gpu()) for number in range(1, 9)]
+
+
+def proposal(*hosts: Observation, source: Source | None = None, left_out: Mapping[str, str] | None = None) -> Proposal:
+    return propose(hosts, left_out or {}, source or Source({}), keys="/srv/keys", day="2026-11-26")
+
+
+def loaded(tmp_path: Path, proposed: Proposal) -> tuple[str, Fleet]:
+    """The text, and the fleet that its loader makes of it."""
+    text = render.text(proposed.nodes)
+    assert yaml.safe_load(text) == render.data(proposed.nodes)
+    path = tmp_path / "fleet.yml"
+    path.write_text(text)
+    return text, load_fleet(path)
+
+
+def of_kind(host: Observation, name: str, **kind: Any) -> Observation:
+    return replace(host, name=name, boot=name, kind=replace(host.kind, **kind))
+
+
+def test_hosts_of_one_kind_share_a_profile(tmp_path: Path) -> None:
+    text, fleet = loaded(tmp_path, proposal(*H100S))
+    assert {host.profile for host in fleet.hosts.values()} == {"ubuntu-24.04-h100"}
+    profile = fleet.profiles["ubuntu-24.04-h100"]
+    assert (profile.driver.version, profile.driver.flavour) == ("580", "open")
+    assert (profile.kernel.version, profile.kernel.flavour) == ("6.11", "generic")
+    assert (profile.gpu, profile.mode, profile.rdma) == ("hopper", "compat", "none")
+    assert profile.gpus is not None
+    assert (profile.gpus.count, profile.gpus.model) == (1, "H100 80GB HBM3")
+    assert "driver: {version: '580', flavour: open}  # gpu[1-8]: 580.95.05; write a whole version to stay at it" in text
+    assert "  ubuntu-24.04-h100:  # gpu[1-8]" in text
+
+
+def test_what_hosts_of_one_kind_do_not_share_is_a_comment(tmp_path: Path) -> None:
+    one, two, three = H100S[:3]
+    two = replace(two, release="6.8.0-60-generic", driver="580.82.07", gpus=2, companions=("imex",))
+    three = replace(three, mounts=(ObservedMount("/data", "ext4", direct=True),), nvme=4)
+    text, fleet = loaded(tmp_path, proposal(one, two, three))
+    (profile,) = fleet.profiles.values()
+    assert (profile.kernel.version, profile.gpus, profile.nvme) == ("newest", None, None)
+    assert (profile.storage, profile.companions) == ((), ())
+    assert "gpu[1,3]: 580.95.05; gpu2: 580.82.07" in text
+    assert "# gpus: the hosts differ: gpu[1,3]: 1; gpu2: 2" in text
+    assert "#   - {mount: /data, path: direct}  # ext4: only on gpu3" in text
+    assert "# companions that only some have: gpu2: imex" in text
+
+
+def test_only_mounts_with_a_direct_path_are_required(tmp_path: Path) -> None:
+    mounts = (ObservedMount("/a", "xfs", direct=True), ObservedMount("/b", "nfs4", direct=False, reason="over tcp"))
+    text, fleet = loaded(tmp_path, proposal(replace(H100S[0], mounts=mounts)))
+    (profile,) = fleet.profiles.values()
+    assert [(mount.mount, mount.path) for mount in profile.storage] == [("/a", "direct")]
+    assert "      # - {mount: /b, path: direct}  # nfs4: over tcp" in text
+
+
+def test_kinds_get_names_that_say_what_differs() -> None:
+    host = H100S[0]
+    kinds: list[dict[str, str]] = [
+        {},
+        {"driver": "570"},
+        {"driver": "570", "flavour": "proprietary"},
+        {"kernel": "aws"},
+    ]
+    hosts = [of_kind(host, f"gpu{number}", **kind) for number, kind in enumerate(kinds)]
+    hosts.append(of_kind(host, "gpu9", repositories=("ubuntu",)))
+    assert list(proposal(*hosts, observed("bare1", bare())).profiles.items()) == [
+        ("ubuntu-24.04-h100-generic-580", ("gpu0",)),
+        ("ubuntu-24.04-h100-generic-570-open", ("gpu1",)),
+        ("ubuntu-24.04-h100-generic-570-proprietary", ("gpu2",)),
+        ("ubuntu-24.04-h100-aws", ("gpu3",)),
+        ("ubuntu-24.04-h100-generic-580-2", ("gpu9",)),
+        ("debian-13-no-gpu", ("bare1",)),
+    ]
+
+
+def test_a_host_without_a_driver_gets_no_pin(tmp_path: Path) -> None:
+    proposed = proposal(observed("gpu1", bare()))
+    text, fleet = loaded(tmp_path, proposed)
+    (profile,) = fleet.profiles.values()
+    assert (profile.driver.version, profile.mode) == ("newest", "nvidia-fs")
+    assert "# driver: none on gpu1" in text
+    assert "# mode: not known: no driver runs" in text
+    assert "gpu1: no driver: lock takes the newest that the repositories have" in proposed.checks
+
+
+def test_what_to_check_first() -> None:
+    host = replace(H100S[0], secure_boot=True, driver_packaged=False)
+    twin = replace(H100S[1], boot=host.boot, driver_runs=False, driver_packaged=True)
+    checks = proposal(host, twin).checks
+    assert "gpu2: a driver is installed and doesn't run" in checks
+    assert "gpu1: Secure Boot: see docs/secure-boot.md before provision" in checks
+    assert "gpu1: the driver belongs to no package, as after a .run file" in checks
+    assert "gpu[1-2]: the same boot of a kernel: list one name of each machine" in checks
+
+
+def test_secure_boot_and_a_run_file_are_in_the_text() -> None:
+    text = render.text(proposal(replace(H100S[0], secure_boot=True, driver_packaged=False)).nodes)
+    assert "# modules: auto  # Secure Boot is on on gpu1" in text
+    assert "# The driver of gpu1 belongs to no package" in text
+
+
+def test_packages_that_stay_out_are_named(tmp_path: Path) -> None:
+    packages = [("cuda-toolkit-13-0", "13.0.1-1"), ("doca-ofed", "3.1.0-1")]
+    text, fleet = loaded(tmp_path, proposal(observed("gpu1", with_packages(gpu(), packages))))
+    assert "# cuda: [cuda-toolkit-13-0]  # gpu1: cuda-toolkit-13-0; left alone unless they are listed here" in text
+    assert "# doca: [doca-ofed]  # gpu1: doca-ofed 3.1.0-1" in text
+    assert all(profile.cuda == profile.doca == () for profile in fleet.profiles.values())
+
+
+def test_a_container_chooses_no_kernel(tmp_path: Path) -> None:
+    _, fleet = loaded(tmp_path, proposal(of_kind(H100S[0], "gpu1", container=True, kernel="")))
+    (profile,) = fleet.profiles.values()
+    assert profile.own_kernel is False
+    assert profile.kernel.flavour is None
+
+
+def test_a_kernel_from_backports_is_not_pinned(tmp_path: Path) -> None:
+    host = replace(observed("gpu1", bare("debian-12")), release="6.12.30+bpo-amd64")
+    text, fleet = loaded(tmp_path, proposal(host))
+    assert next(iter(fleet.profiles.values())).kernel.version == "newest"
+    assert "from backports" in text
+
+
+def test_one_name_means_one_repository(tmp_path: Path) -> None:
+    debian, ubuntu = H100S[0], of_kind(H100S[1], "gpu2", os="ubuntu-22.04")
+    site = {"uri": "https://mirror.example/jammy", "keyring": "/k.gpg", "fingerprints": ["A" * 40], "suites": ["jammy"]}
+    other = ObservedRepository("ubuntu", {"uri": "https://mirror.example/jammy"}, site)
+    _, fleet = loaded(tmp_path, proposal(debian, replace(ubuntu, repositories=(other,))))
+    assert fleet.profiles["ubuntu-22.04-h100"].repositories == ("ubuntu-22.04",)
+    assert fleet.repositories["ubuntu-22.04"].uri == "https://mirror.example/jammy"
+    assert fleet.repositories["ubuntu"].uri == "http://archive.ubuntu.com/ubuntu"
+
+
+def test_keys_are_written_once_or_asked_for(tmp_path: Path) -> None:
+    whole = {"uri": "https://mirror.example/cuda/ubuntu2404/x86_64"}
+    entry = {"uri": "https://mirror.example/cuda", "fingerprints": ["A" * 40]}
+    host = replace(
+        H100S[0],
+        repositories=(
+            ObservedRepository("nvidia", entry, whole, b"key"),
+            ObservedRepository("ubuntu", {}, {}, b"key", "seen"),
+        ),
+    )
+    proposed = proposal(host)
+    assert proposed.keys == {"nvidia.gpg": b"key"}
+    _, fleet = loaded(tmp_path, proposed)
+    assert {fleet.repositories[name].keyring for name in ("nvidia", "ubuntu")} == {"/srv/keys/nvidia.gpg"}
+    assert fleet.repositories["nvidia"].uri == whole["uri"], "an entry that says everything has the exact address"
+    unwritten = propose([host], {}, Source({}), keys="", day="")
+    assert unwritten.keys == {}
+    assert (
+        "repositories.ubuntu: seen; this machine lacks the keys, which the hosts have: add keyring" in unwritten.checks
+    )
+
+
+def test_hosts_that_are_left_out_are_named(tmp_path: Path) -> None:
+    text, fleet = loaded(tmp_path, proposal(H100S[0], left_out={"gone": "gone (10.0.0.1:22): connection refused"}))
+    assert "# Left out: gone: gone (10.0.0.1:22): connection refused" in text
+    assert list(fleet.hosts) == ["gpu1"]
+
+
+def test_groups_of_an_inventory_that_have_one_profile() -> None:
+    web = observed("web", bare())
+    groups = {
+        "all": ("gpu1", "gpu2", "gpu3", "gone", "web"),
+        "racks": ("gpu1", "gpu2", "web"),
+        "gpu": ("gpu1", "gpu2", "gone"),
+        "one": ("gpu1",),
+        "unasked": ("gpu3", "stranger"),
+    }
+    source = Source({"gpu3": {"port": 2222}}, inventory="hosts.ini", groups=groups)
+    proposed = proposal(*H100S[:3], web, source=source, left_out={"gone": "no answer"})
+    data = render.data(proposed.nodes)
+    assert data["inventory"] == {"file": "hosts.ini", "groups": {"gpu": "ubuntu-24.04-h100"}}
+    assert data["hosts"] == {"gpu3": {"profile": "ubuntu-24.04-h100", "port": 2222}, "web": "debian-13-no-gpu"}
+    assert "Left out, but in these groups, and so in the fleet: gone" in render.text(proposed.nodes)
+
+
+def test_a_fleet_of_one_kind_takes_all_hosts_of_the_inventory() -> None:
+    source = Source({}, inventory="hosts.ini", groups={"all": ("gpu1", "gpu2"), "ungrouped": ("gpu1", "gpu2")})
+    data = render.data(proposal(*H100S[:2], source=source).nodes)
+    assert data["inventory"]["groups"] == {"all": "ubuntu-24.04-h100"}
+    assert "hosts" not in data
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_hosts_are_data(word: str, tmp_path: Path) -> None:
+    """In every text of an observation: the file is read as what it says, and its comments stay comments."""
+    repository = ObservedRepository("ubuntu", {"uri": "https://mirror.example/ubuntu"}, {}, b"", word)
+    host = replace(
+        H100S[0],
+        release=word, driver=word, nvidia_fs=word, libcufile=word, models=(word,), nic_driver=word, nics=2,
+        cuda=(word,), doca=(f"{word} 1",), mode_reason=word, rdma_reason=word, notes=(word,),
+        repositories=(repository,),
+        mounts=(
+            ObservedMount(f"/{word}", word, direct=True), ObservedMount(f"/x/{word}", word, direct=False, reason=word),
+        ),
+    )  # fmt: skip
+    text, fleet = loaded(tmp_path, proposal(host, left_out={word: word}))
+    assert list(fleet.hosts) == ["gpu1"]
+    assert "\x1b" not in text
+    assert all(
+        line.lstrip(" ").startswith("#") or re.match(r"\s*(- |'?[a-z0-9_.-]+'?:)", line) for line in text.splitlines()
+    )
+
+
+#: Evidence of a host of each family.
+DOCUMENTS = {
+    "ubuntu": with_packages(gpu(), [("cuda-toolkit-13-0", "13.0.1-1"), ("doca-ofed", "3.1.0-1")]),
+    "debian": bare(),
+    "rocky": gpu("rocky-9.5", "5.14.0-503.40.1.el9_5.x86_64"),
+    "rdma": with_rdma(),
+}
+OTHER = observed("gpu2", DOCUMENTS["debian"])
+_SECTIONS = ("files", "binaries", "links", "listings", "excerpts", "commands")
+
+
+@settings(max_examples=60)
+@given(
+    family=st.sampled_from(sorted(DOCUMENTS)),
+    word=st.sampled_from([*WORDS, "", "x" * 5000]),
+    part=st.floats(0.02, 0.9),
+    seed=st.integers(0, 1 << 30),
+)
+def test_whatever_a_host_says_the_loader_accepts_the_file(
+    family: str, word: str, part: float, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    chosen = random.Random(seed)
+    document = copy.deepcopy(DOCUMENTS[family])
+    for section in _SECTIONS:
+        for key, value in document[section].items():
+            if key != "/etc/os-release" and chosen.random() < part:
+                document[section][key] = _spoiled(value, word, chosen)
+    if chosen.random() < part:
+        document["host"]["uname"]["release"] = word
+    try:
+        with reply_schema.unexpected_errors("gpu1"):
+            host = observed("gpu1", document, lambda path: "ubuntu" in str(path))
+    except HostUnfit:
+        return
+    proposed = proposal(host, OTHER)
+    _, fleet = loaded(tmp_path_factory.mktemp("fleet"), proposed)
+    assert set(fleet.hosts) == {"gpu1", "gpu2"}
+
+
+def _spoiled(value: Any, word: str, chosen: random.Random) -> Any:
+    """The value with ``word`` in place of one of its words, or of all."""
+    if isinstance(value, dict):
+        return {key: _spoiled(inner, word, chosen) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_spoiled(inner, word, chosen) for inner in value]
+    if not isinstance(value, str):
+        return value
+    parts = re.split(r"(\s+)", value)
+    parts[chosen.randrange(len(parts))] = word
+    return "".join(parts) if chosen.random() < 0.7 else word
+
+
+def test_names_in_short() -> None:
+    assert ranges(["gpu1", "gpu2", "gpu3", "gpu5", "login"]) == "login, gpu[1-3,5]"
+    assert ranges(["n008", "n009", "n010", "n9"]) == "n[008-010], n9"
+    assert ranges(f"{letter}x" for letter in "abcdefgh") == "ax, bx, cx, dx, ex, fx and 2 more"
+    assert ranges([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100", "hopper"),
+        ("NVIDIA A100-SXM4-80GB", "a100", "ampere"),
+        ("NVIDIA GH200 480GB", "gh200", "grace-hopper"),
+        ("NVIDIA GB200", "gb200", "blackwell"),
+        ("NVIDIA L40S", "l40s", "ada"),
+        ("NVIDIA RTX A6000", "rtx-a6000", "ampere"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000", "ada"),
+        ("Tesla T4", "t4", "turing"),
+        ("Tesla V100-SXM2-32GB", "v100", "volta"),
+        ("NVIDIA A10G", "a10g", "ampere"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090", ""),
+        ("something else", "", ""),
+    ],
+)
+def test_models(model: str, short: str, kind: str) -> None:
+    assert (short_model([model, model]), gpu_class([model])) == (short, kind)
+    assert (short_model([model, "x"]), gpu_class([model, "Tesla P4"])) == ("", "")
