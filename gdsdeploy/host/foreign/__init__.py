@@ -1,0 +1,24 @@
+"""What others have installed of this stack: each kind is a row of data/foreign.json and one recognizer.
+
+A recognizer is a pure function from facts to what it found.  docs/foreign.md describes the kinds.
+"""
+
+from __future__ import annotations
+
+from .model import ADOPT, ANSWERS, NOTE, REFUSE, TAKE_OVER, Found, Item, Kind, Locked, kind, kinds
+from .registry import findings
+
+__all__ = [
+    "ADOPT",
+    "ANSWERS",
+    "NOTE",
+    "REFUSE",
+    "TAKE_OVER",
+    "Found",
+    "Item",
+    "Kind",
+    "Locked",
+    "findings",
+    "kind",
+    "kinds",
+]

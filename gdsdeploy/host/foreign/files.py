@@ -1,0 +1,115 @@
+"""Files and DKMS trees that no package and no record of gdsdeploy explains."""
+
+from __future__ import annotations
+
+from typing import Iterable, List, Optional, Sequence, Set, Tuple
+
+from ..facts.foreign import DkmsTree, File, ForeignFacts, Library, ModuleFile, is_shipped
+from ..facts.unknown import UndecidedError, Unknown, require
+from .model import Found, Item, Locked
+from .registry import recognizer
+
+#: What gdsdeploy's own cufile.json says of itself, in its first lines.
+OWN_CUFILE = "Rendered by gdsdeploy"
+
+
+@recognizer("runfile-driver")
+def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    """Its program for the removal; its log alone stays behind after that."""
+    files = _without_package(require(facts.driver_programs))
+    log = "; ".join(" ".join(line.split()) for line in facts.installer_log[:2])
+    return Found("runfile-driver", tuple(Item(path, log if not at else "") for at, path in enumerate(files)), True)
+
+
+@recognizer("runfile-cuda")
+def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    return Found("runfile-cuda", tuple(Item(path) for path in _without_package(require(facts.cuda_programs))))
+
+
+@recognizer("module-without-record")
+def module_without_record(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+    """Files that neither a package nor DKMS nor gdsdeploy has put into the locked kernel's folder."""
+    files = _modules(facts, locked) or ()
+    alone = [file for file in files if not file.dkms and not file.own and require(file.owner) == ""]
+    items = [
+        Item(f"/lib/modules/{locked.kernel_release}/{file.file}", "depmod prefers it" if file.chosen else "")
+        for file in sorted(alone, key=lambda file: not file.chosen)
+    ]
+    return Found("module-without-record", tuple(items), any(file.chosen for file in alone))
+
+
+@recognizer("module-loader")
+def module_loader(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    return Found("module-loader", tuple(Item(path) for path in _without_package(require(facts.module_loaders))))
+
+
+@recognizer("dkms-by-hand")
+def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+    """Packages of DKMS whose sources no package has.
+
+    One that is installed for the locked kernel writes the same files as the lock's.  One that installs itself does so
+    when the locked kernel comes, if that isn't there yet.
+    """
+    trees = [tree for tree in require(facts.dkms) if _is_alone(tree)]
+    coming = bool(trees) and _modules(facts, locked) is None
+    breaks = [tree for tree in trees if locked.kernel_release in tree.releases or (coming and tree.autoinstall)]
+    items = [
+        Item(f"{tree.name}/{tree.version}", f"{tree.source}; {', '.join(tree.releases) or 'installed for no kernel'}")
+        for tree in sorted(trees, key=lambda tree: tree not in breaks)
+    ]
+    return Found("dkms-by-hand", tuple(items), bool(breaks))
+
+
+def _is_alone(tree: DkmsTree) -> bool:
+    """Sources that are gone decide nothing: DKMS can't build them."""
+    if isinstance(tree.owner, Unknown):
+        if tree.releases:
+            raise UndecidedError(tree.owner.reason)
+        return False
+    return tree.owner == ""
+
+
+@recognizer("library-without-package")
+def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    """Only the first file of each name counts: programs get that one."""
+    seen: Set[str] = set()
+    alone: List[Tuple[Library, bool]] = []
+    for library in require(facts.libraries):
+        if require(library.owner) == "":
+            alone.append((library, library.soname not in seen))
+        seen.add(library.soname)
+    items = [Item(one.path, f"programs get it as {one.soname}" if is_first else "") for one, is_first in alone]
+    return Found("library-without-package", tuple(items), any(is_first for _, is_first in alone))
+
+
+@recognizer("cufile-json")
+def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    """Neither gdsdeploy's nor as its package ships it."""
+    found = require(facts.cufile)
+    if found is None:
+        return None
+    place, _, text = found
+    if OWN_CUFILE in text or is_shipped(text, facts.cufile_digests):
+        return None
+    return Found("cufile-json", (Item(place),))
+
+
+@recognizer("driver-container")
+def driver_container(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+    """Its root folder is mounted where the operator's other containers look for the driver."""
+    if not require(facts.driver_root):
+        return None
+    loaded = require(facts.nvidia_loaded)
+    item = Item("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point")
+    return Found("driver-container", (item,), loaded)
+
+
+def _without_package(files: Iterable[File]) -> List[str]:
+    return [file.path for file in files if require(file.owner) == ""]
+
+
+def _modules(facts: ForeignFacts, locked: Locked) -> Optional[Sequence[ModuleFile]]:
+    """Those of the locked kernel; None where the host doesn't have it yet."""
+    if locked.kernel_release not in facts.modules:
+        raise UndecidedError(f"the modules of kernel {locked.kernel_release} were not looked at")
+    return require(facts.modules[locked.kernel_release])

@@ -1,0 +1,83 @@
+"""Kinds of foreign installs, and what was found of one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Dict, Mapping, Tuple
+
+from .. import data
+
+#: Answers: provision refuses the host; it takes over; the lock adopts it; it is only good to know.
+REFUSE, TAKE_OVER, ADOPT, NOTE = "refuse", "take-over", "adopt", "note"
+#: The strongest first.
+ANSWERS = (REFUSE, TAKE_OVER, ADOPT, NOTE)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table; its schema describes the fields."""
+
+    id: str
+    title: str
+    recognized: str
+    answer: str
+    way_out: str
+    source: str
+    #: when provision refuses; otherwise what is found is a note
+    refused_when: str = ""
+    #: why such a note is harmless
+    harmless: str = ""
+    #: for each piece that was found; ``{name}`` is the piece
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One piece of evidence: a path, a package or a line, and what is to say of it."""
+
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is on a host of one kind.  ``breaks``: a provision would not lead to the locked stack."""
+
+    kind: str
+    items: Tuple[Item, ...]
+    breaks: bool = False
+
+    @property
+    def answer(self) -> str:
+        """One of ANSWERS."""
+        answer = kind(self.kind).answer
+        return answer if answer != REFUSE or self.breaks else NOTE
+
+    def to_json(self) -> Dict[str, Any]:
+        """``{"kind", "answer", "breaks", "items": [{"name", "detail"}]}``."""
+        items = [asdict(item) for item in self.items]
+        return {"kind": self.kind, "answer": self.answer, "breaks": self.breaks, "items": items}
+
+
+@dataclass(frozen=True)
+class Locked:
+    """What the lock has for the host: the kernel's release, package → version, the addresses of its repositories.
+
+    No address: they aren't known.
+    """
+
+    kernel_release: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    repositories: Tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def kinds() -> Mapping[str, Kind]:
+    """Id → kind, in the order of the table."""
+    return {row.id: row for row in data.rows("foreign", Kind)}
+
+
+def kind(ident: str) -> Kind:
+    """The kind with this id; raises KeyError."""
+    return kinds()[ident]

@@ -1,0 +1,56 @@
+"""What was found, in words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Dict, List, Match
+
+from ..io.phrases import first_few
+from ..io.printable import line
+from .model import ADOPT, NOTE, REFUSE, TAKE_OVER, Found, Item, kind
+
+#: Pieces that a sentence names; the rest is counted.
+NAMED = 3
+#: Answer → what provision does.
+ANSWERS = {
+    REFUSE: "provision refuses this",
+    TAKE_OVER: "provision takes this over",
+    ADOPT: "the lock can adopt this",
+    NOTE: "good to know",
+}
+
+
+def sentence(found: Found) -> str:
+    """What it is, and the first pieces of evidence."""
+    return f"{kind(found.kind).title}: {first_few(evidence(found), NAMED, '; ')}"
+
+
+def evidence(found: Found) -> List[str]:
+    """A line for each piece."""
+    return [_item(item) for item in found.items]
+
+
+def way_out(found: Found, release: str) -> str:
+    """What to do about it, with the names of this host quoted for a shell.
+
+    release: of the locked kernel.
+    """
+    row = kind(found.kind)
+    names = [shlex.quote(line(item.name)) for item in found.items]
+    values: Dict[str, str] = {
+        "release": release,
+        "names": first_few(list(dict.fromkeys(names)), 2 * NAMED),
+        "commands": "; ".join(row.command.replace("{name}", name) for name in names[: 2 * NAMED]),
+    }
+
+    def value(match: Match[str]) -> str:
+        return values[match.group(1)]
+
+    # In one pass: a name may have braces.
+    text = re.sub(r"\{(release|names|commands)\}", value, row.way_out)
+    return f"{row.harmless}. {text}" if found.answer == NOTE and row.harmless else text
+
+
+def _item(item: Item) -> str:
+    return line(f"{item.name} ({item.detail})" if item.detail else item.name)
