@@ -27,8 +27,8 @@ class Desired:
 
     ``free_mib``: the space that the installation needs, by folder.  ``unasked_kernel``: the release of the locked
     kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
-    kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed isn't
-    looked at.  ``packages``: package → version of the lock.  ``repositories``: addresses of the lock's repositories.
+    kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
+    isn't looked at.  ``packages``: package → version of the lock.  ``repositories``: addresses of the lock's.
     """
 
     os: str

@@ -5,7 +5,7 @@ A recognizer is a pure function from facts to what it found.  docs/foreign.md de
 
 from __future__ import annotations
 
-from .model import ADOPT, ANSWERS, NOTE, REFUSE, TAKE_OVER, Found, Item, Kind, Locked, kind, kinds
+from .model import ADOPT, ANSWERS, NOTE, REFUSE, TAKE_OVER, Found, Item, Kind, Locked, found_from, kind, kinds
 from .registry import findings
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Kind",
     "Locked",
     "findings",
+    "found_from",
     "kind",
     "kinds",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from .. import data
 
@@ -58,6 +58,20 @@ class Found:
         """``{"kind", "answer", "breaks", "items": [{"name", "detail"}]}``."""
         items = [asdict(item) for item in self.items]
         return {"kind": self.kind, "answer": self.answer, "breaks": self.breaks, "items": items}
+
+
+def found_from(value: Any) -> Found:
+    """The inverse of :meth:`Found.to_json`; raises ValueError for anything else."""
+    items = value.get("items") if isinstance(value, dict) else None
+    if not isinstance(items, list) or value.get("kind") not in kinds() or not isinstance(value.get("breaks"), bool):
+        raise ValueError("foreign: not a finding")
+    pieces: List[Item] = []
+    for item in items:
+        texts = [item.get(key) for key in ("name", "detail")] if isinstance(item, dict) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("foreign: not a piece of evidence")
+        pieces.append(Item(*(str(text) for text in texts)))
+    return Found(str(value["kind"]), tuple(pieces), value["breaks"])
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ def evidence(found: Found) -> List[str]:
 def way_out(found: Found, release: str) -> str:
     """What to do about it, with the names of this host quoted for a shell.
 
-    release: of the locked kernel.
+    release: of the locked kernel; empty: a word stands for it.
     """
     row = kind(found.kind)
     names = [shlex.quote(line(item.name)) for item in found.items]
     values: Dict[str, str] = {
-        "release": release,
+        "release": release or "RELEASE",
         "names": first_few(list(dict.fromkeys(names)), 2 * NAMED),
         "commands": "; ".join(row.command.replace("{name}", name) for name in names[: 2 * NAMED]),
     }
