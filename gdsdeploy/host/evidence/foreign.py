@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from ..errors import ElfError, HostError
 from ..io import database
-from ..kmod import driver
+from ..kmod import dkms_state, driver
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_once
 from ..kmod.vouch import FOLDER, installed_manifest
@@ -104,7 +104,8 @@ def _module_files(recorder: Recorder, release: str, kernel: Optional[Callable[[]
     received = {os.path.basename(str(entry.get("file"))) for entry in installed_manifest(walked).get("modules", [])}
     for name in driver.stack_names(walked):
         choice = walked.choose(name)
-        for file in (choice.file, *choice.others) if choice is not None else ():
+        same = (choice.file, *choice.others) if choice is not None else ()
+        for file in same:
             place = _real(recorder, f"/lib/modules/{release}/{file}")
             folder, base = os.path.split(file)
             files.append(
@@ -112,26 +113,30 @@ def _module_files(recorder: Recorder, release: str, kernel: Optional[Callable[[]
                     "file": file,
                     "place": place,
                     "chosen": choice is not None and file == choice.file,
-                    "dkms": _dkms_of(recorder, place),
+                    "dkms": _dkms_of(recorder, place, alone=len(same) == 1),
                     "own": folder == FOLDER and base in received,
                 }
             )
     return {"files": files}
 
 
-def _dkms_of(recorder: Recorder, place: str) -> str:
-    """NAME/VERSION of the DKMS package that has installed a module under this file name; empty: none."""
+def _dkms_of(recorder: Recorder, place: str, *, alone: bool) -> str:
+    """NAME/VERSION of the DKMS package that has installed a module under this file name; empty: none.
+
+    alone: whether the kernel has no other file of this name; of several, only the build's copy is DKMS's.
+    """
     match = _RELEASE.search(place)
     base = os.path.basename(place).partition(".ko")[0]
     for name in list_folder(recorder.root, DKMS) if match else ():
         for link in list_folder(recorder.root, f"{DKMS}/{name}"):
             if match is None or not link.startswith(f"kernel-{match.group(1)}-"):
                 continue
-            built = list_folder(recorder.root, f"{DKMS}/{name}/{link}/module")
-            if base in [entry.partition(".ko")[0] for entry in built]:
-                target = inside(recorder.root, f"{DKMS}/{name}/{link}")
-                # …/NAME/VERSION/RELEASE/ARCH
-                return f"{name}/{target.split('/')[-3]}"
+            target = inside(recorder.root, f"{DKMS}/{name}/{link}")
+            for entry in list_folder(recorder.root, f"{DKMS}/{name}/{link}/module"):
+                is_same = entry.partition(".ko")[0] == base
+                if is_same and (alone or dkms_state.are_equal(f"{target}/module/{entry}", recorder.at(place))):
+                    # …/NAME/VERSION/RELEASE/ARCH
+                    return f"{name}/{target.split('/')[-3]}"
     return ""
 
 
@@ -160,11 +165,13 @@ def _dkms_trees(recorder: Recorder) -> Iterator[str]:
     for name in filter(DKMS_STACK.match, recorder.names(DKMS)):
         for version in recorder.names(f"{DKMS}/{name}"):
             if version.startswith("kernel-"):
+                # Its target is the version that is installed for a kernel.
+                recorder.link(f"{DKMS}/{name}/{version}")
                 continue
             source = f"{DKMS}/{name}/{version}/source"
             place = _real(recorder, source)
             recorder.document["links"][source] = place
-            recorder.text(source + "/dkms.conf")
+            recorder.text(place + "/dkms.conf")
             yield place + "/dkms.conf"
 
 
@@ -201,10 +208,10 @@ def _libraries(recorder: Recorder) -> Iterator[str]:
 
 def _configuration(recorder: Recorder) -> Iterator[str]:
     """cufile.json, where it lies, and what the package manager knows about its content."""
-    if recorder.text(CUFILE) is None:
-        return
     place = _real(recorder, CUFILE)
     recorder.document["links"][CUFILE] = place
+    if recorder.text(place) is None:
+        return
     if database.manager(recorder.root) == database.DPKG:
         recorder.excerpt("/var/lib/dpkg/status", r"^ /\S*cufile\.json [0-9a-f]{32}")
         for name in recorder.names(_DPKG_INFO, "libcufile*.md5sums"):

@@ -182,28 +182,36 @@ def _module(document: Document, entry: Any) -> Optional[ModuleFile]:
 
 
 def _dkms(document: Document) -> Maybe[Tuple[DkmsTree, ...]]:
-    names = document.names(DKMS)
-    if names is None:
-        return ()
-    lines = document.dkms()
-    if isinstance(names, Unknown) or isinstance(lines, Unknown):
-        return names if isinstance(names, Unknown) else why_not(lines, "")
+    names = with_default(document.names(DKMS), ())
+    if isinstance(names, Unknown):
+        return names
+    trees = [_trees(document, name) for name in filter(DKMS_STACK.match, names)]
+    return when_known(all_known(trees), lambda groups: tuple(tree for group in groups for tree in group))
+
+
+def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
+    """Every version of a package; one whose source is gone can't be built."""
+    entries = with_default(document.names(f"{DKMS}/{name}"), ())
+    if isinstance(entries, Unknown):
+        return entries
+    links = all_known(document.link(f"{DKMS}/{name}/{entry}") for entry in entries if entry.startswith("kernel-"))
+    if isinstance(links, Unknown):
+        return links
+    # …/NAME/VERSION/RELEASE/ARCH
+    installed = [link.split("/")[-3:-1] for link in links if link is not None]
     trees: List[DkmsTree] = []
-    for name in filter(DKMS_STACK.match, names):
-        versions = document.names(f"{DKMS}/{name}")
-        if isinstance(versions, Unknown):
-            return versions
-        for version in versions or ():
-            source = document.link(f"{DKMS}/{name}/{version}/source")
-            if version.startswith("kernel-") or source is None:
-                continue
-            if isinstance(source, Unknown):
-                return source
-            recipe = document.text(f"{DKMS}/{name}/{version}/source/dkms.conf")
-            installed = re.findall(rf"(?m)^{re.escape(f'{name}/{version}')}, (\S+), \S+: installed", "\n".join(lines))
-            package = owner(document, source + "/dkms.conf") if recipe is not None else Unknown(f"{source} is gone")
-            is_automatic = isinstance(recipe, str) and _AUTOINSTALL.search(recipe) is not None
-            trees.append(DkmsTree(name, version, source, package, is_automatic, tuple(installed)))
+    for version in (entry for entry in entries if not entry.startswith("kernel-")):
+        source = document.link(f"{DKMS}/{name}/{version}/source")
+        if isinstance(source, Unknown):
+            return source
+        if source is not None:
+            recipe = document.text(source + "/dkms.conf")
+            if isinstance(recipe, Unknown):
+                return recipe
+            if recipe is not None:
+                releases = tuple(words[1] for words in installed if words[0] == version)
+                package, is_automatic = owner(document, source + "/dkms.conf"), _AUTOINSTALL.search(recipe) is not None
+                trees.append(DkmsTree(name, version, source, package, is_automatic, releases))
     return tuple(trees)
 
 
@@ -332,11 +340,11 @@ def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
 
 
 def _cufile(document: Document) -> Maybe[Optional[Tuple[str, Maybe[str], str]]]:
-    text = document.text(CUFILE)
-    if text is None or isinstance(text, Unknown):
-        return text
     place = document.link(CUFILE)
-    return place if isinstance(place, Unknown) else (place or CUFILE, owner(document, place or CUFILE), text)
+    if place is None or isinstance(place, Unknown):
+        return place
+    text = document.text(place)
+    return text if text is None or isinstance(text, Unknown) else (place, owner(document, place), text)
 
 
 def _cufile_digests(document: Document) -> Tuple[str, ...]:

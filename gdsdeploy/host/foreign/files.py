@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
-from ..facts.foreign import DkmsTree, File, ForeignFacts, Library, ModuleFile, is_shipped
-from ..facts.unknown import UndecidedError, Unknown, require
+from ..facts.foreign import File, ForeignFacts, Library, ModuleFile, is_shipped
+from ..facts.unknown import UndecidedError, require
 from .model import Found, Item, Locked
 from .registry import recognizer
 
@@ -50,7 +50,7 @@ def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
     One that is installed for the locked kernel writes the same files as the lock's.  One that installs itself does so
     when the locked kernel comes, if that isn't there yet.
     """
-    trees = [tree for tree in require(facts.dkms) if _is_alone(tree)]
+    trees = [tree for tree in require(facts.dkms) if require(tree.owner) == ""]
     coming = bool(trees) and _modules(facts, locked) is None
     breaks = [tree for tree in trees if locked.kernel_release in tree.releases or (coming and tree.autoinstall)]
     items = [
@@ -58,15 +58,6 @@ def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
         for tree in sorted(trees, key=lambda tree: tree not in breaks)
     ]
     return Found("dkms-by-hand", tuple(items), bool(breaks))
-
-
-def _is_alone(tree: DkmsTree) -> bool:
-    """Sources that are gone decide nothing: DKMS can't build them."""
-    if isinstance(tree.owner, Unknown):
-        if tree.releases:
-            raise UndecidedError(tree.owner.reason)
-        return False
-    return tree.owner == ""
 
 
 @recognizer("library-without-package")

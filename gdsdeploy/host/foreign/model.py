@@ -63,8 +63,10 @@ class Found:
 def found_from(value: Any) -> Found:
     """The inverse of :meth:`Found.to_json`; raises ValueError for anything else."""
     items = value.get("items") if isinstance(value, dict) else None
-    if not isinstance(items, list) or value.get("kind") not in kinds() or not isinstance(value.get("breaks"), bool):
+    if not isinstance(items, list) or not isinstance(value.get("breaks"), bool):
         raise ValueError("foreign: not a finding")
+    if not isinstance(value.get("kind"), str) or value["kind"] not in kinds():
+        raise ValueError("foreign: no kind of this version")
     pieces: List[Item] = []
     for item in items:
         texts = [item.get(key) for key in ("name", "detail")] if isinstance(item, dict) else [None]
