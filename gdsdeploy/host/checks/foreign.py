@@ -23,6 +23,8 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
     manager = require(facts.environment.container)
     if manager is not None:
         return not_applicable(f"{manager}: the packages of its host are not visible")
+    if not facts.foreign.modules:
+        raise UndecidedError(facts.document.not_collected("what others have installed was", "foreign").reason)
     locked = Locked(expectation.kernel_release, expectation.packages, tuple(expectation.repositories))
     found, unknown = findings(facts.foreign, locked)
     breaking = [one for one in found if one.breaks]
