@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
-from gdsdeploy.host.foreign import Found, Item, found_from
+from gdsdeploy.host.foreign import ForeignInstall, Trace, install_from
 
 K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
@@ -60,7 +60,7 @@ class HostPlan:
     #: why it isn't known which packages would leave that the lock doesn't replace, each as a sentence; empty: it is
     removals_unknown: tuple[str, ...] = ()
     #: what others have installed of the stack; some of it refuses the machine
-    foreign: tuple[Found, ...] = ()
+    foreign: tuple[ForeignInstall, ...] = ()
     #: why kinds of that aren't known, each as a sentence
     foreign_unknown: tuple[str, ...] = ()
 
@@ -110,16 +110,16 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     )
 
 
-def _foreign(report: Mapping[str, Any]) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+def _foreign(report: Mapping[str, Any]) -> tuple[tuple[ForeignInstall, ...], tuple[str, ...]]:
     """What :func:`variants` has checked."""
-    foreign = report.get("foreign") or {"found": [], "unknown": []}
-    found = tuple(_clean(found_from(entry)) for entry in foreign["found"])
-    return found, tuple(map(text, foreign["unknown"]))
+    foreign = report.get("foreign") or {"installs": [], "unknown": []}
+    installs = tuple(_clean(install_from(entry)) for entry in foreign["installs"])
+    return installs, tuple(map(text, foreign["unknown"]))
 
 
-def _clean(found: Found) -> Found:
-    items = tuple(Item(text(item.name), text(item.detail)) for item in found.items)
-    return replace(found, items=items)
+def _clean(install: ForeignInstall) -> ForeignInstall:
+    traces = tuple(Trace(text(trace.name), text(trace.detail)) for trace in install.traces)
+    return replace(install, traces=traces)
 
 
 def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
@@ -193,8 +193,8 @@ def _result(value: Mapping[str, Any]) -> Result:
 
 def _require_foreign(value: Any) -> None:
     parts = _require(value, dict, "foreign")
-    for entry in _require(parts.get("found"), list, "foreign"):
-        found_from(entry)
+    for entry in _require(parts.get("installs"), list, "foreign"):
+        install_from(entry)
     for reason in _require(parts.get("unknown"), list, "foreign"):
         _text(reason, "foreign")
 

@@ -67,7 +67,7 @@ def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
         "unknown": list(plan.unknown),
         "refusal": plan.refusal or None,
         "refusals": [asdict(refusal) for refusal in plan.refusals],
-        "foreign": {"found": [found.to_json() for found in plan.foreign], "unknown": list(plan.foreign_unknown)},
+        "foreign": {"installs": [install.to_json() for install in plan.foreign], "unknown": list(plan.foreign_unknown)},
         "removals": {"known": not plan.removals_unknown, "why": list(plan.removals_unknown)},
         "modules": None if plan.supply is None else {"from": plan.supply.source, **asdict(plan.supply)},
     }
@@ -105,9 +105,9 @@ def supply_words(supply: Supply) -> str:
 
 def _foreign(plan: HostPlan) -> Iterator[str]:
     """What others have installed and no refusal names yet."""
-    for found in (found for found in plan.foreign if not found.breaks):
-        yield f"  {words.ANSWERS[found.answer]}: {words.sentence(found)}"
-        yield f"      {words.way_out(found, '')}"
+    for install in (install for install in plan.foreign if not install.breaks):
+        yield f"  {words.ANSWERS[install.answer]}: {words.sentence(install)}"
+        yield f"      {words.way_out(install, '')}"
     for reason in plan.foreign_unknown:
         yield f"  ? it is unknown what others have installed: {reason}"
 

@@ -113,7 +113,7 @@ DNF_CONF = "/etc/dnf/dnf.conf"
 APT_PREFERENCES, PREFERENCE_PARTS = "/etc/apt/preferences", "/etc/apt/preferences.d"
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 #: The names of packages that gdsdeploy holds.
-HELD = "/var/lib/gdsdeploy/held"
+HOLDS_RECORD = "/var/lib/gdsdeploy/held"
 #: Names in DKMS of the stack's packages.
 DKMS_STACK = re.compile(r"nvidia|nv_peer_mem")
 #: The program that the driver's run file leaves for its own removal: folder and name.

@@ -15,7 +15,7 @@ from gdsdeploy.host.paths import (
     APT_SOURCES,
     CUFILE,
     DKMS,
-    HELD,
+    HOLDS_RECORD,
     LOADER_UNITS,
     MODULE_LOADER,
     PREFERENCE_PARTS,
@@ -96,7 +96,7 @@ def _foreign(document: dict[str, Any]) -> None:
     for path in re.findall(r"=> (/\S+)$", document["commands"].get("ldconfig", {}).get("stdout", ""), re.MULTILINE):
         owners.setdefault(document["links"].setdefault(path, path), "libcuda1")
     document["links"].setdefault(CUFILE, CUFILE)
-    for path in (HELD, APT_PREFERENCES):
+    for path in (HOLDS_RECORD, APT_PREFERENCES):
         files.setdefault(path, dict(ABSENT))
     excerpts.setdefault(APT_SOURCES, dict(ABSENT))
     folder, name = RUNFILE_PROGRAM

@@ -10,7 +10,7 @@ from ..evidence.recorder import Recorder
 from ..facts.document import Document
 from ..facts.foreign import foreign_facts
 from ..facts.packages import Package
-from ..foreign import Found, Locked, findings, words
+from ..foreign import ForeignInstall, Locked, findings, words
 from ..kmod.kernel import Kernel
 from .host import ManagedHost
 from .model import Refusal
@@ -23,17 +23,17 @@ _SECONDS = 60.0
 
 
 def observe(host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]) -> Dict[str, Any]:
-    """``found``: Found, in the order of the table; ``unknown``: why some kinds aren't known.
+    """``installs``: each a ForeignInstall, in the order of the table; ``unknown``: why some kinds aren't known.
 
     installed: what the package manager has, so that it isn't asked again.
     """
-    found, unknown = host.once(("foreign", locked.kernel_release), lambda: _findings(host, locked, installed))
-    return {"found": found, "unknown": unknown}
+    installs, unknown = host.once(("foreign", locked.kernel_release), lambda: _findings(host, locked, installed))
+    return {"installs": installs, "unknown": unknown}
 
 
 def _findings(
     host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]
-) -> Tuple[Tuple[Found, ...], Tuple[str, ...]]:
+) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
     recorder = Recorder(_SECONDS, host.root)
     release = locked.kernel_release
 
@@ -59,12 +59,12 @@ def _packages(installed: Mapping[str, Installed]) -> Dict[str, Tuple[Package, ..
 def refusals(observed: Mapping[str, Any], release: str) -> List[Refusal]:
     """One for each kind that would break a provision; release: of the locked kernel."""
     return [
-        Refusal(REFUSAL + found.kind, words.sentence(found), words.way_out(found, release))
-        for found in observed["found"]
-        if found.breaks
+        Refusal(REFUSAL + install.kind, words.sentence(install), words.way_out(install, release))
+        for install in observed["installs"]
+        if install.breaks
     ]
 
 
 def report(observed: Mapping[str, Any]) -> Dict[str, Any]:
-    """As JSON: ``{"found": [Found.to_json()], "unknown": [text]}``."""
-    return {"found": [found.to_json() for found in observed["found"]], "unknown": list(observed["unknown"])}
+    """As JSON: ``{"installs": [ForeignInstall.to_json()], "unknown": [text]}``."""
+    return {"installs": [install.to_json() for install in observed["installs"]], "unknown": list(observed["unknown"])}

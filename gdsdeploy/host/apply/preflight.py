@@ -17,7 +17,7 @@ from .model import Refusal, Resource
 from .packages.managers import manager
 
 _MIB = 1 << 20
-_NOT_ASKED: Mapping[str, Any] = {"found": (), "unknown": ()}
+_NOT_ASKED: Mapping[str, Any] = {"installs": (), "unknown": ()}
 _RELEASE = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 
 

@@ -26,11 +26,11 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
     if not facts.foreign.modules:
         raise UndecidedError(facts.document.not_collected("what others have installed was", "foreign").reason)
     locked = Locked(expectation.kernel_release, expectation.packages, tuple(expectation.repositories))
-    found, unknown = findings(facts.foreign, locked)
-    breaking = [one for one in found if one.breaks]
+    installs, unknown = findings(facts.foreign, locked)
+    breaking = [one for one in installs if one.breaks]
     lines = [
         f"{one.kind}: {line}"
-        for one in (*breaking, *(one for one in found if not one.breaks))
+        for one in (*breaking, *(one for one in installs if not one.breaks))
         for line in words.evidence(one)
     ]
     if breaking:
@@ -40,6 +40,6 @@ def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
         )
     if unknown:
         raise UndecidedError("; ".join(unknown[:NAMED]))
-    if not found:
+    if not installs:
         return passed("nothing was found")
-    return passed("; ".join(f"{kind(one.kind).title} ({len(one.items)})" for one in found), lines)
+    return passed("; ".join(f"{kind(one.kind).title} ({len(one.traces)})" for one in installs), lines)

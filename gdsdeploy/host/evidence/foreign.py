@@ -28,7 +28,7 @@ from ..paths import (
     DNF_PARTS,
     DRIVER_REPOSITORIES,
     DRIVER_ROOT,
-    HELD,
+    HOLDS_RECORD,
     INSTALLER_LOG,
     LOADER_UNITS,
     MODULE_LOADER,
@@ -153,7 +153,7 @@ def _built(recorder: Recorder, release: str) -> None:
             try:
                 file["own"] = bool(read_once(recorder.at(file["place"])).provenance)
             except (ElfError, OSError):
-                # What it is stays unknown, but nobody explains it.
+                # What it is stays unknown, but nothing explains it.
                 continue
 
 
@@ -224,23 +224,23 @@ def _configuration(recorder: Recorder) -> Iterator[str]:
 
 def _package_manager(recorder: Recorder) -> None:
     """Pins, locks, excludes, gdsdeploy's own holds, and repositories that are known to have the driver."""
-    known = f"{DRIVER_REPOSITORIES}|{_STANZA}"
+    pattern = f"{DRIVER_REPOSITORIES}|{_STANZA}"
     kind = database.manager(recorder.root)
     if kind == database.DPKG:
-        recorder.text(HELD)
+        recorder.text(HOLDS_RECORD)
         recorder.text(APT_PREFERENCES)
         names = recorder.names(PREFERENCE_PARTS)
         recorder.texts(PREFERENCE_PARTS, [name for name in names if os.path.splitext(name)[1] in ("", ".pref")])
-        recorder.excerpt(APT_SOURCES, known)
+        recorder.excerpt(APT_SOURCES, pattern)
         for name in recorder.names(APT_PARTS):
             if name.endswith((".list", ".sources")):
-                recorder.excerpt(f"{APT_PARTS}/{name}", known)
+                recorder.excerpt(f"{APT_PARTS}/{name}", pattern)
     elif kind == database.RPM:
         for path in VERSIONLOCKS:
             recorder.text(path)
         paths = [f"{DNF_PARTS}/{name}" for name in recorder.names(DNF_PARTS, "*.repo")]
         for path in paths:
-            recorder.excerpt(path, known)
+            recorder.excerpt(path, pattern)
         for path in (DNF_CONF, *paths):
             recorder.value("excludes", path, _excludes)
 
@@ -249,14 +249,14 @@ def _excludes(place: str) -> List[str]:
     """``SECTION: words`` of each setting that keeps packages out; lines that begin with a space continue one."""
     with open(place, "rb") as file:
         text = file.read(256 * 1024).decode("utf-8", "replace")
-    section, found = "", []
+    section, settings = "", []
     for line in re.sub(r"\n[ \t]+(?=[^\s#])", " ", text).splitlines():
         head = re.match(r"\s*\[(.+)\]\s*$", line)
         section = head.group(1) if head else section
         key, _, value = line.partition("=")
         if key.strip() in _SETTINGS and value.strip():
-            found.append(f"{section}: {value.strip()}")
-    return found
+            settings.append(f"{section}: {value.strip()}")
+    return settings
 
 
 # Who owns what

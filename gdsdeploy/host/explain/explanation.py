@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.storage import Mount
 from ..facts.unknown import if_known, when_known
-from ..foreign import Found, Locked, findings
+from ..foreign import ForeignInstall, Locked, findings
 from . import blocks, processes
 from .cause import Path
 from .filesystem import NATIVE
@@ -48,7 +48,7 @@ class Explanation:
     #: running programs with another configuration than the default one, by which the mounts are judged
     programs: Maybe[Tuple[ExplainedProgram, ...]] = ()
     #: what others have installed of the stack; nothing in a container, which doesn't show its host's packages
-    foreign: Tuple[Found, ...] = ()
+    foreign: Tuple[ForeignInstall, ...] = ()
     #: of the kernel that it was judged for
     release: str = ""
 
@@ -79,7 +79,7 @@ def _release(facts: HostFacts) -> str:
     return next(iter(facts.foreign.modules), "")
 
 
-def _foreign(facts: HostFacts) -> Tuple[Found, ...]:
+def _foreign(facts: HostFacts) -> Tuple[ForeignInstall, ...]:
     if facts.environment.container is not None:
         return ()
     return findings(facts.foreign, Locked(_release(facts)))[0]
@@ -122,7 +122,7 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "mounts": [_mount(explained) for explained in explanation.mounts],
         "kinds": [_kind(kind) for kind in explanation.kinds],
         "processes": if_known(when_known(explanation.programs, lambda every: [as_row(each) for each in every]), None),
-        "foreign": [found.to_json() for found in explanation.foreign],
+        "foreign": [install.to_json() for install in explanation.foreign],
         "unseen": list(explanation.unseen),
     }
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
-from ..foreign import Found, words
+from ..foreign import ForeignInstall, words
 from ..io.printable import line
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
@@ -42,7 +42,7 @@ def render(explanation: Explanation) -> str:
         lines += [line for explained in explanation.programs for line in _program(explained, printed)]
     if explanation.foreign:
         lines += ["", "Installed by others"]
-        lines += [line for found in explanation.foreign for line in _found(found, explanation.release)]
+        lines += [line for install in explanation.foreign for line in _install(install, explanation.release)]
     if explanation.unseen:
         lines += ["", "What could not be seen"]
         lines += [line for reason in explanation.unseen for line in wrapped(reason, "  - ")]
@@ -73,9 +73,9 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
         yield from wrapped("not known: " + reason, "    ")
 
 
-def _found(found: Found, release: str) -> Iterator[str]:
-    yield from wrapped(words.sentence(found), "  - ")
-    yield from wrapped(words.way_out(found, release), "    ")
+def _install(install: ForeignInstall, release: str) -> Iterator[str]:
+    yield from wrapped(words.sentence(install), "  - ")
+    yield from wrapped(words.way_out(install, release), "    ")
 
 
 def _meaning(path: str) -> str:

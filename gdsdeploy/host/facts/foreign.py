@@ -21,7 +21,7 @@ from ..paths import (
     DNF_CONF,
     DNF_PARTS,
     DRIVER_ROOT,
-    HELD,
+    HOLDS_RECORD,
     INSTALLER_LOG,
     LOADER_UNITS,
     MODULE_LOADER,
@@ -97,7 +97,7 @@ class ForeignFacts:
 
     installed: Maybe[Mapping[str, Tuple[Package, ...]]]
     #: packages that gdsdeploy holds; empty where it holds none
-    held: Maybe[Tuple[str, ...]]
+    own_holds: Maybe[Tuple[str, ...]]
     #: release → the files of the stack's modules, the chosen one of each name first; None: no such kernel
     modules: Mapping[str, Maybe[Optional[Tuple[ModuleFile, ...]]]]
     dkms: Maybe[Tuple[DkmsTree, ...]]
@@ -134,7 +134,7 @@ def foreign_facts(document: Document, installed: Optional[Mapping[str, Tuple[Pac
     loaded = with_default(document.text("/proc/modules"), "")
     return ForeignFacts(
         installed=package_facts(document).installed if installed is None else installed,
-        held=_held(document) if has_apt else (),
+        own_holds=_own_holds(document) if has_apt else (),
         modules={release: _modules(document, release) for release in document.paths("modulefiles")},
         dkms=_dkms(document),
         driver_programs=_files(document, RUNFILE_PROGRAM),
@@ -156,10 +156,10 @@ def foreign_facts(document: Document, installed: Optional[Mapping[str, Tuple[Pac
 def owner(document: Document, path: str) -> Maybe[str]:
     """The package that has a file; empty: none has it."""
     value = document.value.get("owners")
-    found = value.get(path) if isinstance(value, dict) else None
-    if isinstance(found, str):
-        return found
-    reason = found.get("error") if isinstance(found, dict) else None
+    record = value.get(path) if isinstance(value, dict) else None
+    if isinstance(record, str):
+        return record
+    reason = record.get("error") if isinstance(record, dict) else None
     return Unknown(f"which package has {path} is not known: {reason or 'it was not looked for'}")
 
 
@@ -217,13 +217,13 @@ def _trees(document: Document, name: str) -> Maybe[Tuple[DkmsTree, ...]]:
 
 def _files(document: Document, *patterns: Tuple[str, str]) -> Maybe[Tuple[File, ...]]:
     """The files that match (folder, pattern)."""
-    found: List[File] = []
+    entries: List[File] = []
     for folder, pattern in patterns:
         names = document.names(f"{folder}/{pattern}")
         if isinstance(names, Unknown):
             return names
-        found += [File(f"{folder}/{name}", owner(document, f"{folder}/{name}")) for name in names or ()]
-    return tuple(found)
+        entries += [File(f"{folder}/{name}", owner(document, f"{folder}/{name}")) for name in names or ()]
+    return tuple(entries)
 
 
 def _cuda_programs(document: Document) -> Maybe[Tuple[File, ...]]:
@@ -237,22 +237,22 @@ def _libraries(document: Document) -> Maybe[Tuple[Library, ...]]:
     run = document.ran("ldconfig")
     if isinstance(run, Unknown):
         return run
-    found: List[Library] = []
+    entries: List[Library] = []
     for soname in LIBRARIES:
         for path in re.findall(_LIBRARY.format(re.escape(soname)), run.stdout, re.MULTILINE):
             place = document.link(path)
             if isinstance(place, Unknown):
                 return place
             if place is not None:
-                found.append(Library(soname, path, place, owner(document, place)))
-    return tuple(found)
+                entries.append(Library(soname, path, place, owner(document, place)))
+    return tuple(entries)
 
 
 # The package manager
 
 
-def _held(document: Document) -> Maybe[Tuple[str, ...]]:
-    return when_known(with_default(document.text(HELD), ""), lambda text: tuple(text.split()))
+def _own_holds(document: Document) -> Maybe[Tuple[str, ...]]:
+    return when_known(with_default(document.text(HOLDS_RECORD), ""), lambda text: tuple(text.split()))
 
 
 def _texts(document: Document, paths: Tuple[str, ...]) -> Maybe[Tuple[Tuple[str, str], ...]]:
@@ -281,16 +281,16 @@ def _excludes(document: Document) -> Maybe[Tuple[Tuple[str, str], ...]]:
     if isinstance(names, Unknown):
         return names
     section = document.value.get("excludes")
-    entries = section if isinstance(section, dict) else {}
-    found: List[Tuple[str, str]] = []
+    records = section if isinstance(section, dict) else {}
+    entries: List[Tuple[str, str]] = []
     for path in (DNF_CONF, *(f"{DNF_PARTS}/{name}" for name in names)):
-        lines = entries.get(path)
+        lines = records.get(path)
         if isinstance(lines, dict) and lines.get("error") in ABSENT:
             continue
         if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
             return Unknown(f"what {path} keeps out is not known")
-        found += [(path, line) for line in lines]
-    return tuple(found)
+        entries += [(path, line) for line in lines]
+    return tuple(entries)
 
 
 def _sources(document: Document, has_apt: bool) -> Maybe[Tuple[Source, ...]]:
@@ -300,14 +300,14 @@ def _sources(document: Document, has_apt: bool) -> Maybe[Tuple[Source, ...]]:
         return names
     endings = (".list", ".sources") if has_apt else (".repo",)
     paths = [APT_SOURCES] if has_apt else []
-    found: List[Source] = []
+    entries: List[Source] = []
     for path in (*paths, *(f"{folder}/{name}" for name in names if name.endswith(endings))):
         lines = document.lines(path)
         if isinstance(lines, Unknown):
             return lines
         if "gdsdeploy" not in os.path.basename(path):
-            found += _of_lists(path, lines or ()) if path.endswith(".list") else _of_stanzas(path, lines or ())
-    return tuple(found)
+            entries += _of_lists(path, lines or ()) if path.endswith(".list") else _of_stanzas(path, lines or ())
+    return tuple(entries)
 
 
 def _of_lists(path: str, lines: Tuple[str, ...]) -> List[Source]:
@@ -322,7 +322,7 @@ def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
         if not line.strip() or _SECTION.match(line):
             blocks.append([])
         blocks[-1].append(line)
-    found: List[Source] = []
+    entries: List[Source] = []
     for block in blocks:
         text = "\n".join(block)
         addresses = [
@@ -330,10 +330,10 @@ def _of_stanzas(path: str, lines: Tuple[str, ...]) -> List[Source]:
         ]
         heads = [line.strip() for line in block if _SECTION.match(line)]
         is_off = re.search(r"(?im)^\s*enabled\s*[:=]\s*(?:no|0|false)\b", text) is not None
-        known = [line for line in [*addresses, *heads] if "://" in line or "amazonlinux-nvidia" in line]
-        if known and not is_off:
-            found.append(Source(path, known[0], re.search(r"(?im)^trusted\s*:\s*yes", text) is not None))
-    return found
+        pattern = [line for line in [*addresses, *heads] if "://" in line or "amazonlinux-nvidia" in line]
+        if pattern and not is_off:
+            entries.append(Source(path, pattern[0], re.search(r"(?im)^trusted\s*:\s*yes", text) is not None))
+    return entries
 
 
 # Configuration and containers

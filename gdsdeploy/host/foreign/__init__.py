@@ -5,7 +5,20 @@ A recognizer is a pure function from facts to what it found.  docs/foreign.md de
 
 from __future__ import annotations
 
-from .model import ADOPT, ANSWERS, NOTE, REFUSE, TAKE_OVER, Found, Item, Kind, Locked, found_from, kind, kinds
+from .model import (
+    ADOPT,
+    ANSWERS,
+    NOTE,
+    REFUSE,
+    TAKE_OVER,
+    ForeignInstall,
+    Kind,
+    Locked,
+    Trace,
+    install_from,
+    kind,
+    kinds,
+)
 from .registry import findings
 
 __all__ = [
@@ -14,12 +27,12 @@ __all__ = [
     "NOTE",
     "REFUSE",
     "TAKE_OVER",
-    "Found",
-    "Item",
+    "ForeignInstall",
     "Kind",
     "Locked",
+    "Trace",
     "findings",
-    "found_from",
+    "install_from",
     "kind",
     "kinds",
 ]

@@ -6,45 +6,49 @@ from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
 from ..facts.foreign import File, ForeignFacts, Library, ModuleFile, is_shipped
 from ..facts.unknown import UndecidedError, require
-from .model import Found, Item, Locked
+from .model import ForeignInstall, Locked, Trace
 from .registry import recognizer
 
-#: What gdsdeploy's own cufile.json says of itself, in its first lines.
+#: The mark of gdsdeploy's own cufile.json, in its first lines.
 OWN_CUFILE = "Rendered by gdsdeploy"
 
 
 @recognizer("runfile-driver")
-def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+def runfile_driver(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Its program for the removal; its log alone stays behind after that."""
     files = _without_package(require(facts.driver_programs))
     log = "; ".join(" ".join(line.split()) for line in facts.installer_log[:2])
-    return Found("runfile-driver", tuple(Item(path, log if not at else "") for at, path in enumerate(files)), True)
+    return ForeignInstall(
+        "runfile-driver", tuple(Trace(path, log if not at else "") for at, path in enumerate(files)), True
+    )
 
 
 @recognizer("runfile-cuda")
-def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
-    return Found("runfile-cuda", tuple(Item(path) for path in _without_package(require(facts.cuda_programs))))
+def runfile_cuda(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+    return ForeignInstall("runfile-cuda", tuple(Trace(path) for path in _without_package(require(facts.cuda_programs))))
 
 
 @recognizer("module-without-record")
-def module_without_record(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def module_without_record(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Files that neither a package nor DKMS nor gdsdeploy has put into the locked kernel's folder."""
     files = _modules(facts, locked) or ()
     alone = [file for file in files if not file.dkms and not file.own and require(file.owner) == ""]
-    items = [
-        Item(f"/lib/modules/{locked.kernel_release}/{file.file}", "depmod prefers it" if file.chosen else "")
+    traces = [
+        Trace(f"/lib/modules/{locked.kernel_release}/{file.file}", "depmod prefers it" if file.chosen else "")
         for file in sorted(alone, key=lambda file: not file.chosen)
     ]
-    return Found("module-without-record", tuple(items), any(file.chosen for file in alone))
+    return ForeignInstall("module-without-record", tuple(traces), any(file.chosen for file in alone))
 
 
 @recognizer("module-loader")
-def module_loader(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
-    return Found("module-loader", tuple(Item(path) for path in _without_package(require(facts.module_loaders))))
+def module_loader(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
+    return ForeignInstall(
+        "module-loader", tuple(Trace(path) for path in _without_package(require(facts.module_loaders)))
+    )
 
 
 @recognizer("dkms-by-hand")
-def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Packages of DKMS whose sources no package has.
 
     One that is installed for the locked kernel writes the same files as the lock's.  One that installs itself does so
@@ -53,46 +57,46 @@ def dkms_by_hand(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
     trees = [tree for tree in require(facts.dkms) if require(tree.owner) == ""]
     coming = bool(trees) and _modules(facts, locked) is None
     breaks = [tree for tree in trees if locked.kernel_release in tree.releases or (coming and tree.autoinstall)]
-    items = [
-        Item(f"{tree.name}/{tree.version}", f"{tree.source}; {', '.join(tree.releases) or 'installed for no kernel'}")
+    traces = [
+        Trace(f"{tree.name}/{tree.version}", f"{tree.source}; {', '.join(tree.releases) or 'installed for no kernel'}")
         for tree in sorted(trees, key=lambda tree: tree not in breaks)
     ]
-    return Found("dkms-by-hand", tuple(items), bool(breaks))
+    return ForeignInstall("dkms-by-hand", tuple(traces), bool(breaks))
 
 
 @recognizer("library-without-package")
-def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+def library_without_package(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Only the first file of each name counts: programs get that one."""
-    seen: Set[str] = set()
+    sonames: Set[str] = set()
     alone: List[Tuple[Library, bool]] = []
     for library in require(facts.libraries):
         if require(library.owner) == "":
-            alone.append((library, library.soname not in seen))
-        seen.add(library.soname)
-    items = [Item(one.path, f"programs get it as {one.soname}" if is_first else "") for one, is_first in alone]
-    return Found("library-without-package", tuple(items), any(is_first for _, is_first in alone))
+            alone.append((library, library.soname not in sonames))
+        sonames.add(library.soname)
+    traces = [Trace(one.path, f"programs get it as {one.soname}" if is_first else "") for one, is_first in alone]
+    return ForeignInstall("library-without-package", tuple(traces), any(is_first for _, is_first in alone))
 
 
 @recognizer("cufile-json")
-def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+def cufile_json(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Neither gdsdeploy's nor as its package ships it."""
-    found = require(facts.cufile)
-    if found is None:
+    config = require(facts.cufile)
+    if config is None:
         return None
-    place, _, text = found
+    place, _, text = config
     if OWN_CUFILE in text or is_shipped(text, facts.cufile_digests):
         return None
-    return Found("cufile-json", (Item(place),))
+    return ForeignInstall("cufile-json", (Trace(place),))
 
 
 @recognizer("driver-container")
-def driver_container(facts: ForeignFacts, _locked: Locked) -> Optional[Found]:
+def driver_container(facts: ForeignFacts, _locked: Locked) -> Optional[ForeignInstall]:
     """Its root folder is mounted where the operator's other containers look for the driver."""
     if not require(facts.driver_root):
         return None
     loaded = require(facts.nvidia_loaded)
-    item = Item("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point")
-    return Found("driver-container", (item,), loaded)
+    trace = Trace("/run/nvidia/driver", "a mount point; nvidia is loaded" if loaded else "a mount point")
+    return ForeignInstall("driver-container", (trace,), loaded)
 
 
 def _without_package(files: Iterable[File]) -> List[str]:

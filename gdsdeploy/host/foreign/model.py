@@ -33,19 +33,19 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Item:
-    """One piece of evidence: a path, a package or a line, and what is to say of it."""
+class Trace:
+    """One piece of evidence: a path, a package or a line, and a remark about it."""
 
     name: str
     detail: str = ""
 
 
 @dataclass(frozen=True)
-class Found:
+class ForeignInstall:
     """What is on a host of one kind.  ``breaks``: a provision would not lead to the locked stack."""
 
     kind: str
-    items: Tuple[Item, ...]
+    traces: Tuple[Trace, ...]
     breaks: bool = False
 
     @property
@@ -55,25 +55,25 @@ class Found:
         return answer if answer != REFUSE or self.breaks else NOTE
 
     def to_json(self) -> Dict[str, Any]:
-        """``{"kind", "answer", "breaks", "items": [{"name", "detail"}]}``."""
-        items = [asdict(item) for item in self.items]
-        return {"kind": self.kind, "answer": self.answer, "breaks": self.breaks, "items": items}
+        """``{"kind", "answer", "breaks", "traces": [{"name", "detail"}]}``."""
+        traces = [asdict(trace) for trace in self.traces]
+        return {"kind": self.kind, "answer": self.answer, "breaks": self.breaks, "traces": traces}
 
 
-def found_from(value: Any) -> Found:
-    """The inverse of :meth:`Found.to_json`; raises ValueError for anything else."""
-    items = value.get("items") if isinstance(value, dict) else None
-    if not isinstance(items, list) or not isinstance(value.get("breaks"), bool):
+def install_from(value: Any) -> ForeignInstall:
+    """The inverse of :meth:`ForeignInstall.to_json`; raises ValueError for anything else."""
+    traces = value.get("traces") if isinstance(value, dict) else None
+    if not isinstance(traces, list) or not isinstance(value.get("breaks"), bool):
         raise ValueError("foreign: not a finding")
     if not isinstance(value.get("kind"), str) or value["kind"] not in kinds():
         raise ValueError("foreign: no kind of this version")
-    pieces: List[Item] = []
-    for item in items:
-        texts = [item.get(key) for key in ("name", "detail")] if isinstance(item, dict) else [None]
+    pieces: List[Trace] = []
+    for trace in traces:
+        texts = [trace.get(key) for key in ("name", "detail")] if isinstance(trace, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("foreign: not a piece of evidence")
-        pieces.append(Item(*(str(text) for text in texts)))
-    return Found(str(value["kind"]), tuple(pieces), value["breaks"])
+        pieces.append(Trace(*(str(text) for text in texts)))
+    return ForeignInstall(str(value["kind"]), tuple(pieces), value["breaks"])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 from ..facts.foreign import ForeignFacts, Source
 from ..facts.packages import Package
 from ..facts.unknown import require
-from .model import Found, Item, Locked
+from .model import ForeignInstall, Locked, Trace
 from .registry import recognizer
 
 #: Packages of modules that were built elsewhere for one kernel: Canonical's, and precompiled ones of rpm systems.
@@ -29,13 +29,13 @@ _PRIORITY = 1001
 
 
 @recognizer("prebuilt-modules")
-def prebuilt_modules(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def prebuilt_modules(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     names = [name for name in _present(facts) if _PREBUILT.fullmatch(name) and name not in locked.packages]
-    return Found("prebuilt-modules", _versions(facts, names))
+    return ForeignInstall("prebuilt-modules", _versions(facts, names))
 
 
 @recognizer("driver-packages")
-def driver_packages(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def driver_packages(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Pieces of a driver that the lock doesn't have: provision leaves them in their version, or has to remove them."""
     if not locked.packages:
         return None
@@ -47,13 +47,13 @@ def driver_packages(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
         and not _PREBUILT.fullmatch(name)
         and any(_DRIVER_VERSION.match(package.version) for package in packages)
     ]
-    return Found("driver-packages", _versions(facts, names))
+    return ForeignInstall("driver-packages", _versions(facts, names))
 
 
 @recognizer("hold")
-def hold(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def hold(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Holds on the lock's packages that aren't gdsdeploy's."""
-    own = require(facts.held)
+    own = require(facts.own_holds)
     present = _present(facts)
     names = [
         name
@@ -63,7 +63,7 @@ def hold(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
         and any(package.status.startswith("h") for package in packages)
         and not any(package.version == locked.packages[name] for package in packages)
     ]
-    return Found("hold", _versions(facts, names))
+    return ForeignInstall("hold", _versions(facts, names))
 
 
 class _Pin(NamedTuple):
@@ -74,9 +74,9 @@ class _Pin(NamedTuple):
 
 
 @recognizer("pin")
-def pin(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def pin(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Records for the lock's packages; of two records for a version, apt takes the one that it reads first."""
-    items: List[Item] = []
+    traces: List[Trace] = []
     breaks = False
     for path, text in require(facts.preferences):
         if path == _OWN_PREFERENCES:
@@ -89,9 +89,9 @@ def pin(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
                 continue
             wins = is_first and any(_wins(record, locked.packages[name]) for name in names)
             detail = f"{' '.join(record.names)}; {record.pin}; priority {record.priority}"
-            items.append(Item(path, detail + ("; read before gdsdeploy's" if wins else "")))
+            traces.append(Trace(path, detail + ("; read before gdsdeploy's" if wins else "")))
             breaks = breaks or wins
-    return Found("pin", tuple(items), breaks)
+    return ForeignInstall("pin", tuple(traces), breaks)
 
 
 def _pins(path: str, text: str) -> Iterator[_Pin]:
@@ -125,9 +125,9 @@ def _wins(record: _Pin, version: str) -> bool:
 
 
 @recognizer("versionlock")
-def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Lines of dnf's locks that keep the locked version of a package out, or name another one."""
-    items: List[Item] = []
+    traces: List[Trace] = []
     breaks = False
     for path, text in require(facts.locks):
         for line in _OWN_LOCKS.sub("", text).splitlines():
@@ -139,17 +139,17 @@ def versionlock(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
             is_exclude = line.strip().startswith("!")
             if is_exclude and names:
                 missing = _missing(facts, locked, names)
-                items.append(Item(path, line.strip()))
+                traces.append(Trace(path, line.strip()))
                 breaks = breaks or bool(missing)
             elif others and not is_exclude:
-                items.append(Item(path, line.strip()))
-    return Found("versionlock", tuple(items), breaks)
+                traces.append(Trace(path, line.strip()))
+    return ForeignInstall("versionlock", tuple(traces), breaks)
 
 
 @recognizer("exclude")
-def exclude(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def exclude(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Settings of dnf that keep packages of the lock out; those that are installed stay as they are."""
-    items: List[Item] = []
+    traces: List[Trace] = []
     breaks = False
     for path, line in require(facts.excludes):
         words = re.split(r"[,\s]+", line.partition(": ")[2])
@@ -159,9 +159,9 @@ def exclude(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
             if any(_locks(word, name, version) for word in words if word)
         ]
         if names:
-            items.append(Item(path, f"{line}: {', '.join(names)}"))
+            traces.append(Trace(path, f"{line}: {', '.join(names)}"))
             breaks = breaks or (line.startswith("main: ") and bool(_missing(facts, locked, names)))
-    return Found("exclude", tuple(items), breaks)
+    return ForeignInstall("exclude", tuple(traces), breaks)
 
 
 def _locks(pattern: str, name: str, version: str) -> bool:
@@ -183,13 +183,13 @@ def _names(pattern: str, name: str) -> bool:
 
 
 @recognizer("repository")
-def repository(facts: ForeignFacts, locked: Locked) -> Optional[Found]:
+def repository(facts: ForeignFacts, locked: Locked) -> Optional[ForeignInstall]:
     """Repositories with a driver that the lock doesn't use; nothing of one that isn't verified can be trusted."""
     if not locked.repositories:
         return None
     sources = require(facts.sources)
     strange = [one for one in sources if one.trusted or not _is_locked(one, locked.repositories)]
-    return Found("repository", tuple(Item(one.path, _shown(one)) for one in strange))
+    return ForeignInstall("repository", tuple(Trace(one.path, _shown(one)) for one in strange))
 
 
 def _is_locked(source: Source, addresses: Sequence[str]) -> bool:
@@ -215,15 +215,15 @@ def _present(facts: ForeignFacts) -> Mapping[str, Tuple[Package, ...]]:
     installed = require(facts.installed)
     present = {}
     for name, packages in sorted(installed.items()):
-        here = tuple(package for package in packages if package.status[1:2] not in ("n", "c", ""))
-        if here:
-            present[name] = here
+        unpacked = tuple(package for package in packages if package.status[1:2] not in ("n", "c", ""))
+        if unpacked:
+            present[name] = unpacked
     return present
 
 
-def _versions(facts: ForeignFacts, names: Sequence[str]) -> Tuple[Item, ...]:
+def _versions(facts: ForeignFacts, names: Sequence[str]) -> Tuple[Trace, ...]:
     present = _present(facts) if names else {}
-    return tuple(Item(name, ", ".join(package.version for package in present[name])) for name in names)
+    return tuple(Trace(name, ", ".join(package.version for package in present[name])) for name in names)
 
 
 def _missing(facts: ForeignFacts, locked: Locked, names: Sequence[str]) -> List[str]:

@@ -7,10 +7,10 @@ from typing import Callable, Dict, List, Optional, Tuple
 from ..facts.foreign import ForeignFacts
 from ..facts.unknown import UndecidedError
 from ..model.discovery import import_modules
-from .model import Found, Locked, kinds
+from .model import ForeignInstall, Locked, kinds
 
 #: Returns None where the host has nothing of the kind; raises UndecidedError where that isn't known.
-Recognizer = Callable[[ForeignFacts, Locked], Optional[Found]]
+Recognizer = Callable[[ForeignFacts, Locked], Optional[ForeignInstall]]
 
 RECOGNIZERS: Dict[str, Recognizer] = {}
 
@@ -27,10 +27,10 @@ def recognizer(ident: str) -> Callable[[Recognizer], Recognizer]:
     return register
 
 
-def findings(facts: ForeignFacts, locked: Locked) -> Tuple[Tuple[Found, ...], Tuple[str, ...]]:
+def findings(facts: ForeignFacts, locked: Locked) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
     """What is on the host, in the order of the table; and why some kinds are unknown, each reason once."""
     import_modules(__name__.rpartition(".")[0])
-    found: List[Found] = []
+    installs: List[ForeignInstall] = []
     reasons: Dict[str, None] = {}
     for ident in kinds():
         try:
@@ -38,6 +38,6 @@ def findings(facts: ForeignFacts, locked: Locked) -> Tuple[Tuple[Found, ...], Tu
         except UndecidedError as undecided:
             reasons[str(undecided)] = None
             continue
-        if result is not None and result.items:
-            found.append(result)
-    return tuple(found), tuple(reasons)
+        if result is not None and result.traces:
+            installs.append(result)
+    return tuple(installs), tuple(reasons)

@@ -8,7 +8,7 @@ from typing import Dict, List, Match
 
 from ..io.phrases import first_few
 from ..io.printable import line
-from .model import ADOPT, NOTE, REFUSE, TAKE_OVER, Found, Item, kind
+from .model import ADOPT, NOTE, REFUSE, TAKE_OVER, ForeignInstall, Trace, kind
 
 #: Pieces that a sentence names; the rest is counted.
 NAMED = 3
@@ -21,23 +21,23 @@ ANSWERS = {
 }
 
 
-def sentence(found: Found) -> str:
+def sentence(install: ForeignInstall) -> str:
     """What it is, and the first pieces of evidence."""
-    return f"{kind(found.kind).title}: {first_few(evidence(found), NAMED, '; ')}"
+    return f"{kind(install.kind).title}: {first_few(evidence(install), NAMED, '; ')}"
 
 
-def evidence(found: Found) -> List[str]:
+def evidence(install: ForeignInstall) -> List[str]:
     """A line for each piece."""
-    return [_item(item) for item in found.items]
+    return [_trace(trace) for trace in install.traces]
 
 
-def way_out(found: Found, release: str) -> str:
+def way_out(install: ForeignInstall, release: str) -> str:
     """What to do about it, with the names of this host quoted for a shell.
 
     release: of the locked kernel; empty: a word stands for it.
     """
-    row = kind(found.kind)
-    names = [shlex.quote(line(item.name)) for item in found.items]
+    row = kind(install.kind)
+    names = [shlex.quote(line(trace.name)) for trace in install.traces]
     values: Dict[str, str] = {
         "release": release or "RELEASE",
         "names": first_few(list(dict.fromkeys(names)), 2 * NAMED),
@@ -49,8 +49,8 @@ def way_out(found: Found, release: str) -> str:
 
     # In one pass: a name may have braces.
     text = re.sub(r"\{(release|names|commands)\}", value, row.way_out)
-    return f"{row.harmless}. {text}" if found.answer == NOTE and row.harmless else text
+    return f"{row.harmless}. {text}" if install.answer == NOTE and row.harmless else text
 
 
-def _item(item: Item) -> str:
-    return line(f"{item.name} ({item.detail})" if item.detail else item.name)
+def _trace(trace: Trace) -> str:
+    return line(f"{trace.name} ({trace.detail})" if trace.detail else trace.name)

@@ -30,7 +30,7 @@ def strange_library(document: Document) -> None:
 
 
 def forbidding_pin(document: Document) -> None:
-    name = sorted(EXPECTATION.packages)[0]
+    name = min(EXPECTATION.packages)
     document["files"][APT_PREFERENCES] = f"Package: {name}\nPin: release *\nPin-Priority: -1\n"
 
 
@@ -40,7 +40,7 @@ def container(document: Document) -> None:
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
     "a run file installed a driver later": (run_file, {"host.foreign"}),
-    "somebody copied a module into the kernel's folder": (copied_module, {"host.foreign"}),
+    "a module is copied into the kernel's folder": (copied_module, {"host.foreign"}),
     "programs get a libcufile without a package": (strange_library, {"host.foreign"}),
     "another pin forbids a locked package": (forbidding_pin, {"host.foreign"}),
     "an operator's container brings the driver": (container, {"host.foreign"}),

@@ -17,7 +17,7 @@ from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.request import NOTHING
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.foreign import ForeignFacts, foreign_facts
-from gdsdeploy.host.foreign import Found, Locked, findings
+from gdsdeploy.host.foreign import ForeignInstall, Locked, findings
 from gdsdeploy.host.process import Output
 from tests.unit.host.kmod.kmod_elf import write_module
 
@@ -129,11 +129,11 @@ class Host:
     def facts(self, monkeypatch: pytest.MonkeyPatch) -> ForeignFacts:
         return foreign_facts(self.document(monkeypatch))
 
-    def found(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Found]:
+    def installs(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, ForeignInstall]:
         """Kind → what was found; nothing may be unknown."""
-        found, unknown = findings(self.facts(monkeypatch), Locked(RELEASE, self.locked, (ADDRESS,)))
+        installs, unknown = findings(self.facts(monkeypatch), Locked(RELEASE, self.locked, (ADDRESS,)))
         assert unknown == ()
-        return {one.kind: one for one in found}
+        return {one.kind: one for one in installs}
 
 
 def _common(host: Host, libraries: str) -> Host:

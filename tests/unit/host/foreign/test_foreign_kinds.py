@@ -16,11 +16,11 @@ from gdsdeploy.host.foreign import (
     NOTE,
     REFUSE,
     TAKE_OVER,
-    Found,
-    Item,
+    ForeignInstall,
     Locked,
+    Trace,
     findings,
-    found_from,
+    install_from,
     kinds,
     words,
 )
@@ -47,7 +47,7 @@ def test_a_host_that_gdsdeploy_has_provisioned_has_none(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = CLEAN[name](tmp_path)
-    assert host.found(monkeypatch) == {}
+    assert host.installs(monkeypatch) == {}
     assert set(host.runs) <= {"dpkg-query", "rpm", "ldconfig"}, "programs that evidence runs anyway"
 
 
@@ -55,7 +55,7 @@ def test_a_host_without_anything_of_the_stack_has_none(tmp_path: Path, monkeypat
     host = Host(tmp_path, "dpkg")
     for path in ("/proc/modules", "/proc/self/mountinfo"):
         host.write(path)
-    assert host.found(monkeypatch) == {}
+    assert host.installs(monkeypatch) == {}
 
 
 def runfile(host: Host, package: str = "") -> None:
@@ -76,7 +76,7 @@ def mounted(host: Host, place: str = "/run/nvidia/driver") -> None:
     host.write("/proc/self/mountinfo", f"{root}30 22 0:44 / {place} rw - overlay overlay rw\n")
 
 
-def held(host: Host) -> None:
+def own_holds(host: Host) -> None:
     host.package("libcufile-12-8", "1.13.0", "hi")
     host.write("/var/lib/gdsdeploy/held")
 
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Make, Change, str, str, str]] = {
     ),
     "a hold in another version": (
         ubuntu_receives,
-        held,
+        own_holds,
         "hold",
         TAKE_OVER,
         "libcufile-12-8",
@@ -286,12 +286,12 @@ def test_a_kind_is_found_with_its_evidence(name: str, tmp_path: Path, monkeypatc
     make, change, ident, answer, evidence = CASES[name]
     host = make(tmp_path)
     change(host)
-    found = host.found(monkeypatch)
-    assert set(found) == {ident}
-    answers = {found[ident].answer}
-    assert answers == {answer if answer != REFUSE or found[ident].breaks else NOTE}
-    assert found[ident].breaks is (answer == REFUSE and "doesn't win" not in name)
-    assert evidence in [item.name for item in found[ident].items]
+    installs = host.installs(monkeypatch)
+    assert set(installs) == {ident}
+    answers = {installs[ident].answer}
+    assert answers == {answer if answer != REFUSE or installs[ident].breaks else NOTE}
+    assert installs[ident].breaks is (answer == REFUSE and "doesn't win" not in name)
+    assert evidence in [trace.name for trace in installs[ident].traces]
 
 
 def test_every_kind_has_a_recognizer_and_a_case() -> None:
@@ -308,10 +308,10 @@ def received_elsewhere(host: Host) -> None:
 
 
 def diverted(host: Host) -> None:
-    here, before = f"{MULTIARCH}/diverted/libcuda.so.1", f"{MULTIARCH}/moved/libcuda.so.1"
-    host.library(here, "libcuda.so.1")
+    unpacked, before = f"{MULTIARCH}/diverted/libcuda.so.1", f"{MULTIARCH}/moved/libcuda.so.1"
+    host.library(unpacked, "libcuda.so.1")
     host.own(before, "libcuda1")
-    host.write("/var/lib/dpkg/diversions", f"{before}\n{here}\nglx-diversions\n")
+    host.write("/var/lib/dpkg/diversions", f"{before}\n{unpacked}\nglx-diversions\n")
 
 
 def only_toolkit(host: Host) -> None:
@@ -393,7 +393,7 @@ def test_a_near_miss_is_nothing(name: str, tmp_path: Path, monkeypatch: pytest.M
     make, change = NEAR[name]
     host = make(tmp_path)
     change(host)
-    assert host.found(monkeypatch) == {}
+    assert host.installs(monkeypatch) == {}
 
 
 def test_a_tree_that_installs_itself_breaks_where_the_locked_kernel_is_still_to_come(
@@ -404,7 +404,7 @@ def test_a_tree_that_installs_itself_breaks_where_the_locked_kernel_is_still_to_
         host.write(path)
     host.package("bash", "5")
     host.dkms("nvidia", "570.10")
-    assert host.found(monkeypatch)["dkms-by-hand"].breaks
+    assert host.installs(monkeypatch)["dkms-by-hand"].breaks
 
 
 def test_what_is_left_out_of_the_evidence_is_unknown_and_never_nothing(
@@ -429,8 +429,8 @@ def test_what_is_left_out_of_the_evidence_is_unknown_and_never_nothing(
         for key in value[section]:
             less = copy.deepcopy(value)
             del less[section][key]
-            found, unknown = findings(foreign_facts(Document(less)), locked)
-            assert whole == {one.kind for one in found} or unknown or key in ONLY_WORDS, (section, key)
+            installs, unknown = findings(foreign_facts(Document(less)), locked)
+            assert whole == {one.kind for one in installs} or unknown or key in ONLY_WORDS, (section, key)
 
 
 #: Records that only add words, or without which a file counts as foreign.
@@ -442,13 +442,13 @@ def test_names_of_a_host_are_quoted_and_never_templates(tmp_path: Path, monkeypa
     name = "nvidia$(touch x){release}\x1b[31m"
     host.dkms(name, "1; reboot")
     host.module("updates/aaa {commands}/nvidia.ko", "nvidia")
-    found = host.found(monkeypatch)
-    text = words.way_out(found["dkms-by-hand"], RELEASE)
-    assert "\x1b" not in text + words.sentence(found["dkms-by-hand"])
+    installs = host.installs(monkeypatch)
+    text = words.way_out(installs["dkms-by-hand"], RELEASE)
+    assert "\x1b" not in text + words.sentence(installs["dkms-by-hand"])
     command = text.partition("run: ")[2].partition("; then")[0]
     assert shlex.split(command) == ["dkms", "remove", "nvidia$(touch x){release}\\u001b[31m/1; reboot", "--all"]
-    assert "'/lib/modules/" in words.way_out(found["module-without-record"], RELEASE)
-    assert "{commands}" in words.way_out(found["module-without-record"], RELEASE)
+    assert "'/lib/modules/" in words.way_out(installs["module-without-record"], RELEASE)
+    assert "{commands}" in words.way_out(installs["module-without-record"], RELEASE)
 
 
 def test_a_password_in_an_address_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,12 +457,12 @@ def test_a_password_in_an_address_is_not_shown(tmp_path: Path, monkeypatch: pyte
     host.write("/etc/apt/sources.list.d/site.list", "deb https://me:hidden@mirror.example/debian bookworm main\n")
     document = host.document(monkeypatch)
     assert "hidden" not in json.dumps(document.value), "only lines about a driver's repository are kept"
-    assert "secret" not in str(host.found(monkeypatch))
+    assert "secret" not in str(host.installs(monkeypatch))
 
 
 def test_a_finding_goes_through_json() -> None:
-    found = Found("pin", (Item("/etc/apt/preferences", "x"),), True)
-    assert found_from(json.loads(json.dumps(found.to_json()))) == found
+    installs = ForeignInstall("pin", (Trace("/etc/apt/preferences", "x"),), True)
+    assert install_from(json.loads(json.dumps(installs.to_json()))) == installs
 
 
 @pytest.mark.parametrize(
@@ -470,16 +470,16 @@ def test_a_finding_goes_through_json() -> None:
     [
         None,
         [],
-        {"kind": "no-such", "breaks": True, "items": []},
-        {"kind": "pin", "breaks": "yes", "items": []},
-        {"kind": "pin", "breaks": True, "items": [{"name": 1, "detail": ""}]},
-        {"kind": "pin", "breaks": True, "items": ["x"]},
-        {"kind": ["pin"], "breaks": True, "items": []},
+        {"kind": "no-such", "breaks": True, "traces": []},
+        {"kind": "pin", "breaks": "yes", "traces": []},
+        {"kind": "pin", "breaks": True, "traces": [{"name": 1, "detail": ""}]},
+        {"kind": "pin", "breaks": True, "traces": ["x"]},
+        {"kind": ["pin"], "breaks": True, "traces": []},
     ],
 )
 def test_what_is_no_finding_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match="foreign: "):
-        found_from(value)
+        install_from(value)
 
 
 def test_the_page() -> None:
