@@ -107,9 +107,15 @@ class Host:
                 return Output(0, self._digests(), "")
             owners = [self.files.get(path) or f"file {path} is not owned by any package" for path in paths]
             return Output(0 if all(path in self.files for path in paths) else 1, "\n".join(owners) + "\n", "")
+        if argv[0] in ("dpkg-query", "rpm") and any("root" in word or "admindir" in word for word in argv):
+            # As apply/packages/state.py asks.
+            rows = [f"{name}\tall\t{version}\t{letters} \n" for name, (version, letters) in self.packages.items()]
+            return Output(0, "".join(rows), "")
         if argv[0] in ("dpkg-query", "rpm"):
             rows = [f"{name}\t{version}\tx86_64\t{letters} \n" for name, (version, letters) in self.packages.items()]
             return Output(0, "".join(rows), "")
+        if argv[0] == "rpmdb" or argv[:3] == ["dnf", "--quiet", "check"]:
+            return Output(0, "", "")
         raise AssertionError(f"nobody runs {argv}")
 
     def _digests(self) -> str:
