@@ -90,7 +90,7 @@ _SIGNING = Use(
 )
 
 
-_LOCKED = ("kernel_release", "packages", "repositories")
+_LOCKED = ("kernel_release", "versions", "repositories")
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
     Use(

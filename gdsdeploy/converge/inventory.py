@@ -202,7 +202,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
         "gds_preflight_kernel_release": target.kernel.release,
-        "gds_preflight_packages": {package.package: package.version for package in packages},
+        "gds_preflight_versions": {package.package: package.version for package in packages},
         "gds_preflight_repositories": addresses(target),
         "gds_preflight_unasked_kernel": _unasked_kernel(profile, target) if is_host else "",
         "gds_host_expectation": sources.expectations[name] if is_host else "",

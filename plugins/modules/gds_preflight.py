@@ -31,7 +31,7 @@ options:
         host where they would win. Empty means that it doesn't look.
     type: str
     default: ""
-  packages:
+  versions:
     description: Package to its locked version.
     type: dict
     default: {}

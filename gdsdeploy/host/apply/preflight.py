@@ -28,7 +28,7 @@ class Desired:
     ``free_mib``: the space that the installation needs, by folder.  ``unasked_kernel``: the release of the locked
     kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
     kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
-    isn't looked at.  ``packages``: package → version of the lock.  ``repositories``: addresses of the lock's.
+    isn't looked at.  ``versions``: package → version of the lock.  ``repositories``: addresses of the lock's.
     """
 
     os: str
@@ -37,7 +37,7 @@ class Desired:
     free_mib: Dict[str, int] = field(default_factory=dict)
     unasked_kernel: str = ""
     kernel_release: str = ""
-    packages: Dict[str, str] = field(default_factory=dict)
+    versions: Dict[str, str] = field(default_factory=dict)
     repositories: List[str] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ class Preflight(Resource[Desired]):
         }
 
     def _foreign(self, host: ManagedHost, desired: Desired) -> Any:
-        locked = Locked(desired.kernel_release, desired.packages, tuple(desired.repositories))
+        locked = Locked(desired.kernel_release, desired.versions, tuple(desired.repositories))
         return foreign_look.observe(host, locked, manager(desired.manager).installed(host))
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:

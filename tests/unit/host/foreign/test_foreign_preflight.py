@@ -29,7 +29,7 @@ def document(host: Host, **changed: Any) -> Any:
         "arch": os.uname().machine,
         "manager": "apt" if host.manager == "dpkg" else "dnf",
         "kernel_release": RELEASE,
-        "packages": host.locked,
+        "versions": host.locked,
         "repositories": [ADDRESS],
         **changed,
     }
