@@ -14,7 +14,7 @@ from ..io import database
 from ..kmod import dkms_state, driver
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_once
-from ..kmod.vouch import FOLDER, installed_manifest
+from ..kmod.vouch import FOLDER
 from ..paths import (
     APT_PARTS,
     APT_PREFERENCES,
@@ -93,7 +93,7 @@ def _real(recorder: Recorder, path: str) -> str:
 def _module_files(recorder: Recorder, release: str, kernel: Optional[Callable[[], Kernel]]) -> Dict[str, Any]:
     """``{"files": [{file, place, chosen, dkms, own}]}`` of the stack's modules, or ``{"error"}``.
 
-    ``place``: where links end.  ``dkms``: NAME/VERSION that installed it.  ``own``: gdsdeploy packed or built it.
+    ``place``: where links end.  ``dkms``: NAME/VERSION that installed it.  ``own``: gdsdeploy received or built it.
     """
     try:
         walked = kernel() if kernel is not None else Kernel(release, recorder.root)
@@ -101,20 +101,19 @@ def _module_files(recorder: Recorder, release: str, kernel: Optional[Callable[[]
         absent = not recorder.exists("/lib/modules/" + release)
         return {"error": "ENOENT" if absent else error.message}
     files: List[Dict[str, Any]] = []
-    received = {os.path.basename(str(entry.get("file"))) for entry in installed_manifest(walked).get("modules", [])}
     for name in driver.stack_names(walked):
         choice = walked.choose(name)
         same = (choice.file, *choice.others) if choice is not None else ()
         for file in same:
             place = _real(recorder, f"/lib/modules/{release}/{file}")
-            folder, base = os.path.split(file)
             files.append(
                 {
                     "file": file,
                     "place": place,
                     "chosen": choice is not None and file == choice.file,
                     "dkms": _dkms_of(recorder, place, alone=len(same) == 1),
-                    "own": folder == FOLDER and base in received,
+                    # Provision replaces that folder as a whole, whatever is in it.
+                    "own": os.path.dirname(file) == FOLDER,
                 }
             )
     return {"files": files}

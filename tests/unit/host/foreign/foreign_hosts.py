@@ -162,8 +162,6 @@ def _received(host: Host) -> None:
     names = {"nvidia": "nvidia.ko", "nvidia_fs": "nvidia-fs.ko", "nvidia_uvm": "nvidia-uvm.ko"}
     for name, file in names.items():
         host.module(f"updates/gdsdeploy/{file}", name)
-    manifest = {"modules": [{"file": f"updates/gdsdeploy/{file}"} for file in names.values()]}
-    host.write(f"/lib/modules/{RELEASE}/updates/gdsdeploy/manifest.json", json.dumps(manifest))
 
 
 def _apt(host: Host) -> None:
