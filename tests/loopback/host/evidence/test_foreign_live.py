@@ -74,10 +74,10 @@ def test_a_run_file_s_driver_and_its_module(tmp_path: Path) -> None:
     write_module(files / f"usr/lib/modules/{RELEASE}/kernel/drivers/video/nvidia.ko", "nvidia")
     (files / "usr/bin").mkdir(parents=True)
     (files / "usr/bin/nvidia-uninstall").symlink_to("nvidia-installer")
-    found = installs(tmp_path, files)
-    assert set(found) == {"runfile-driver", "module-without-record"}
-    assert all(install.breaks for install in found.values())
-    (trace,) = found["module-without-record"].traces
+    results = installs(tmp_path, files)
+    assert set(results) == {"runfile-driver", "module-without-record"}
+    assert all(install.breaks for install in results.values())
+    (trace,) = results["module-without-record"].traces
     assert trace.name == f"/lib/modules/{RELEASE}/kernel/drivers/video/nvidia.ko"
 
 
@@ -86,9 +86,9 @@ def test_a_machine_as_it_is_has_none(tmp_path: Path) -> None:
 
 
 def test_a_driver_container_s_root_is_a_mount_point(tmp_path: Path) -> None:
-    found = installs(tmp_path, tmp_path / "files", "/run/nvidia/driver")
-    assert set(found) == {"driver-container"}
-    assert not found["driver-container"].breaks, "no nvidia is loaded here"
+    results = installs(tmp_path, tmp_path / "files", "/run/nvidia/driver")
+    assert set(results) == {"driver-container"}
+    assert not results["driver-container"].breaks, "no nvidia is loaded here"
 
 
 def test_a_mount_beside_it_is_none(tmp_path: Path) -> None:
