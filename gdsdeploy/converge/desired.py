@@ -90,12 +90,13 @@ _SIGNING = Use(
 )
 
 
+_LOCKED = ("kernel_release", "versions", "repositories")
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
     Use(
         "gds_preflight",
         "preflight",
-        _options_of("gds_preflight", "os", "arch", "manager", "free_mib", "unasked_kernel"),
+        _options_of("gds_preflight", "os", "arch", "manager", "free_mib", "unasked_kernel", *_LOCKED),
     ),
     Use("gds_repo", "repositories", _options_of("gds_repo", "manager", "indices", "keys", "pins")),
     Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.foreign import ForeignInstall, Trace, install_from
 
 K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
@@ -58,6 +59,10 @@ class HostPlan:
     may_reboot: bool = True
     #: why it isn't known which packages would leave that the lock doesn't replace, each as a sentence; empty: it is
     removals_unknown: tuple[str, ...] = ()
+    #: what others have installed of the stack; some of it refuses the machine
+    foreign: tuple[ForeignInstall, ...] = ()
+    #: why kinds of that aren't known, each as a sentence
+    foreign_unknown: tuple[str, ...] = ()
 
     @property
     def refusal(self) -> str:
@@ -91,7 +96,30 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     unknown = dict.fromkeys(text for result in results for text in result.unknown)
     may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
     reasons = dict.fromkeys(reason for result in results for reason in _removals_unknown(result.report))
-    return HostPlan(host, changes, tuple(unknown), tuple(dict.fromkeys(refused)), supply, may_reboot, tuple(reasons))
+    foreign, foreign_unknown = next((_foreign(one.report) for one in results if one.name == "preflight"), ((), ()))
+    return HostPlan(
+        host,
+        changes,
+        tuple(unknown),
+        tuple(dict.fromkeys(refused)),
+        supply,
+        may_reboot,
+        tuple(reasons),
+        foreign,
+        foreign_unknown,
+    )
+
+
+def _foreign(report: Mapping[str, Any]) -> tuple[tuple[ForeignInstall, ...], tuple[str, ...]]:
+    """What :func:`variants` has checked."""
+    foreign = report.get("foreign") or {"installs": [], "unknown": []}
+    installs = tuple(_clean(install_from(entry)) for entry in foreign["installs"])
+    return installs, tuple(map(text, foreign["unknown"]))
+
+
+def _clean(install: ForeignInstall) -> ForeignInstall:
+    traces = tuple(Trace(text(trace.name), text(trace.detail)) for trace in install.traces)
+    return replace(install, traces=traces)
 
 
 def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
@@ -151,13 +179,24 @@ def variants(value: Any) -> dict[str, tuple[Result, ...]]:
 
 def _result(value: Mapping[str, Any]) -> Result:
     changes, refusals, unknown = (_require(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
+    report = _require(value.get("report", {}), dict, "report")
+    if report.get("foreign") is not None:
+        _require_foreign(report["foreign"])
     return Result(
         _text(value.get("name"), "name"),
         tuple(map(change, changes)),
         tuple(Refusal(**_texts(refusal, Refusal, "a refusal")) for refusal in refusals),
         tuple(_text(reason, "unknown") for reason in unknown),
-        _require(value.get("report", {}), dict, "report"),
+        report,
     )
+
+
+def _require_foreign(value: Any) -> None:
+    parts = _require(value, dict, "foreign")
+    for entry in _require(parts.get("installs"), list, "foreign"):
+        install_from(entry)
+    for reason in _require(parts.get("unknown"), list, "foreign"):
+        _text(reason, "foreign")
 
 
 def change(value: Any) -> Change:

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from gdsdeploy.converge import boot
-from gdsdeploy.converge.inventory import packages_for
+from gdsdeploy.converge.inventory import addresses, packages_for
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import FleetInvalid, LockStale
@@ -50,6 +50,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
             # Which of the others builds is chosen from what they are; a host that receives has no need of a compiler.
             for package in packages_for(target, host=True, build=fleet.modules(name) == "build")
         },
+        repositories=addresses(target),
         storage=[_storage(mount) for mount in profile.storage],
         topology=_topology(profile_name, profile.topology),
         hardware=_hardware(profile),

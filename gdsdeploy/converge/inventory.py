@@ -201,6 +201,9 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
+        "gds_preflight_kernel_release": target.kernel.release,
+        "gds_preflight_versions": {package.package: package.version for package in packages},
+        "gds_preflight_repositories": addresses(target),
         "gds_preflight_unasked_kernel": _unasked_kernel(profile, target) if is_host else "",
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_indices": _indices(target),
@@ -259,6 +262,11 @@ def _archive(name: str, *, is_host: bool, supply: Supply, sources: RunFiles) -> 
     """The archive that a machine hands over or receives; empty where it does neither."""
     alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
     return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
+
+
+def addresses(target: Target) -> list[str]:
+    """Where the lock's repositories are, each once."""
+    return list(dict.fromkeys(index.uri for index in target.indices))
 
 
 def _indices(target: Target) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import change_words
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
+from gdsdeploy.host.foreign import words
 
 SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!", "not asked": "!"}
 
@@ -66,6 +67,7 @@ def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
         "unknown": list(plan.unknown),
         "refusal": plan.refusal or None,
         "refusals": [asdict(refusal) for refusal in plan.refusals],
+        "foreign": {"installs": [install.to_json() for install in plan.foreign], "unknown": list(plan.foreign_unknown)},
         "removals": {"known": not plan.removals_unknown, "why": list(plan.removals_unknown)},
         "modules": None if plan.supply is None else {"from": plan.supply.source, **asdict(plan.supply)},
     }
@@ -101,6 +103,15 @@ def supply_words(supply: Supply) -> str:
     return f"{verbs[supply.source]}: {supply.lack or supply.why}"
 
 
+def _foreign(plan: HostPlan) -> Iterator[str]:
+    """What others have installed and no refusal names yet."""
+    for install in (install for install in plan.foreign if not install.breaks):
+        yield f"  {words.ANSWERS[install.answer]}: {words.sentence(install)}"
+        yield f"      {words.way_out(install, '')}"
+    for reason in plan.foreign_unknown:
+        yield f"  ? it is unknown what others have installed: {reason}"
+
+
 def _table(plans: Plans) -> Iterator[str]:
     rows: list[Sequence[str]] = [("host", "plan", "changes", "disruption")]
     for name, plan in plans.items():
@@ -125,6 +136,7 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
         yield f"  provision would refuse it: {refusal.message}"
         if refusal.hint:
             yield f"      hint: {refusal.hint}"
+    yield from _foreign(plan)
     if plan.supply is not None:
         yield f"  {supply_words(plan.supply)}"
     for group in change_words.grouped(plan.changes):

@@ -107,6 +107,31 @@ ZFS_VERSION = "/sys/module/zfs/version"
 #: RDMA devices.
 INFINIBAND = "/sys/class/infiniband"
 
+#: Settings of dnf for all repositories.
+DNF_CONF = "/etc/dnf/dnf.conf"
+#: apt's preferences: the file first, then those of the folder by name (apt-pkg's BuildPolicy).
+APT_PREFERENCES, PREFERENCE_PARTS = "/etc/apt/preferences", "/etc/apt/preferences.d"
+VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
+#: The names of packages that gdsdeploy holds.
+HOLDS_RECORD = "/var/lib/gdsdeploy/held"
+#: Names in DKMS of the stack's packages.
+DKMS_STACK = re.compile(r"nvidia|nv_peer_mem")
+#: The program that the driver's run file leaves for its own removal: folder and name.
+RUNFILE_PROGRAM = ("/usr/bin", "nvidia-uninstall")
+INSTALLER_LOG = "/var/log/nvidia-installer.log"
+#: A unit that unpacks the driver's modules at each boot, and where units are.
+MODULE_LOADER = "nvidia-kmod-load.service"
+LOADER_UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system")
+#: Where a container with the driver shows its root folder.
+DRIVER_ROOT = "/run/nvidia/driver"
+#: Addresses and names of repositories that have a driver.
+DRIVER_REPOSITORIES = (
+    r"developer\.download\.nvidia\.com/compute/cuda/(?:preview/)?repos|packages\.nvidia\.com|repo\.download\.nvidia\.com/baseos"
+    r"|amazonlinux-nvidia|graphics-drivers/ppa|rpmfusion.*nonfree|negativo17\.org"
+)
+#: The name of the run that tells what packages know about the content of cufile.json.
+CUFILE_RECORDS = "rpm-cufile"
+
 
 def parameter_path(key: str) -> str:
     """The file in sysfs of the parameter MODULE.NAME; empty for any other text."""

@@ -24,6 +24,22 @@ options:
     description: Directory to free MiB that its filesystem needs.
     type: dict
     default: {}
+  kernel_release:
+    description:
+      - Release of the locked kernel.
+      - With it, the module also looks for a driver, modules and libraries that others have installed, and refuses a
+        host where they would win. Empty means that it doesn't look.
+    type: str
+    default: ""
+  versions:
+    description: Package to its locked version.
+    type: dict
+    default: {}
+  repositories:
+    description: Addresses of the locked repositories. Others with a driver are only named.
+    type: list
+    elements: str
+    default: []
   unasked_kernel:
     description:
       - Release of the locked kernel, where no flavour was asked for.

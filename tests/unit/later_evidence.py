@@ -10,16 +10,26 @@ from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
 from gdsdeploy.host.paths import (
+    APT_PARTS,
+    APT_PREFERENCES,
+    APT_SOURCES,
     CONTAINER_FILES,
+    CUFILE,
+    DKMS,
     DKMS_FRAGMENTS,
     DKMS_SETTINGS,
     HOLDERS,
+    HOLDS_RECORD,
     LEGACY_SERVICE,
+    LOADER_UNITS,
+    MODULE_LOADER,
     NCCL_FILE,
     OWN_NAME,
     OWN_PARENTS,
+    PREFERENCE_PARTS,
     PROCESSES,
     PYTHON_PACKAGES,
+    RUNFILE_PROGRAM,
     SERVICE_FOLDERS,
 )
 
@@ -66,7 +76,34 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     _audits(document)
     _devices(document)
     _kernel_log(document)
+    _foreign(document)
     return document
+
+
+def _foreign(document: dict[str, Any]) -> None:
+    """DKMS installed the modules of these machines, packages have their libraries, and nobody pinned anything."""
+    files, excerpts, listings = document["files"], document["excerpts"], document["listings"]
+    release = document["host"]["uname"]["release"]
+    folder = f"/lib/modules/{release}/"
+    modules = [path for path, module in document["modules"].items() if "error" not in module]
+    entries = [
+        {"file": path.removeprefix(folder), "place": path, "chosen": True, "dkms": "nvidia/1", "own": False}
+        for path in modules
+    ]
+    document.setdefault("modulefiles", {release: {"files": entries}})
+    owners = document.setdefault("owners", {})
+    document.setdefault("excludes", {})
+    for path in re.findall(r"=> (/\S+)$", document["commands"].get("ldconfig", {}).get("stdout", ""), re.MULTILINE):
+        owners.setdefault(document["links"].setdefault(path, path), "libcuda1")
+    document["links"].setdefault(CUFILE, CUFILE)
+    for path in (HOLDS_RECORD, APT_PREFERENCES):
+        files.setdefault(path, dict(ABSENT))
+    excerpts.setdefault(APT_SOURCES, dict(ABSENT))
+    folder, name = RUNFILE_PROGRAM
+    for key in (APT_PARTS, PREFERENCE_PARTS, DKMS, f"{folder}/{name}", "/usr/local/cuda-*"):
+        listings.setdefault(key, [])
+    for folder in LOADER_UNITS:
+        listings.setdefault(f"{folder}/{MODULE_LOADER}", [])
 
 
 def _kernel_log(document: dict[str, Any]) -> None:

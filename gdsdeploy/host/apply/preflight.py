@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping
 
+from ..foreign import Locked
 from ..kmod.flavour import flavour_of
 from ..model.system import system_of
 from ..rootdir import inside
+from . import foreign_look
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import manager
 
 _MIB = 1 << 20
+_NOT_ASKED: Mapping[str, Any] = {"installs": (), "unknown": ()}
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Desired:
 
     ``free_mib``: the space that the installation needs, by folder.  ``unasked_kernel``: the release of the locked
     kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
-    kernel isn't the host's to choose.
+    kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
+    isn't looked at.  ``versions``: package → version of the lock.  ``repositories``: addresses of the lock's.
     """
 
     os: str
@@ -31,11 +34,15 @@ class Desired:
     manager: str = "apt"
     free_mib: Dict[str, int] = field(default_factory=dict)
     unasked_kernel: str = ""
+    kernel_release: str = ""
+    versions: Dict[str, str] = field(default_factory=dict)
+    repositories: List[str] = field(default_factory=list)
 
 
 class Preflight(Resource[Desired]):
     """Refuses a host of another system, one without room, one with half-installed packages, and one whose kernel has
-    another flavour than the locked one while its profile names none.
+    another flavour than the locked one while its profile names none.  Refuses what others have installed of the stack
+    where it would win over the lock's: see docs/foreign.md.
     """
 
     name = "preflight"
@@ -50,7 +57,12 @@ class Preflight(Resource[Desired]):
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
             "half_installed": chosen.half_installed(host),
             "spare": chosen.spare,
+            "foreign": self._foreign(host, desired) if desired.kernel_release else _NOT_ASKED,
         }
+
+    def _foreign(self, host: ManagedHost, desired: Desired) -> Any:
+        locked = Locked(desired.kernel_release, desired.versions, tuple(desired.repositories))
+        return foreign_look.observe(host, locked, manager(desired.manager).installed(host))
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         another = "give it another profile in the fleet file"
@@ -69,10 +81,12 @@ class Preflight(Resource[Desired]):
         if shortages:
             message = f"there is no room for the installation: {'; '.join(shortages)}"
             refusals.append(Refusal("space", message, f"make room there (old kernels: {observed['spare']})"))
-        return [*refusals, *_other_flavour(desired, observed["kernel"]), *observed["half_installed"]]
+        others = foreign_look.refusals(observed["foreign"], desired.kernel_release)
+        return [*refusals, *_other_flavour(desired, observed["kernel"]), *observed["half_installed"], *others]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        return {key: observed[key] for key in ("os", "arch", "free_mib")}
+        foreign = foreign_look.report(observed["foreign"])
+        return {**{key: observed[key] for key in ("os", "arch", "free_mib")}, "foreign": foreign}
 
 
 def _other_flavour(desired: Desired, running: str) -> List[Refusal]:

@@ -18,6 +18,9 @@ The document (version 1)::
     audits    running, next → {release, results: as audit/audit.py gives them} | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
     dkms      /var/lib/dkms → the lines of dkms status, read from DKMS's folders and links | {"error"}
+    modulefiles release of a kernel → {files: the stack's module files, as evidence/foreign.py has them} | {"error"}
+    owners    path → the package that has it, empty where none has | {"error"}
+    excludes  configuration of dnf → ["SECTION: words"] of its settings that keep packages out | {"error"}
     inodes    path → inode flags as in linux/fs.h | {"error"}
     features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
     opens     path → "ok" | {"error"}: whether this program may open it
@@ -55,7 +58,7 @@ TOTAL_SECONDS = 240.0
 #: Modules with a function ``collect``, in their order: programs that can hang come last.
 COLLECTORS = (
     "kernel", "gpu", "boot", "packages", "sources", "drift", "storage", "odirect", "load", "environment", "processes",
-    "pci", "fit", "modules", "audits", "userland", "programs", "proof", "registration",
+    "pci", "fit", "modules", "audits", "userland", "programs", "foreign", "proof", "registration",
 )  # fmt: skip
 
 

@@ -8,13 +8,13 @@ from typing import Dict, Optional
 
 from .. import process
 from ..io import cache, database
+from ..paths import VERSIONLOCKS
 from .recorder import Recorder, stored_run
 from .request import EvidenceRequest
 
 #: Beginnings of the names of logs, current and rotated, in /var/log and below; at most this many of each are read.
 DPKG_LOG, APT_HISTORY, DNF_LOG, DNF_COMMANDS = "dpkg.log", "history.log", "dnf.rpm.log", "dnf.log"
 ROTATIONS = 13
-VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 #: For apt's programs.
 ENVIRONMENT: Dict[str, str] = {}
 #: Where apt reads its configuration; all other places are its to say.

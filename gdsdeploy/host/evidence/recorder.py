@@ -33,7 +33,7 @@ NAMES_LIMIT = 5000
 SECTIONS = (
     "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "audits", "inodes",
     "features", "opens", "odirect", "load", "insides", "acs", "space", "configs",
-    "processes", "dkms",
+    "processes", "dkms", "modulefiles", "owners", "excludes",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 from ..facts import HostFacts, Maybe, Unknown, as_dict
 from ..facts.storage import Mount
 from ..facts.unknown import if_known, when_known
+from ..foreign import ForeignInstall, Locked, findings
 from . import blocks, processes
 from .cause import Path
 from .filesystem import NATIVE
@@ -46,6 +47,10 @@ class Explanation:
     unseen: Tuple[str, ...]
     #: running programs with another configuration than the default one, by which the mounts are judged
     programs: Maybe[Tuple[ExplainedProgram, ...]] = ()
+    #: what others have installed of the stack; nothing in a container, which doesn't show its host's packages
+    foreign: Tuple[ForeignInstall, ...] = ()
+    #: of the kernel that it was judged for
+    release: str = ""
 
 
 class NoSuchMountError(Exception):
@@ -63,8 +68,21 @@ def explain(facts: HostFacts, runs: Sequence[Tuple[str, str]], path: str = "") -
         mounts=mounts,
         kinds=() if path else kinds(facts),
         unseen=tuple(dict.fromkeys(_unseen(facts, mounts))),
+        foreign=_foreign(facts),
+        release=_release(facts),
         programs=when_known(running, lambda every: tuple(filter(processes.is_listed, every))),
     )
+
+
+def _release(facts: HostFacts) -> str:
+    """Of the locked kernel where the evidence was collected for a lock, else of the running one."""
+    return next(iter(facts.foreign.modules), "")
+
+
+def _foreign(facts: HostFacts) -> Tuple[ForeignInstall, ...]:
+    if facts.environment.container is not None:
+        return ()
+    return findings(facts.foreign, Locked(_release(facts)))[0]
 
 
 def _one(facts: HostFacts, path: str) -> Iterator[ExplainedMount]:
@@ -104,6 +122,7 @@ def as_document(explanation: Explanation) -> Dict[str, Any]:
         "mounts": [_mount(explained) for explained in explanation.mounts],
         "kinds": [_kind(kind) for kind in explanation.kinds],
         "processes": if_known(when_known(explanation.programs, lambda every: [as_row(each) for each in every]), None),
+        "foreign": [install.to_json() for install in explanation.foreign],
         "unseen": list(explanation.unseen),
     }
 

@@ -6,6 +6,7 @@ import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
+from ..foreign import ForeignInstall, words
 from ..io.printable import line
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
@@ -39,6 +40,9 @@ def render(explanation: Explanation) -> str:
     if not isinstance(explanation.programs, Unknown) and explanation.programs:
         lines += ["", "Running programs with another configuration of libcufile"]
         lines += [line for explained in explanation.programs for line in _program(explained, printed)]
+    if explanation.foreign:
+        lines += ["", "Installed by others"]
+        lines += [line for install in explanation.foreign for line in _install(install, explanation.release)]
     if explanation.unseen:
         lines += ["", "What could not be seen"]
         lines += [line for reason in explanation.unseen for line in wrapped(reason, "  - ")]
@@ -67,6 +71,11 @@ def _program(explained: ExplainedProgram, printed: Set[Tuple[str, str]]) -> Iter
     yield from ("  " + row for row in _causes(explained.causes, "", printed))
     for reason in explained.unseen:
         yield from wrapped("not known: " + reason, "    ")
+
+
+def _install(install: ForeignInstall, release: str) -> Iterator[str]:
+    yield from wrapped(words.sentence(install), "  - ")
+    yield from wrapped(words.way_out(install, release), "    ")
 
 
 def _meaning(path: str) -> str:

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
+from ..paths import VERSIONLOCKS
 from .document import Document
 from .unknown import Maybe, Unknown, when_known
 
-VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log")
 _DNF_LINE = re.compile(r"(\S+) \S+ (Installed|Upgrade|Downgrade|Erase|Removed): (.+?)-((?:\d+:)?[^-]+-[^-]+)\.[^.]+$")
 

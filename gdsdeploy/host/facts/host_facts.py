@@ -12,6 +12,7 @@ from .cufile import CufileFacts, cufile_facts
 from .document import Document
 from .drift import DriftFacts, drift_facts
 from .environment import EnvironmentFacts, environment_facts
+from .foreign import ForeignFacts, foreign_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
 from .hardware import HardwareFacts, hardware_facts
@@ -51,6 +52,7 @@ class HostFacts:
     userland: UserlandFacts
     packages: PackageFacts
     drift: DriftFacts
+    foreign: ForeignFacts
     cufile: CufileFacts
     gdscheck: GdscheckFacts
     storage: StorageFacts
@@ -90,6 +92,7 @@ def facts_from(evidence: Any) -> HostFacts:
         userland=userland_facts(document),
         packages=package_facts(document),
         drift=drift_facts(document),
+        foreign=foreign_facts(document),
         cufile=cufile,
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),

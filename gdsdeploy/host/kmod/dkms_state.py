@@ -87,12 +87,13 @@ def _are_installed(root: str, modules: str, release: str) -> bool:
         base = re.escape(name.partition(".ko")[0])
         files = re.findall(rf"^((?:\S*/)?{base}\.ko(?:\.\w+)?):", listed, re.MULTILINE)
         places = [inside(root, f"/lib/modules/{release}/{file}") for file in files]
-        if not any(_are_equal(inside(root, f"{modules}/{name}"), place) for place in places):
+        if not any(are_equal(inside(root, f"{modules}/{name}"), place) for place in places):
             return False
     return bool(names) or not listed
 
 
-def _are_equal(built: str, installed: str) -> bool:
+def are_equal(built: str, installed: str) -> bool:
+    """Whether two module files have the same content, or are signed copies of one build."""
     digest = file_digest(built)
     if digest is None or digest == file_digest(installed):
         return digest is not None

@@ -49,6 +49,11 @@ class Place(NamedTuple):
     name: str
 
 
+def stack_names(kernel: Kernel) -> List[str]:
+    """Names of all module files of the driver, of nvidia-fs and of what nvidia-peermem replaces, sorted."""
+    return sorted(name for name in kernel.by_name if _FILE.fullmatch(name) or name in ("nvidia_fs", "nv_peer_mem"))
+
+
 def find(kernel: Kernel, name: str) -> Optional[Place]:
     """Where the module ``name`` is, for modules of the driver under any file name; None when there is none."""
     groups = [group for group in _groups(kernel, name) if kernel.by_name.get(group)]

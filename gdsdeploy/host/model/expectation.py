@@ -55,6 +55,8 @@ class Expectation:
     #: {"gpus", "nics" and "nvme": {"count", and what narrows it: "model"; of nics "driver" and "link" in Gbit/s}}; each
     #: may lack
     hardware: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    #: addresses of the lock's repositories, and of its mirrors
+    repositories: List[str] = field(default_factory=list)
     #: digest of the lock it came from
     lock_digest: str = ""
     #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for

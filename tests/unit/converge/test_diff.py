@@ -14,6 +14,7 @@ from gdsdeploy.converge import change_words, plan_report
 from gdsdeploy.converge.diff import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
 from gdsdeploy.host.apply import model, registry
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.foreign import ForeignInstall, Trace
 
 WANT = "a" * 32
 ARCHIVE, OTHER = "1" * 64, "2" * 64
@@ -183,6 +184,43 @@ def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) ->
     assert "  - write /etc/cufile.json\n      found missing; wanted sha256:1" in text
     console.data(plan_report.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))}))
     assert "\x1b" not in capsys.readouterr().out
+
+
+def reported(*installs: ForeignInstall, unknown: tuple[str, ...] = ()) -> Result:
+    report = {"foreign": {"installs": [install.to_json() for install in installs], "unknown": list(unknown)}}
+    return Result("preflight", report=report)
+
+
+def test_what_others_have_installed_is_in_the_plan() -> None:
+    """A refusal has what would win; the rest has a line of its own."""
+    pin = ForeignInstall("pin", (Trace("/etc/apt/preferences", "x"),), True)
+    hold = ForeignInstall("hold", (Trace("libcufile-12-8", "1.13"),))
+    result = plan("a", {BUILD: [reported(pin, hold, unknown=("no rpm",)), Result("x", (WRITE,))]}, BUILDS, None)
+    assert (result.foreign, result.foreign_unknown) == ((pin, hold), ("no rpm",))
+    text = plan_report.text({"a": result})
+    assert (
+        "  provision takes this over: packages of the lock are held in another version: libcufile-12-8 (1.13)\n" in text
+    )
+    assert "  ? it is unknown what others have installed: no rpm\n" in text
+    assert "/etc/apt/preferences" not in text
+    document = json.loads(plan_report.to_json({"a": result}, {}, fleet="f", lock_digest="d"))
+    assert document["hosts"]["a"]["foreign"] == {"installs": [pin.to_json(), hold.to_json()], "unknown": ["no rpm"]}
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        [],
+        {"installs": []},
+        {"installs": {}, "unknown": []},
+        {"installs": [{"kind": "no-such", "breaks": True, "traces": []}], "unknown": []},
+        {"installs": [], "unknown": [1]},
+    ],
+)
+def test_a_malformed_report_of_them_is_named(foreign: Any) -> None:
+    entry = {"name": "preflight", "report": {"foreign": foreign}}
+    with pytest.raises(ValueError, match="foreign"):
+        variants({"build": [entry]})
 
 
 # --- what a host says is checked -------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ KEYS = {
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),
+    "foreign": ("id",),
     "gdscheck_errors": ("pattern",),
     "gdscheck_remarks": ("words",),
     "kernel_messages": ("id",),

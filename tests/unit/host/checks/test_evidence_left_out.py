@@ -24,7 +24,7 @@ from tests.unit.host.checks.faults import FAULTS
 EXAMPLES = int(os.environ.get("LEFT_OUT_EXAMPLES", "60"))
 SECTIONS = (
     "host", "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "space", "configs",
-    "processes",
+    "processes", "modulefiles", "owners",
 )  # fmt: skip
 
 

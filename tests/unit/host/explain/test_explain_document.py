@@ -71,7 +71,8 @@ def test_as_data() -> None:
     facts = facts_from(PROVISIONED)
     report = as_document(explain(facts, stack(facts)))
     assert json.loads(json.dumps(report)) == report
-    assert set(report) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "processes", "unseen"}
+    keys = {"version", "host", "collected_at", "stack", "mounts", "kinds", "processes", "foreign", "unseen"}
+    assert set(report) == keys
     assert [name for name, _ in report["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
     mount = next(entry for entry in report["mounts"] if entry["mount"] == "/mnt/nvme")
     assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])
