@@ -64,13 +64,17 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "shutil.rmtree": (1, AWAY),
     },
     "apply/modules.py": {"os.unlink": (1, AWAY)},
-    "apply/packages/apt.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
     "apply/packages/aptlists.py": {
         "os.makedirs": (1, LOOK),
         "open": (1, LOOK),
         "shutil.copyfile": (1, LOOK),
         "shutil.copystat": (1, LOOK),
         "os.symlink": (1, LOOK),
+    },
+    "apply/packages/aptsimulation.py": {
+        "tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600"),
+        "tempfile.mkdtemp": (1, LOOK),
+        "open": (1, LOOK),
     },
     "apply/packages/dnf_child.py": {"tempfile.TemporaryDirectory": (1, LOOK), "os.symlink": (2, LOOK)},
     "apply/packages/future.py": {"open": (1, LOOK), "os.chmod": (1, LOOK)},
