@@ -35,7 +35,7 @@ PLAIN, SUDOER = "gdsplain", "gdssudoer"
 #: Has what is made in a folder lie in memory.
 _ABOVE = (
     "mount -t tmpfs none /mnt && mkdir /mnt/new /mnt/work && "
-    "mount -t overlay -o lowerdir={there},upperdir=/mnt/new,workdir=/mnt/work none {there} && "
+    "mount -t overlay -o lowerdir={parent},upperdir=/mnt/new,workdir=/mnt/work none {parent} && "
 )
 
 
@@ -58,8 +58,8 @@ class Sshd:
         pid, folder = (self.folder / "pid").read_text().strip(), Path(path).parent
         if not folder.is_dir():
             # Made above the next folder that this machine has, so that it's gone with the server.
-            there = next(parent for parent in folder.parents if parent.is_dir())
-            script = _ABOVE.format(there=there) + f"mkdir -p '{folder}' && "
+            parent = next(parent for parent in folder.parents if parent.is_dir())
+            script = _ABOVE.format(parent=parent) + f"mkdir -p '{folder}' && "
         else:
             script = ""
         script += f"mount -t tmpfs none '{folder}' && cat > '{path}'"
