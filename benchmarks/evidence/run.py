@@ -1,6 +1,6 @@
 """Processor time of one `evidence` on a provisioned host, by program: first call and later calls, paired and in turn.
 
-Needs root, and changes nothing: in a mount namespace of its own, the machine's /etc, /usr and /var are overlays in
+Needs root, and changes nothing: in a private mount namespace, the machine's /etc, /usr and /var are overlays in
 memory, with a kernel, NVIDIA's modules, DKMS's tree and an expectation in them.  Modules are small there, so a first
 call on a real host costs more.  apt, dpkg and modprobe are the machine's.  Prints one JSON object.
 """

@@ -140,7 +140,7 @@ def _topology(arguments: argparse.Namespace) -> int:
     evidence = topology.collect_topology() if arguments.evidence is None else _read_evidence(arguments.evidence)
     tree = facts_from(evidence).topology
     if isinstance(tree, Unknown):
-        raise UsageError(f"the PCI functions are not is_verb: {tree.reason}")
+        raise UsageError(f"the PCI functions are not known: {tree.reason}")
     print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
     return OK
 

@@ -32,6 +32,12 @@ exec /usr/bin/unshare --mount --propagation private /bin/sh -c '
 #: An account without and one with the right to become root; they exist only in the server's view of /etc.
 PLAIN, SUDOER = "gdsplain", "gdssudoer"
 
+#: Has what is made in a folder lie in memory.
+_ABOVE = (
+    "mount -t tmpfs none /mnt && mkdir /mnt/new /mnt/work && "
+    "mount -t overlay -o lowerdir={parent},upperdir=/mnt/new,workdir=/mnt/work none {parent} && "
+)
+
 
 @dataclass
 class Sshd:
@@ -50,7 +56,13 @@ class Sshd:
     def place(self, path: str, text: str) -> None:
         """Have a file in the server's own view of this machine, whose folder then holds nothing else."""
         pid, folder = (self.folder / "pid").read_text().strip(), Path(path).parent
-        script = f"mkdir -p '{folder}' && mount -t tmpfs none '{folder}' && cat > '{path}'"
+        if not folder.is_dir():
+            # Made above the next folder that this machine has, so that it's gone with the server.
+            parent = next(parent for parent in folder.parents if parent.is_dir())
+            script = _ABOVE.format(parent=parent) + f"mkdir -p '{folder}' && "
+        else:
+            script = ""
+        script += f"mount -t tmpfs none '{folder}' && cat > '{path}'"
         argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
         subprocess.run(argv, input=text, text=True, check=True)
 

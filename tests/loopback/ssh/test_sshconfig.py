@@ -170,7 +170,7 @@ NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
 
 
 def many(folder: Path, config: str, **changed: dict[str, Any]) -> list[Endpoint]:
-    """The endpoints of four hosts, of which some have settings of their own."""
+    """The endpoints of four hosts, some of which have their own settings."""
     (folder / "config").write_text(config)
     hosts = {name: {"profile": "gds", **changed.get(name, {})} for name in NAMES}
     value = {"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "ssh": {"config": "config"}, "hosts": hosts}

@@ -45,7 +45,7 @@ def simulate(host: ManagedHost, options: Sequence[str], words: Sequence[str], lo
 
 
 def _loose_status(host: ManagedHost, names: Sequence[str]) -> str:
-    """The path of a copy of dpkg's status where ``names`` aren't held, in a folder of its own for apt's cache of it."""
+    """The path of a copy of dpkg's status where ``names`` aren't held; apt puts its cache of it beside it."""
     with looking():
         path = tempfile.mkdtemp(prefix="loose-", dir=host.scratch("status")) + "/status"
         with open(path, "w", encoding="utf-8") as file:
