@@ -1,4 +1,4 @@
-"""Run the host program in the root of an image: in namespaces of its own, without a service, on this machine's kernel."""
+"""Run the host program in the root of an image: in namespaces of its own, on this machine's kernel, without a service."""
 
 from __future__ import annotations
 

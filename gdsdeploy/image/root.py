@@ -98,7 +98,7 @@ def _real(folder: Path) -> Path:
         raise HostUnfit(f"{folder}: {reason}", hint="Pass the folder that has the image's root file system") from None
     if not stat.S_ISDIR(status.st_mode):
         raise HostUnfit(f"{folder}: not a folder", hint="Mount the image, and pass the folder where it is mounted")
-    if os.path.samestat(status, os.stat("/")):
+    if os.path.samestat(status, Path("/").stat()):
         hint = "Pass the folder of an image; to change this machine, name it as a host in the fleet file"
         raise HostUnfit(f"{folder}: is the root of this machine", hint=hint)
     return path
@@ -143,7 +143,8 @@ def _require_idle(path: Path) -> None:
                 namespaces.add(namespace)
                 if str(path) in _layers((process / "mountinfo").read_text(errors="replace")):
                     words = f"{path}: a layer of an overlay that is mounted, which mustn't change below it"
-                    raise HostUnfit(words, hint=f"Unmount the overlay, see: grep overlay /proc/{process.name}/mountinfo")
+                    hint = f"Unmount the overlay, see: grep overlay /proc/{process.name}/mountinfo"
+                    raise HostUnfit(words, hint=hint)
 
 
 def _layers(mountinfo: str) -> set[str]:
@@ -165,7 +166,7 @@ def _devices(path: Path) -> tuple[BlockDevice, ...]:
 
 def _is_disk(source: str | None, number: str) -> bool:
     try:
-        status = os.stat(source or "")
+        status = Path(source or "/").stat()
     except OSError:
         return False
     return stat.S_ISBLK(status.st_mode) and f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" == number
