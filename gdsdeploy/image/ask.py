@@ -70,7 +70,7 @@ def ask(
 def command_line(image: ImageRoot, resolver: str, policy: str, parcel: Parcel | None) -> list[str]:
     """The command that starts what :func:`hostapp.sent` gives it; resolver, policy: see enter.sh."""
     script = str(resources.files("gdsdeploy") / "image" / "enter.sh")
-    devices = [word for device in image.devices for word in (device.path, device.uuid)]
+    devices = [word for device in image.devices for word in (device.path, device.number, device.uuid)]
     source = str(parcel.source.resolve()) if parcel else ""
     inner = ["sh", script, str(image.path), resolver, policy, source, str(len(image.devices)), *devices]
     start = f"exec {hostapp.start()}"

@@ -1,8 +1,8 @@
 # Runs a program in the root of an image.  Runs as root, process 1 of private mount, process, IPC and UTS namespaces, so
 # that its mounts and processes end with it.  Nothing of this machine is in reach of the image's programs but its network.
 # Arguments: the root; relative to it the file for the name servers and the policy for services, each an existing file or
-# a path below run (empty: none); a file to hand over (empty: none); the number of block devices with the image's file
-# systems, and each with its file system's UUID; the program.
+# a path below run (empty: none); a file to hand over (empty: none); how many block devices have the image's file systems,
+# and each with its device number and its file system's UUID (empty: none); the program.
 set -eu
 root=$1 resolver=$2 policy=$3 parcel=$4 count=$5
 shift 5
@@ -13,8 +13,9 @@ mount --rbind "$root" "$root"
 cd "$root"
 mount -t tmpfs -o nosuid,nodev,mode=0755 tmpfs run
 mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs tmp
-# Neither this machine's hardware nor its modules, its firmware or its SELinux: the image is for others.
-mount -t tmpfs -o ro,nosuid,nodev,noexec,mode=0555 tmpfs sys
+# No hardware, modules, firmware or SELinux of this machine: the image is for others.
+mount -t tmpfs -o nosuid,nodev,noexec,mode=0755 tmpfs sys
+mkdir sys/dev sys/dev/block
 mount -t tmpfs -o nosuid,noexec,mode=0755 tmpfs dev
 for node in null zero full random urandom tty; do
     : >"dev/$node"
@@ -28,14 +29,18 @@ mkdir dev/pts dev/shm dev/disk dev/disk/by-uuid
 mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=0620 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs dev/shm
-# GRUB names its disk by the UUID only if the disk is there by that name.
+# GRUB reads a partition through its disk, finds its place there in sysfs, and names it by a UUID that it finds in /dev.
 while [ "$count" -gt 0 ]; do
     : >"dev/${1##*/}"
     mount --bind "$1" "dev/${1##*/}"
-    [ -z "$2" ] || ln -s "../../${1##*/}" "dev/disk/by-uuid/$2"
+    mkdir "sys/dev/block/$2"
+    mount --bind "/sys/dev/block/$2" "sys/dev/block/$2"
+    mount -o remount,bind,ro "sys/dev/block/$2"
+    [ -z "$3" ] || ln -s "../../${1##*/}" "dev/disk/by-uuid/$3"
     count=$((count - 1))
-    shift 2
+    shift 3
 done
+mount -o remount,ro sys
 
 mkdir -m 0755 run/gdsdeploy-image
 mkdir -m 1777 run/lock

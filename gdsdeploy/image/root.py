@@ -31,10 +31,11 @@ _LAYERS: Final = re.compile(r"(?:lowerdir|upperdir)=([^,]*)")
 
 @dataclass(frozen=True)
 class BlockDevice:
-    """A device that has a file system of the image; ``uuid``: of that file system, empty if it has none."""
+    """A device of the image's disk; ``number``: MAJOR:MINOR.  ``uuid``: of its file system, empty if it has none."""
 
     path: str
-    uuid: str
+    number: str
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,8 @@ def open_root(folder: Path, os_name: str) -> Iterator[ImageRoot]:
         _require_system(path, os_name)
         _require_idle(path)
         devices = _devices(path)
-        if read_text(str(path), _GRUB_CFG) and not devices:
-            raise HostUnfit(
-                f"{path}: has GRUB's {_GRUB_CFG}, but no file system of its own, so update-grub can't find its disk",
-                hint="Mount the image's disk there, or delete that file if hosts boot the image in another way",
-            )
+        if read_text(str(path), _GRUB_CFG):
+            _require_disk(path, devices)
         yield ImageRoot(path, devices)
     finally:
         os.close(descriptor)
@@ -153,15 +151,37 @@ def _layers(mountinfo: str) -> set[str]:
     return {layer for line in lines for option in _LAYERS.findall(line) for layer in option.split(":")}
 
 
+def _require_disk(path: Path, devices: tuple[BlockDevice, ...]) -> None:
+    """Raise HostUnfit unless update-grub finds the disk of the image, and writes entries for its kernels."""
+    if not devices:
+        raise HostUnfit(
+            f"{path}: has GRUB's {_GRUB_CFG}, but no file system of its own, so update-grub can't find its disk",
+            hint="Mount the image's disk there, or delete that file if hosts boot the image in another way",
+        )
+    if re.fullmatch(r"/dev/loop[0-9]", devices[0].path):
+        # Without a message: /etc/grub.d/10_linux of Debian 12 and 13, and of Ubuntu.
+        words = f"{path}: update-grub writes no entry for a file system on {devices[0].path}, which has no partitions"
+        hint = "Attach the whole disk: losetup --find --show --partscan DISK, and mount its partition /dev/loopNpM"
+        raise HostUnfit(words, hint=hint)
+
+
 def _devices(path: Path) -> tuple[BlockDevice, ...]:
-    """The devices with the file systems that are mounted whole at ``path`` and below; none if ``path`` is a folder."""
+    """The devices with the file systems that are mounted at ``path``, which is first, and below; none for a folder.
+
+    The disks of partitions are among them, because GRUB reads partitions through their disk.
+    """
     argv = ["findmnt", "--json", "--list", "--output", "TARGET,SOURCE,FSROOT,MAJ:MIN"]
     mounts = json.loads(run.run(argv, doing="list the mounted file systems").stdout)["filesystems"]
-    own = [one for one in mounts if one["fsroot"] == "/" and _is_disk(one["source"], one["maj:min"])]
-    if not any(Path(one["target"]) == path for one in own):
+    sources: dict[str, str] = {}
+    for mount in (mount for mount in mounts if mount["fsroot"] == "/" and _is_disk(mount["source"], mount["maj:min"])):
+        target = Path(mount["target"])
+        if target == path or path in target.parents:
+            sources[mount["source"]] = mount["maj:min"]
+    if not any(Path(mount["target"]) == path and mount["source"] in sources for mount in mounts):
         return ()
-    sources = dict.fromkeys(one["source"] for one in own if path in (Path(one["target"]), *Path(one["target"]).parents))
-    return tuple(BlockDevice(source, _uuid(source)) for source in sources)
+    partitions = [BlockDevice(source, number, _uuid(source)) for source, number in sources.items()]
+    disks = dict.fromkeys(disk for number in sources.values() for disk in _disk_of(number))
+    return (*partitions, *(disk for disk in disks if disk.path not in sources))
 
 
 def _is_disk(source: str | None, number: str) -> bool:
@@ -170,6 +190,14 @@ def _is_disk(source: str | None, number: str) -> bool:
     except OSError:
         return False
     return stat.S_ISBLK(status.st_mode) and f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" == number
+
+
+def _disk_of(number: str) -> list[BlockDevice]:
+    """The disk of the partition with this device number; none for a whole disk."""
+    folder = Path("/sys/dev/block", number).resolve()
+    if not (folder / "partition").exists():
+        return []
+    return [BlockDevice(f"/dev/{folder.parent.name}", (folder.parent / "dev").read_text(encoding="ascii").strip())]
 
 
 def _uuid(source: str) -> str:
