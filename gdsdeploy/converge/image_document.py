@@ -76,27 +76,29 @@ def left(profile: Profile, target: Target, waivers: Sequence[str], *, has_loader
 
     waivers: checks of which single hosts have waivers.
     """
-    if not profile.own_kernel:
-        return []
-    modules = (*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else []))
-    entries = [
-        Left("load", modules, f"the first boot loads {', '.join(modules)}"),
-        Left("reboot", (target.kernel.release,), f"the first boot has to be of kernel {target.kernel.release}"),
-    ]
-    arguments = tuple(boot.arguments(profile))
-    if not has_loader:
-        entries[1] = replace(entries[1], words=f"{entries[1].words}: no boot loader is set up in the image")
-        if arguments:
-            words = f"what boots the hosts has to pass the kernel's arguments: {' '.join(arguments)}"
-            entries.append(Left("arguments", arguments, words))
-    if profile.signing is not None:
-        certificate = profile.signing.certificate
-        words = f"on each host with Secure Boot a person enrols the key {certificate}: gdsdeploy provision begins that"
-        entries.append(Left("enrol", (certificate,), words))
+    entries = _of_kernel(profile, target, has_loader=has_loader) if profile.own_kernel else []
     if waivers:
         words = f"waivers of single hosts aren't part of it: {', '.join(waivers)}"
         entries.append(Left("waiver", tuple(waivers), words))
     return [*entries, Left("gate", (), "the gate judges the first boot")] if profile.gate.enabled else entries
+
+
+def _of_kernel(profile: Profile, target: Target, *, has_loader: bool) -> list[Left]:
+    release, arguments = target.kernel.release, tuple(boot.arguments(profile))
+    modules = (*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else []))
+    missing = "" if has_loader else ": no boot loader is set up in the image"
+    entries = [
+        Left("load", modules, f"the first boot loads {', '.join(modules)}"),
+        Left("reboot", (release,), f"the first boot has to be of kernel {release}{missing}"),
+    ]
+    if arguments and not has_loader:
+        words = f"what boots the hosts has to pass the kernel's arguments: {' '.join(arguments)}"
+        entries.append(Left("arguments", arguments, words))
+    if profile.signing is not None:
+        certificate = profile.signing.certificate
+        words = f"on each host with Secure Boot a person enrols the key {certificate}: gdsdeploy provision begins that"
+        entries.append(Left("enrol", (certificate,), words))
+    return entries
 
 
 def fleet_of_image(fleet: Fleet, name: str) -> tuple[Fleet, list[str]]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from gdsdeploy import run
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.io import jsontext
-from gdsdeploy.image.root import ImageRoot
+from gdsdeploy.image.root import MOUNTED, ImageRoot
 from gdsdeploy.zipapp import hostapp
 
 #: Asked by Debian's invoke-rc.d before it starts a service.
@@ -100,8 +100,8 @@ def _mount_point(image: ImageRoot, path: str) -> Iterator[str]:
     """Where ``path`` is, relative to the root; an empty file while the block runs if nothing is there."""
     place = image.place(path)
     name = str(place.relative_to(image.path))
-    if name.startswith("run/"):
-        # enter.sh makes it in an empty folder.
+    if name.partition("/")[0] in MOUNTED:
+        # enter.sh makes it there.
         yield name
         return
     try:

@@ -1,8 +1,8 @@
 # Runs a program in the root of an image.  Runs as root, process 1 of private mount, process, IPC and UTS namespaces, so
 # that its mounts and processes end with it.  Nothing of this machine is in reach of the image's programs but its network.
 # Arguments: the root; relative to it the file for the name servers and the policy for services, each an existing file or
-# a path below run (empty: none); a file to hand over (empty: none); how many block devices have the image's file systems,
-# and each with its device number and its file system's UUID (empty: none); the program.
+# one in a folder that is empty here, or nothing; a file to hand over, or nothing; how many block devices have the image's
+# file systems, and for each its path, its number, and its file system's UUID or nothing; the program.
 set -eu
 root=$1 resolver=$2 policy=$3 parcel=$4 count=$5
 shift 5
@@ -52,7 +52,7 @@ if [ -n "$parcel" ]; then
 fi
 case $resolver in
     '') ;;
-    run/*) mkdir -p "${resolver%/*}" && cp -L /etc/resolv.conf "$resolver" ;;
+    run/* | tmp/* | dev/*) mkdir -p "${resolver%/*}" && cp -L /etc/resolv.conf "$resolver" ;;
     *)
         cp -L /etc/resolv.conf run/gdsdeploy-image/resolv.conf
         mount --bind run/gdsdeploy-image/resolv.conf "$resolver"

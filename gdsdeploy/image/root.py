@@ -21,8 +21,8 @@ from gdsdeploy.errors import Busy, HostUnfit
 from gdsdeploy.host.model.system import system_of, without_minor
 from gdsdeploy.host.rootdir import LoopError, inside, read_text
 
-#: Top folders that enter.sh mounts on.
-_MOUNTED: Final = ("proc", "sys", "dev", "run", "tmp")
+#: Top folders on which enter.sh mounts empty ones.
+MOUNTED: Final = ("proc", "sys", "dev", "run", "tmp")
 _GRUB_CFG: Final = "/boot/grub/grub.cfg"
 #: What user ids a user namespace has that has all of them (user_namespaces(7)).
 _ALL_IDS: Final = ["0", "0", "4294967295"]
@@ -117,7 +117,7 @@ def _require_system(path: Path, os_name: str) -> None:
     if os_name not in (system, without_minor(system)):
         words = f"{path}: is {ascii(system)[1:-1]}, but the profile was locked for {os_name}"
         raise HostUnfit(words, hint="Name a host of another profile with --limit")
-    for name in _MOUNTED:
+    for name in MOUNTED:
         with contextlib.suppress(OSError):
             if stat.S_ISDIR((path / name).lstat().st_mode):
                 continue
