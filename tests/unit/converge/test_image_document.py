@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,10 +124,10 @@ def test_images_are_for_hosts_whose_cufile_is_the_same(fleet: Fleet) -> None:
 
 def test_waivers_of_single_hosts_stay_out(fleet: Fleet) -> None:
     def waiver(check: str, *hosts: str) -> FleetWaiver:
-        return FleetWaiver(check=check, hosts=hosts, until=datetime.date(2030, 1, 1), reason="a test")
+        return FleetWaiver(check=check, hosts=hosts, until=dt.date(2030, 1, 1), reason="a test")
 
     every, one, other = waiver("os.release", "gpu*"), waiver("driver.version", "gpu1"), waiver("boot.kernel", "gpu2")
-    hosts = {name: fleet.hosts["gpu1"] for name in ("gpu1", "gpu2")}
+    hosts = dict.fromkeys(("gpu1", "gpu2"), fleet.hosts["gpu1"])
     both = fleet.model_copy(update={"hosts": hosts, "waivers": (every, one, other)})
     shared, single = image_document.fleet_of_image(both, "gpu1")
     assert (shared.waivers, single) == ((every,), ["driver.version"])

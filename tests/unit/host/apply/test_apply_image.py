@@ -110,5 +110,3 @@ def test_no_kernel_of_an_image_runs(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert (packages.staying(host), packages.leaving(host)) == (["linux-image-1"], [])
     Path(f"{root}{IMAGE}").mkdir(parents=True)
     assert (packages.staying(host), packages.leaving(host)) == ([], ["linux-image-1"])
-
-
