@@ -1,4 +1,4 @@
-"""Run the host program in the root of an image: in namespaces of its own, on this machine's kernel, without a service."""
+"""Run the host program in the root of an image: in namespaces of its own, on this machine's kernel, with no service."""
 
 from __future__ import annotations
 

@@ -44,6 +44,10 @@ def allowed(attempt):
     except OSError:
         return False
 
+def is_kernels(name):
+    path = "/proc/" + name
+    return os.path.exists(path) and (os.stat(path).st_dev == os.stat("/proc").st_dev or os.path.getsize(path) > 0)
+
 def escape():
     root = os.open("/", os.O_RDONLY)
     os.mkdir("/tmp/cage")
@@ -60,7 +64,7 @@ print(json.dumps({
     "pid": os.getpid(),
     "processes": [name for name in os.listdir("/proc") if name.isdecimal()],
     "sys": [folder for folder, _, files in os.walk("/sys") if files],
-    "proc": {name: open("/proc/" + name).read() for name in ("cmdline", "modules") if os.path.exists("/proc/" + name)},
+    "proc": [name for name in ("cmdline", "kallsyms", "kcore", "keys", "modules", "sysrq-trigger") if is_kernels(name)],
     "driver": os.listdir("/proc/driver") if os.path.exists("/proc/driver") else [],
     "hostname": os.uname().nodename,
     "environment": sorted(os.environ),
@@ -70,7 +74,6 @@ print(json.dumps({
     "mount": allowed(lambda: libc.mount(b"none", b"/mnt", b"tmpfs", 0, None) if True else 1),
     "device": allowed(lambda: os.mknod("/mnt/disk", 0o60600, os.makedev(7, 0))),
     "sysctl": allowed(lambda: open("/proc/sys/kernel/hostname", "w").write("x") and None),
-    "sysrq": allowed(lambda: open("/proc/sysrq-trigger", "w").write("") and None) and os.path.getsize("/proc/sysrq-trigger"),
     "reboot": allowed(lambda: libc.reboot(0)),
     "module": allowed(lambda: libc.syscall(313, 0, b"", 0)),
     "root": sorted(os.listdir("/")),
@@ -80,8 +83,8 @@ print(json.dumps({
 #: Says that it runs, and ends in its own way when it's interrupted.
 PATIENT = """
 import sys, time
-print("up", file=sys.stderr, flush=True)
 try:
+    print("up", file=sys.stderr, flush=True)
     time.sleep(300)
 except KeyboardInterrupt:
     open("/root/interrupted", "w").close()
@@ -134,11 +137,10 @@ def test_nothing_of_this_machine_is_in_reach(root: Path) -> None:
         answer = ask(image, [], program=program(PROBE), changes=True)
     assert (answer["id"], answer["marker"], answer["hostname"]) == ("image", True, "localhost")
     assert (answer["pid"], len(answer["processes"]) <= 2) == (1, True)
-    refused = ("mount", "device", "sysctl", "sysrq", "reboot", "module")
+    refused = ("mount", "device", "sysctl", "reboot", "module")
     assert {name: answer[name] for name in refused} == dict.fromkeys(refused, False)
     assert answer["escape"] == answer["root"], "a second chroot leads nowhere"
-    assert (answer["sys"], answer["driver"], answer["tmp"]) == ([], [], [])
-    assert set(answer["proc"].values()) <= {""}
+    assert (answer["sys"], answer["proc"], answer["driver"], answer["tmp"]) == ([], [], [], [])
     assert answer["resolver"] == Path("/etc/resolv.conf").read_text()
     assert "GDSDEPLOY_STATE_DIR" not in answer["environment"]
     assert "SYSTEMD_OFFLINE" in answer["environment"]
