@@ -131,7 +131,8 @@ def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:
     return tree(root, without=("/usr/share", "/usr/lib"))
 
 
-def test_nothing_of_this_machine_is_in_reach(root: Path) -> None:
+def test_nothing_of_this_machine_is_in_reach(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THIS_MACHINE", "1")
     before = snapshot(root)
     with open_root(root, OS) as image:
         answer = ask(image, [], program=program(PROBE), changes=True)
@@ -142,8 +143,8 @@ def test_nothing_of_this_machine_is_in_reach(root: Path) -> None:
     assert answer["escape"] == answer["root"], "a second chroot leads nowhere"
     assert (answer["sys"], answer["proc"], answer["driver"], answer["tmp"]) == ([], [], [], [])
     assert answer["resolver"] == Path("/etc/resolv.conf").read_text()
-    assert "GDSDEPLOY_STATE_DIR" not in answer["environment"]
     assert "SYSTEMD_OFFLINE" in answer["environment"]
+    assert "OF_THIS_MACHINE" not in answer["environment"]
     assert differing(before, snapshot(root)) == set()
 
 

@@ -225,8 +225,10 @@ def test_without_a_boot_loader_nothing_of_it_is_planned(
 def test_an_image_hands_nothing_over(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     monkeypatch.setattr(image, "ask", host)
+    # Such a host hands its modules over for the cache.
     build = fleet.hosts["gpu1"].model_copy(update={"modules": "build"})
-    opening = opened(fleet.model_copy(update={"hosts": {"gpu1": build}}), tmp_path, kept=False)
+    alone = changed(fleet, builder=None).model_copy(update={"hosts": {"gpu1": build}, "builders": {}})
+    opening = opened(alone, tmp_path, kept=False)
     image.provision_image(opening, image.plan_image(opening))
     (modules,) = [entry["desired"] for entry in host.calls[-1][1]["resources"] if entry["resource"] == "modules"]
     assert (modules["source"], modules["hand_over"], host.calls[-1][2]) == ("build", False, None)
