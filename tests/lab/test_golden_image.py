@@ -90,9 +90,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         convert = ["qemu-img", "convert", "-O", "raw", base.disk, folder / "disk.raw"]
         run.run(convert, doing="copy the disk")
         (folder / "mnt").mkdir()
-        made = Image(lab, target, folder / "disk.raw", folder / "mnt")
-        plug(made, folder)
-        yield made
+        disk = Image(lab, target, folder / "disk.raw", folder / "mnt")
+        plug(disk, folder)
+        yield disk
     finally:
         labs.down(lab)
 
@@ -121,11 +121,11 @@ def provisioned(image: Image) -> dict[str, Any]:
         gdsdeploy("provision", image.lab.fleet_path, "--limit", "build1")
     answer = image.host(image.gdsdeploy("provision", "--json").stdout)
     assert answer["error"] is None
-    made = {(change["kind"], change["subject"]) for change in answer["changes"] if change["kind"] != "place"}
+    changes = {(change["kind"], change["subject"]) for change in answer["changes"] if change["kind"] != "place"}
     # Which files the archive has is known when it is there; the controller puts it there, and makes its folder.
     archive = f"/var/lib/gdsdeploy/modules-{image.target.kernel.release}.tar"
     brought = {("receive", archive), ("make", "/var/lib/gdsdeploy")}
-    assert made | brought == {(one["kind"], one["subject"]) for one in planned["actions"] if one["kind"] != "place"}
+    assert changes | brought == {(one["kind"], one["subject"]) for one in planned["actions"] if one["kind"] != "place"}
     return planned
 
 

@@ -145,11 +145,11 @@ class Keys:
 class Shelf:
     """A run's archives: none, or one build that serves every want."""
 
-    def __init__(self, folder: Path, *, kept: bool) -> None:
-        self.folder, self.keys, self.kept = folder, Keys(), kept
+    def __init__(self, folder: Path, *, is_cached: bool) -> None:
+        self.folder, self.keys, self.is_cached = folder, Keys(), is_cached
 
     def look(self, want: str, _: Any) -> Any:
-        if not self.kept:
+        if not self.is_cached:
             return None
         (self.folder / f"{want}.tar").write_bytes(b"archive")
         return CachedBuild("build1", {})
@@ -180,8 +180,10 @@ def _result(entry: Any) -> dict[str, Any]:
     return {"name": name, "changes": [change], "refusals": [], "unknown": [], "report": report}
 
 
-def opened(fleet: Fleet, folder: Path, *, kept: bool = True) -> Image:
-    return Image(ImageRoot(Path("/image")), fleet, LOCK, LAB / "fleet.yml", "gpu1", Shelf(folder, kept=kept), ())  # type: ignore[arg-type]
+def opened(fleet: Fleet, folder: Path, *, is_cached: bool = True) -> Image:
+    return Image(
+        ImageRoot(Path("/image")), fleet, LOCK, LAB / "fleet.yml", "gpu1", Shelf(folder, is_cached=is_cached), ()
+    )  # type: ignore[arg-type]
 
 
 def test_one_call_applies_everything(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +196,11 @@ def test_one_call_applies_everything(fleet: Fleet, tmp_path: Path, monkeypatch: 
     assert {"/boot_default", "/boot_arguments", "/image"} <= {change.subject for change in planned.plan.changes}
     changes = image.provision_image(opening, planned, lines.append)
     assert ([change.subject for change in changes], lines) == (["/etc/x"], ["note: a note"])
-    (check, asked, nothing, _), (argv, document, parcel, changing) = host.calls
+    (check, question, nothing, _), (argv, document, parcel, changing) = host.calls
     assert (check[:2], nothing) == (("apply", "--check"), None)
     assert (argv, changing) == (("apply", "--json", "--desired", "-"), True)
     assert {entry["resource"] for entry in document["resources"]} == {
-        entry["resource"] for entry in asked["variants"]["keep"]
+        entry["resource"] for entry in question["variants"]["keep"]
     }
     (modules,) = [entry["desired"] for entry in document["resources"] if entry["resource"] == "modules"]
     assert parcel is not None
@@ -228,12 +230,12 @@ def test_an_image_hands_nothing_over(fleet: Fleet, tmp_path: Path, monkeypatch: 
     # Such a host hands its modules over for the cache.
     build = fleet.hosts["gpu1"].model_copy(update={"modules": "build"})
     alone = changed(fleet, builder=None).model_copy(update={"hosts": {"gpu1": build}, "builders": {}})
-    opening = opened(alone, tmp_path, kept=False)
+    opening = opened(alone, tmp_path, is_cached=False)
     image.provision_image(opening, image.plan_image(opening))
     (modules,) = [entry["desired"] for entry in host.calls[-1][1]["resources"] if entry["resource"] == "modules"]
     assert (modules["source"], modules["hand_over"], host.calls[-1][2]) == ("build", False, None)
     signed = changed(opening.fleet, signing=Signing())
-    opening = opened(signed, tmp_path, kept=False)
+    opening = opened(signed, tmp_path, is_cached=False)
     with pytest.raises(HostUnfit, match="the key must not be in an image"):
         image.provision_image(opening, image.plan_image(opening))
 
@@ -241,7 +243,7 @@ def test_an_image_hands_nothing_over(fleet: Fleet, tmp_path: Path, monkeypatch: 
 def test_without_a_build_nothing_is_changed(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     monkeypatch.setattr(image, "ask", host)
-    opening = opened(fleet, tmp_path, kept=False)
+    opening = opened(fleet, tmp_path, is_cached=False)
     planned = image.plan_image(opening)
     with pytest.raises(NotProvisioned, match="no machine builds its modules: build1"):
         image.provision_image(opening, planned)
