@@ -16,7 +16,7 @@ from gdsdeploy.converge import build_facts, desired, image_document, plan_fleet
 from gdsdeploy.converge.ansible import KINDS
 from gdsdeploy.converge.diff import HostPlan, Result, change, plan
 from gdsdeploy.converge.image_document import Left
-from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, NotProvisioned
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.apply.modules import ARCHIVE
@@ -168,7 +168,7 @@ def _failure(image: Image, error: Mapping[str, Any]) -> GdsError:
     return kind(f"{image.root.path}: {message}", hint=hint or None)
 
 
-def _run_files(image: Image) -> Any:
+def _run_files(image: Image) -> RunFiles:
     folder = image.fleet_path.resolve().parent
     return plan_fleet.write_run_files(image.fleet, image.lock, folder, None, image.shelf)
 

@@ -37,6 +37,14 @@ PROGRAM = ("sudo", "python3", "-I", "-S", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 OF_A_BOOT = ("var/lib/gdsdeploy/builder.key", "var/lib/gdsdeploy/gate.json", "run/gdsdeploy", "usr/sbin/policy-rc.d")
 
 
+def checked_run(argv: list[str], status: int) -> subprocess.CompletedProcess[str]:
+    """Run a program, and hold its exit code against ``status``."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
 @dataclass(frozen=True)
 class Image:
     """A raw disk, and the folder where each call mounts it."""
@@ -49,13 +57,7 @@ class Image:
     def run(self, *argv: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a program while the disk is mounted."""
         words = ["unshare", "--mount", "--propagation", "private", "sh", MOUNT, self.disk, self.point, *argv]
-        done = subprocess.run(
-            run.as_root([str(word) for word in words]),
-            capture_output=True, text=True, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert "Traceback" not in done.stderr, done.stderr
-        assert done.returncode == status, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
+        return checked_run(run.as_root([str(word) for word in words]), status)
 
     def gdsdeploy(self, verb: str, *options: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a verb on the image as gpu1."""
@@ -69,6 +71,14 @@ class Image:
         """The image's part of a JSON answer."""
         host: dict[str, Any] = json.loads(text)["hosts"]["gpu1"]
         return host
+
+
+class Folder(Image):
+    """A folder that isn't a disk."""
+
+    def run(self, *argv: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a program."""
+        return checked_run(run.as_root([str(word) for word in argv]), status)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +167,25 @@ def test_a_second_run_changes_nothing(image: Image, provisioned: dict[str, Any])
     assert image.host(done.stdout)["changes"] == []
     assert json.loads(done.stdout)["satisfied"] == ["gpu1"]
     assert "Nothing to change" in done.stderr
+
+
+def test_a_folder_for_the_network_has_no_boot_loader(image: Image, provisioned: dict[str, Any]) -> None:
+    archive = archives.controller_archive()
+    base = images.light_base(cache_directory(), recipe.debian(image.lab.release, archive, "light"))
+    root = image.disk.with_name("root")
+    try:
+        run.run(run.as_root(["cp", "-a", "--reflink=auto", "-T", str(base), str(root)]), doing="copy the base system")
+        folder = Folder(image.lab, image.target, image.disk, root)
+        answer = json.loads(folder.gdsdeploy("provision", "--json").stdout)
+        subjects = {(one["kind"], one["subject"]) for one in image.host(json.dumps(answer))["changes"]}
+        release = image.target.kernel.release
+        assert {("install", f"linux-image-{release}"), ("enable", "gds-gate.service")} <= subjects
+        assert "boot" not in {kind for kind, _ in subjects}
+        (reboot,) = [entry["words"] for entry in answer["image"]["left"] if entry["kind"] == "reboot"]
+        assert reboot.endswith("no boot loader is set up in the image")
+        folder.gdsdeploy("plan")
+    finally:
+        run.run(run.as_root(["rm", "-rf", "--one-file-system", str(root)]), doing="remove the folder")
 
 
 @pytest.fixture(scope="module")
