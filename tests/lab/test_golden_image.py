@@ -116,11 +116,11 @@ def plug(image: Image, folder: Path) -> None:
     content: dict[str, tuple[str | bytes, int]] = {
         f"{standin.MODULE_DIRECTORY}/{kernel.release}/{standin.GPU}": (module.read_bytes(), 0o644),
         "etc/systemd/system/lab-gpu.service": (unit, 0o644),
-        "etc/systemd/system/sysinit.target.wants/lab-gpu.service": (unit, 0o644),
         "etc/machine-id": (f"{MACHINE_ID}\n", 0o444),
     }
     (folder / "standin.tar").write_bytes(guest.tar(content))
     image.run("tar", "--extract", "--file", folder / "standin.tar", "--directory", image.point, "--no-overwrite-dir")
+    image.run("chroot", image.point, "systemctl", "enable", "--quiet", "lab-gpu.service")
 
 
 @pytest.fixture(scope="module")
