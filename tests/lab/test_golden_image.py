@@ -203,7 +203,7 @@ def booted(image: Image, provisioned: dict[str, Any]) -> LabHost:
 
 def test_the_first_boot_passes_its_gate(image: Image, booted: LabHost) -> None:
     boot = booted.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
-    record = json.loads(booted.ssh([*PROGRAM, "gate", "show", "--json"]).stdout)
+    record = json.loads(booted.ssh([*PROGRAM, "gate", "show", "--json"]).stdout)["record"]
     assert (record["state"], record["verdict"], record["boot_id"]) == ("open", "pass", boot), record["reason"]
     assert booted.ssh(["uname", "-r"]).stdout.strip() == image.target.kernel.release
     assert booted.ssh(["systemctl", "is-active", "gds-gate"], ok=(0, 3)).stdout.strip() == "inactive"
