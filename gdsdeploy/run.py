@@ -159,28 +159,24 @@ def stream(
     env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
     memory: int = 0,
+    input: bytes = b"",  # noqa: A002 - as subprocess calls it
 ) -> int:
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
-    env: variables added to the current environment; None removes one.
+    env: variables added to the current environment; None removes one.  input: its standard input.
     memory: most bytes of address space and of each file, for the program and its children; 0: as for this process.
     Ctrl-C is passed on to the program, which can clean up, and then raised again.  A request to stop (``cancel``) ends
     the program in the same way and raises Interrupted.
     """
     stop = cancel.current()
     stop.check()
-    process: subprocess.Popen[str] = _popen(
-        argv,
-        doing,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=_environment(env),
-        cwd=cwd,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": cwd}
+    settings |= {"env": _environment(env), "text": True, "errors": "replace", "start_new_session": True}
+    # A file, and no pipe, because this process only reads.
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(input)
+        stdin.seek(0)
+        process: subprocess.Popen[str] = _popen(argv, doing, stdin=stdin, **settings)
     output = process.stdout
     assert output is not None
     try:

@@ -45,6 +45,13 @@ limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts
 limit_with_builders = click.option(
     "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."
 )
+#: The folder of an image, in place of the hosts.
+root = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Work in the root folder of an image; --limit names the host whose state it gets.",
+)
 saved_evidence = click.option(
     "--evidence", "--from", "file", type=PATH, metavar="FILE", help="Read saved evidence; no host is asked."
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import image, options
 from gdsdeploy.converge import plan_report
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import TIMEOUT, FleetPlan, plan_fleet
@@ -19,15 +19,18 @@ from gdsdeploy.lock import lockfile
 @click.command()
 @options.fleet
 @options.limit_with_builders
+@options.root
 @options.timeout(TIMEOUT)
 @options.at_once
 @options.as_json()
-def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
+def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, as_json: bool) -> None:
     """Show what provision would change on each host of FLEET, and why, without touching it.
 
     All hosts are asked at the same time. For each host it lists the changes in the order of the roles, with the found
     and the expected state, and their effect on running work: nothing, a module reload, or a reboot. What couldn't be
     read is "unknown"; such a host never counts as unchanged.
+
+    With --root DIR it plans for the root folder of an image, and also says what is left to the first boot.
 
     \b
     Exit code, the first of these that applies:
@@ -41,7 +44,11 @@ def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> No
       gdsdeploy plan fleet.yml
       gdsdeploy plan fleet.yml --limit 'gpu*' --json | jq '.hosts[].actions[].what'
       gdsdeploy plan fleet.yml || gdsdeploy provision fleet.yml
+      sudo gdsdeploy plan fleet.yml --root /mnt/image --limit gpu1
     """
+    if root is not None:
+        image.plan(fleet, root, limit, as_json=as_json)
+        return
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
 

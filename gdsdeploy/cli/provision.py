@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import image, options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import GdsError
@@ -19,10 +19,13 @@ from gdsdeploy.lock import lockfile
 @options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @options.limit_with_builders
+@options.root
 @options.at_once
 @click.option("--force-roles", is_flag=True, help="Run the roles on every host, even one without changes.")
 @options.as_json("Print one JSON object with every host's changes.")
-def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_roles: bool, as_json: bool) -> None:
+def command(
+    fleet: Path, ansible: tuple[str, ...], limit: str | None, root: Path | None, force_roles: bool, as_json: bool
+) -> None:
     """Converge the hosts of FLEET to its lock.
 
     \b
@@ -42,12 +45,23 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
     Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With a flag other than
     -v, --forks or --timeout, the roles run on every host, as with Ansible.
 
+    With --root DIR it prepares the root folder of an image, without Ansible: hosts that boot from it have the state of
+    the host that --limit names. It starts no service, loads no module and reboots nothing; the gate judges the first
+    boot. It needs root.
+
     \b
     Examples:
       gdsdeploy provision fleet.yml
       gdsdeploy provision fleet.yml --limit gpu1 --force-roles
       gdsdeploy provision fleet.yml --check --diff
+      sudo gdsdeploy provision fleet.yml --root /mnt/image --limit gpu1
     """
+    if root is not None:
+        options.require(
+            not ansible, "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
+        )
+        image.provision(fleet, root, limit, as_json=as_json)
+        return
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import image, options
 from gdsdeploy.cli.provision import raise_last, require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
@@ -18,8 +18,9 @@ from gdsdeploy.lock import lockfile
 @options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @click.option("--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work.")
+@options.root
 @options.as_json("Print one JSON object with every host's changes.")
-def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) -> None:
+def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None, as_json: bool) -> None:
     """Undo what provision changed on the hosts of FLEET.
 
     It removes the files and modules that provision put there, restores the boot default, and removes the packages
@@ -28,7 +29,13 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) ->
 
     Loaded modules keep running until the next reboot; a second remove after it deletes the running kernel's package.
     --check and --diff preview it.
+
+    With --root DIR it works in the root folder of an image.
     """
+    if root is not None:
+        options.require(not ansible, "--root goes without flags for ansible-playbook")
+        image.remove(fleet, root, limit, as_json=as_json)
+        return
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     names = selection.select(limit, list(intent.everyone()), fleet)

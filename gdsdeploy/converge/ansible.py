@@ -41,6 +41,12 @@ TAIL_LINES = 12
 MEMORY = 2 * 2**30
 #: Bytes of memory besides, for each byte of the inventory.  ansible-core 2.19 takes 17 (500 hosts of 19 kB).
 PER_BYTE = 64
+#: Kind of an error of the host program → the error here; of others it is ConvergeFailed.
+KINDS: Mapping[str, type[GdsError]] = {
+    "modules": ModuleBuildFailed,
+    "busy": Busy,
+    "not-delivered": NotProvisioned,
+}
 #: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
 #: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
@@ -269,9 +275,8 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":
         return HostUnfit(f"{host}: {message}", hint=hint)
-    kinds: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
-    if kind in kinds:
-        return kinds[kind](f"{host}: {message}", hint=hint)
+    if kind in KINDS:
+        return KINDS[kind](f"{host}: {message}", hint=hint)
     return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)
 
 

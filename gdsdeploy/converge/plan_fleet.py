@@ -134,7 +134,7 @@ def plan_fleet(
     }
     answers.ask(question, {name: document for name, document in others.items() if document})
     for name, results in answers.variants.items():
-        archive = _sha256(archive_of(supplies[name].want, shelf.folder))
+        archive = sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, results, supplies[name], archive))
     return FleetPlan({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
 
@@ -231,7 +231,8 @@ def variables(inventory: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, An
     return {name: (group, values) for group in (BUILDERS, HOSTS) for name, values in groups[group]["hosts"].items()}
 
 
-def _sha256(path: Path) -> str | None:
+def sha256(path: Path) -> str | None:
+    """The digest of a file in hexadecimal; None where there is none."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

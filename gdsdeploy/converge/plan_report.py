@@ -48,13 +48,21 @@ def sentence(plans: Plans) -> str:
     return f"{states.count('nothing to do')} of {len(states)} hosts: nothing to do" + "".join(f", {p}" for p in parts)
 
 
-def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_digest: str) -> str:
-    """The whole plan for machines."""
+def to_json(
+    plans: Plans,
+    seconds: Mapping[str, float],
+    *,
+    fleet: str,
+    lock_digest: str,
+    image: Mapping[str, object] | None = None,
+) -> str:
+    """The whole plan for machines; image: what is said about the image that it is for."""
     hosts = {
         name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
         for name, plan in plans.items()
     }
     value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
+    value |= {} if image is None else {"image": image}
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 

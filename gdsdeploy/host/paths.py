@@ -6,6 +6,8 @@ import re
 
 #: gdsdeploy's own folders, by the folder that they are in; provision makes them before it changes anything else.
 OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
+#: There while the controller works in the root of an image: the kernel that runs isn't the image's.
+IMAGE = "/run/gdsdeploy-image"
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 NVIDIA = "/proc/driver/nvidia"

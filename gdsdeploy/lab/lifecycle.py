@@ -165,6 +165,12 @@ def _raise_vms(
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
+    start_vms(lab, archive)
+
+
+def start_vms(lab: Lab, archive: Archive) -> None:
+    """Make and start the VM hosts that aren't running, in the way that this machine can; return when they answer."""
+    cache = cache_directory()
     if stopped := _stopped_hosts(lab, "vm"):
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
         root = emulator.root(cache, archive) if accelerator == "tcg" else None

@@ -114,6 +114,9 @@ class Evidence(Shape):
     trees: dict[Text, _Record] = {}
     dkms: dict[Text, list[Text] | _Record] = {}
     audits: dict[Text, _Record] = {}
+    modulefiles: dict[Text, _Record] = {}
+    owners: dict[Text, Text | _Record] = {}
+    excludes: dict[Text, list[Text] | _Record] = {}
     inodes: dict[Text, Size | _Record] = {}
     features: dict[Text, _Record] = {}
     opens: dict[Text, Text | _Record] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import List
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any, List, Sequence
 
 from ..model import expectation
 from ..model.schema import LINES
 from .file_resource import FileResource
 from .files import FOLDER, File
+from .model import Change
 
 
 @dataclass(frozen=True)
@@ -30,3 +32,17 @@ class Expectation(FileResource[Desired]):
         if not desired.content:
             return []
         return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(expectation.PATH, desired.content)]
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """What differs.  The expectation of an image, which names no host, serves each host that boots from it."""
+        changes = super().changes(desired, observed, pending)
+        return [change for change in changes if change.reason != "content" or change.before != _of_image(desired)]
+
+
+def _of_image(desired: Desired) -> str:
+    """The digest of this expectation without its host; empty for a text that isn't an expectation."""
+    try:
+        text = replace(expectation.from_json(desired.content), host="").to_json()
+    except ValueError:
+        return ""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

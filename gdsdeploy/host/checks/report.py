@@ -14,7 +14,7 @@ def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Find
     """One JSON object: host, profile, boot_id, verdict, stack, findings, gaps, collected_at, seconds, lock_digest."""
     return {
         "version": 1,
-        "host": expectation.host,
+        "host": expectation.host or facts.name,
         "profile": expectation.profile,
         "lock_digest": expectation.lock_digest,
         "boot_id": "" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
@@ -33,7 +33,8 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
     All checks that are not applicable share one line.
     """
     versions = ", ".join("{} {}".format(*part) for part in stack(facts))
-    lines = ["{} (profile {}): {}".format(expectation.host, expectation.profile, versions or "nothing is known"), ""]
+    host = expectation.host or facts.name
+    lines = ["{} (profile {}): {}".format(host, expectation.profile, versions or "nothing is known"), ""]
     by_verdict = {verdict: [finding for finding in findings if finding.verdict == verdict] for verdict in WORDS}
     for verdict in (FAIL, UNKNOWN, WAIVED):
         for finding in by_verdict[verdict]:

@@ -224,4 +224,5 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     if not differences:
         return passed("the same tree", expected=expected)
     hint = "Put the parts back; if this tree is right: gdsdeploy topology FLEET --limit {} --golden write"
-    return failed(first_few(differences, NAMED, "; "), hint.format(expectation.host), differences, expected=expected)
+    hint = hint.format(expectation.host or facts.name)
+    return failed(first_few(differences, NAMED, "; "), hint, differences, expected=expected)

@@ -242,3 +242,8 @@ def test_nobody_foresaw_it() -> None:
     assert [type(error) for error in errors] == [HostUnfit, HostUnreachable]
     assert "cannot be judged: KeyError" in errors[0].message
     assert errors[0].hint
+
+
+def test_every_section_of_the_evidence_arrives() -> None:
+    """What the shape doesn't name is dropped, and its checks then can't tell."""
+    assert set(Recorder(1.0).document) <= set(Evidence.model_fields)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ...errors import ApplyError, CannotTellError
+from ...paths import IMAGE
 from .. import unload
 from ..host import ManagedHost
 from ..model import INSTALLS, Change, Refusal, Resource, Words
@@ -230,9 +231,9 @@ def _removals_refused(
 
 
 def staying(host: ManagedHost) -> List[str]:
-    """What was installed and can't be removed now: packages of the running kernel."""
+    """What was installed and can't be removed now: packages of the running kernel.  Of an image, none runs."""
     recorded = read_names(host, INSTALLED)
-    if not recorded:
+    if not recorded or host.exists(IMAGE):
         return []
     chosen = host_manager(host)
     present = chosen.present(host)

@@ -1,0 +1,186 @@
+"""Plan and provision the root of an image: the desired state of one host of the fleet, applied in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy.builds import assign, run_archives
+from gdsdeploy.builds.assign import Supply, archive_of
+from gdsdeploy.builds.run_archives import RunArchives
+from gdsdeploy.converge import build_facts, desired, image_document, plan_fleet
+from gdsdeploy.converge.ansible import KINDS
+from gdsdeploy.converge.diff import HostPlan, Result, change, plan
+from gdsdeploy.converge.image_document import Left
+from gdsdeploy.converge.inventory import RunFiles, inventory
+from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, NotProvisioned
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.apply.modules import ARCHIVE
+from gdsdeploy.image.ask import Parcel, ask
+from gdsdeploy.image.root import ImageRoot, open_root
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.zipapp import hostapp
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """What provision would change in an image, and what it leaves to others; has_loader: whether GRUB is set up."""
+
+    plan: HostPlan
+    left: tuple[Left, ...]
+    has_loader: bool
+
+
+@dataclass(frozen=True)
+class Image:
+    """The open root of an image, and the host of the fleet whose desired state it gets.
+
+    fleet: as :func:`image_document.fleet_of_image` has it.  waivers: checks of which single hosts have waivers.
+    """
+
+    root: ImageRoot
+    fleet: Fleet
+    lock: Lock
+    fleet_path: Path
+    name: str
+    shelf: RunArchives
+    waivers: Sequence[str]
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of its hosts."""
+        return self.fleet.profiles[self.fleet.hosts[self.name].profile]
+
+    @property
+    def target(self) -> Target:
+        """What the lock has for its hosts."""
+        return self.lock.targets[self.fleet.hosts[self.name].profile]
+
+
+@contextlib.contextmanager
+def open_image(fleet: Fleet, lock: Lock, fleet_path: Path, name: str, folder: Path) -> Iterator[Image]:
+    """Lock the root ``folder`` for the block.
+
+    Raises FleetInvalid where there can be no image for the host ``name``, what open_root raises, and
+    BuildCacheUnusable.
+    """
+    shared, waivers = image_document.fleet_of_image(fleet, name)
+    os_name = lock.targets[fleet.hosts[name].profile].os
+    with open_root(folder, os_name) as root, run_archives.open_run_archives(fleet_path) as shelf:
+        yield Image(root, shared, lock, fleet_path, name, shelf, waivers)
+
+
+def plan_image(image: Image, line: Say = lambda _: None) -> ImagePlan:
+    """What provision would change; changes nothing.  line: takes what the host program says.
+
+    Raises FleetInvalid, HostUnfit, MissingProgram and Interrupted.
+    """
+    run_files = _run_files(image)
+    states = plan_fleet.desired_documents(image.fleet, image.lock, run_files, [image.name])[image.name]["variants"]
+    variants = {name: image_document.of_image(resources) for name, resources in states.items()}
+    document = {"version": desired.VERSION, "variants": variants}
+    reply = ask(image.root, plan_fleet.CHECK, _json(document), program=hostapp.build(), changes=False, line=line)
+    results = plan_fleet.require_variants(Answer(image.name, reply, None, 0.0), document)
+    facts = build_facts.build_facts_from(results, image.profile, image.target)
+    supply = assign.supplies(image.fleet, image.lock, {image.name: facts}, image.shelf.look)[image.name]
+    # What signs that which a machine hands over would be in every host of the image.
+    supply = replace(supply, delivers=False)
+    has_loader = any(one.report.get("loader") for one in next(iter(results.values())) if one.name == "image")
+    if not has_loader:
+        results = {name: _without_loader(listed) for name, listed in results.items()}
+    planned = plan(image.name, results, supply, plan_fleet.sha256(archive_of(supply.want, image.shelf.folder)))
+    left = image_document.left(image.profile, image.target, image.waivers, has_loader=has_loader)
+    return ImagePlan(planned, tuple(left), has_loader)
+
+
+def provision_image(image: Image, planned: ImagePlan, line: Say = lambda _: None) -> list[Change]:
+    """Make the changes of ``planned``, and return those that were made.
+
+    Raises HostUnfit and NotProvisioned before anything is changed, and what went wrong after that; a second call
+    continues where this one stopped.
+    """
+    supply = _require_provisionable(image, planned.plan)
+    archive = archive_of(supply.want, image.shelf.folder) if supply.source == "cache" else None
+    values = plan_fleet.variables(
+        inventory(image.fleet, image.lock, replace(_run_files(image), supplies={image.name: supply}))
+    )[image.name][1]
+    digest = plan_fleet.sha256(archive) if archive else None
+    resources = image_document.of_image(desired.resources_of(values, desired.Files(), archive=digest or ""))
+    if not planned.has_loader:
+        resources = image_document.without_loader(resources)
+    origin = image.shelf.keys.origin(supply.origin) if archive else None
+    if origin is not None:
+        resources = [_with_key(entry, origin.public) for entry in resources]
+    parcel = Parcel(archive, ARCHIVE.format(image.target.kernel.release)) if archive else None
+    document = {"version": desired.VERSION, "resources": resources}
+    argv = ("apply", "--json", "--desired", "-")
+    return _changes(image, argv, _json(document), parcel, line)
+
+
+def remove_image(image: Image, line: Say = lambda _: None) -> list[Change]:
+    """Take back what was provisioned, and return the changes; raises what went wrong."""
+    return _changes(image, ("remove", "--json"), b"", None, line)
+
+
+def _require_provisionable(image: Image, planned: HostPlan) -> Supply:
+    if planned.refusals:
+        hint = next((one.hint for one in planned.refusals if one.hint), None)
+        raise HostUnfit(f"{image.root.path}: {planned.refusal}", hint=hint)
+    supply = planned.supply
+    assert supply is not None
+    if supply.lack:
+        hint = "Provision a machine that builds for this profile first, so that the controller keeps what it has built"
+        raise NotProvisioned(f"{image.root.path}: no machine builds its modules: {supply.lack}", hint=hint)
+    if supply.mode == "build" and image.profile.signing is not None:
+        hint = "Provision a machine that builds for this profile first: the image then receives its modules"
+        words = "its profile signs modules, and the key must not be in an image"
+        raise HostUnfit(f"{image.root.path}: can't build the modules: {words}", hint=hint)
+    return supply
+
+
+def _changes(image: Image, argv: Sequence[str], stdin: bytes, parcel: Parcel | None, line: Say) -> list[Change]:
+    """What the host program has changed; raises the error in its answer."""
+    program = hostapp.build()
+    reply = ask(image.root, argv, stdin, program=program, changes=True, parcel=parcel, line=line)
+    for note in reply.get("notes") or ():
+        line(f"note: {note}")
+    error = reply.get("error")
+    if isinstance(error, Mapping):
+        raise _failure(image, error)
+    try:
+        return [change(entry) for result in reply["resources"] for entry in result["changes"]]
+    except (KeyError, TypeError, ValueError) as problem:
+        hint = "Look at the python3 that the image has"
+        raise HostUnfit(f"{image.root.path}: a malformed answer: {problem}", hint=hint) from None
+
+
+def _failure(image: Image, error: Mapping[str, Any]) -> GdsError:
+    message, hint = str(error.get("message") or ""), str(error.get("hint") or "")
+    kind = HostUnfit if error.get("kind") == "refused" else KINDS.get(str(error.get("kind")), ConvergeFailed)
+    return kind(f"{image.root.path}: {message}", hint=hint or None)
+
+
+def _run_files(image: Image) -> RunFiles:
+    folder = image.fleet_path.resolve().parent
+    return plan_fleet.write_run_files(image.fleet, image.lock, folder, None, image.shelf)
+
+
+def _without_loader(results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if result.name not in image_document.OF_LOADER]
+
+
+def _with_key(entry: Mapping[str, Any], public: str) -> dict[str, Any]:
+    more = {"builder_key": public} if entry["resource"] == "modules" else {}
+    return {**entry, "desired": {**entry["desired"], **more}}
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode()
