@@ -19,7 +19,8 @@ _FILE = re.compile(r"nvidia(_current|_tesla|_legacy)?(_\d+[a-z]*)?(_open)?(_uvm|
 #: Modules made from the driver's own source, all of one version.
 PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
-_OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
+#: Licenses of the open flavour's nvidia.ko.
+OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def find(kernel: Kernel, name: str) -> Optional[Place]:
 
 def flavour(module: Module) -> str:
     """``open`` or ``proprietary``, by the license that nvidia.ko declares."""
-    return "open" if module.license in _OPEN else "proprietary"
+    return "open" if module.license in OPEN else "proprietary"
 
 
 def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
