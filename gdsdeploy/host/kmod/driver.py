@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Container, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError
 from . import hooks, ofed, origin
@@ -37,6 +37,8 @@ class Expected:
     #: storage drivers, as ``hooks.DRIVERS`` names them, that have to let nvidia-fs in
     storage: Tuple[str, ...] = ()
     nvidia_fs_version: str = ""
+    #: paths of modules that are as their locked packages have them
+    packaged: Container[str] = ()
 
 
 class Place(NamedTuple):
@@ -114,7 +116,8 @@ def findings(kernel: Kernel, module: Module, chosen: Mapping[str, Module], expec
         version = expected.driver_version or (driver.version if driver is not None else "")
         kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
         results = _nvidia_fs(module, expected)
-        results += origin.findings(kernel, module, driver, version, kind, expected.tree_digest)
+        is_packaged = module.path in expected.packaged
+        results += origin.findings(kernel, module, driver, version, kind, expected.tree_digest, is_packaged)
         return results + hooks.findings(kernel, module, expected.storage)
     return []
 

@@ -10,7 +10,7 @@ from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import change_words, cufile_facts, desired
-from gdsdeploy.converge.inventory import leaving, packages_for
+from gdsdeploy.converge.inventory import KERNEL_PARTS, leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
@@ -80,6 +80,8 @@ def _supply(back: Work, shelf: RunArchives) -> Supply:
     modules = back.facts.modules_before or ModulesBefore()
     if modules.mode == "build":
         return Supply("build", "it has built them before", modules.want)
+    if modules.mode == "packaged":
+        return Supply("packaged", "it has had them from packages", modules.want)
     if modules.archive:
         return Supply("receive", "it has kept what it had", modules.want)
     shelf.look(modules.want, [modules.origin])
@@ -129,7 +131,7 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
 
 def kernel_packages(target: Target) -> set[str]:
     """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run."""
-    return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
+    return {package.package for package in target.packages if package.part in KERNEL_PARTS}
 
 
 def _compared(work: Work) -> list[answers.Difference]:
