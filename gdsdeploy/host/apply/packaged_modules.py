@@ -33,13 +33,18 @@ def observe(kernel: Kernel, expected: Expected, files: Sequence[PackagedFile]) -
 
 
 def objections(kernel: Kernel, expected: Expected, files: Sequence[PackagedFile]) -> List[Dict[str, str]]:
-    """``{"module", "id", "message", "hint"}`` of what is wrong or undecided."""
-    names = sorted({file.module for file in files})
+    """``{"module", "id", "message", "hint"}`` of what is wrong or undecided, each module's file first."""
+    wrong = problems(kernel, files)
+    names = sorted({file.module for file in files} - {problem.file.module for problem in wrong})
+    keys = ("id", "message", "hint")
     return [
-        {"module": result["module"] or result["file"], **{key: finding[key] for key in ("id", "message", "hint")}}
-        for result in audit_packaged(kernel, names, expected, files)
-        for finding in result["findings"]
-        if outcome_of(finding) in (ERROR, UNKNOWN)
+        *({"module": one.file.module, **{key: getattr(one, key) for key in keys}} for one in wrong),
+        *(
+            {"module": result["module"] or result["file"], **{key: finding[key] for key in keys}}
+            for result in (audit_packaged(kernel, names, expected, files) if names else ())
+            for finding in result["findings"]
+            if outcome_of(finding) in (ERROR, UNKNOWN)
+        ),
     ]
 
 

@@ -28,7 +28,7 @@ def audit_packaged(
     for result in results:
         problem = wrong.get(result["module"])
         if problem is not None:
-            result["findings"].insert(0, finding("packaged-" + problem.id, ERROR, problem.message, problem.hint))
+            result["findings"].insert(0, finding("packaged-file", ERROR, problem.message, problem.hint))
             result["ok"] = False
         path = kernel.path(result["file"].partition(f"/lib/modules/{kernel.release}/")[2])
         signer, keyring = signed_by(kernel, path) if result["file"] else ("", "")
