@@ -95,7 +95,10 @@ def describe(package: str, path: str, content: bytes) -> ModuleInPackage:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-module-") as folder:
         place = Path(folder) / Path(path).name
         place.write_bytes(content)
-        module, signature = read_module(str(place)), signer_of(str(place))
+        try:
+            module, signature = read_module(str(place)), signer_of(str(place))
+        except ElfError as error:
+            raise ElfError(error.message.replace(str(place), f"/{path}"), error.hint) from None
     return ModuleInPackage(
         package=package,
         module=module.name,
