@@ -111,10 +111,10 @@ class Modules(Resource[Desired]):
         if desired.source == BUILD:
             return {**common, **_observe_build(host, desired)}
         if desired.source == PACKAGED:
-            wanted = _expected(desired), desired.packaged
+            question = _expected(desired), desired.packaged
             return {
                 **common,
-                "packaged": _answer(lambda: packaged_modules.observe(_kernel(host, release), *wanted)),
+                "packaged": _answer(lambda: packaged_modules.observe(_kernel(host, release), *question)),
             }
         path = inside(host.root, ARCHIVE.format(release))
         answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
@@ -199,7 +199,7 @@ def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
 
 
 def _expected(desired: Desired) -> drivers.Expected:
-    """What the lock says of packaged modules, which have no source tree."""
+    """The locked versions of packaged modules, which have no source tree."""
     version, flavour = desired.driver_version, desired.driver_flavour
     return drivers.Expected(version, flavour, nvidia_fs_version=desired.nvidia_fs_version)
 

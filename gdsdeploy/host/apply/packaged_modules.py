@@ -60,24 +60,24 @@ def changes(release: str, observed: Dict[str, Any], pending: Sequence[Change]) -
             return []
         raise CannotTellError(f"the modules: {observed['error']}", observed["hint"], "modules")
     state = observed["value"]
-    made = [
+    removals = [
         Change("delete", f"/lib/modules/{release}/{FOLDER}", "", "", SHADOWS)
         if name == FOLDER
         else Change(UNBUILD, name, release, "", SHADOWS)
         for name in state["shadows"]
     ]
     if state["stale"]:
-        made.append(Change(INDEX, f"/lib/modules/{release}/modules.dep", "", "", STALE))
-    if made or awaits:
-        return made
+        removals.append(Change(INDEX, f"/lib/modules/{release}/modules.dep", "", "", STALE))
+    if removals or awaits:
+        return removals
     return [Change("audit", entry["module"], "", "", entry["id"]) for entry in state["objections"]]
 
 
 def settle(
-    host: ManagedHost, release: str, expected: Expected, files: Sequence[PackagedFile], made: Sequence[Change]
+    host: ManagedHost, release: str, expected: Expected, files: Sequence[PackagedFile], changes: Sequence[Change]
 ) -> None:
     """Make the changes, then audit; raises ApplyError of kind ``modules`` with every objection."""
-    for change in made:
+    for change in changes:
         if change.kind == "delete":
             pack.remove_from(release, host.root)
         elif change.kind == UNBUILD:

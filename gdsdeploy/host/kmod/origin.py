@@ -55,7 +55,7 @@ def findings(
     """Findings about the origin of ``module``, an nvidia-fs, beside the driver that will be loaded.
 
     version, flavour, digest: of the expected driver and its source tree; empty where the lock doesn't say.
-    is_packaged: a locked package brings this module, so that nobody here could have it record anything.
+    is_packaged: a locked package brings this module, and its maker needn't record anything in it.
     """
     results: List[Finding] = []
     if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):

@@ -55,7 +55,7 @@ MISSING, CONTENT, OWNER, SHADOWED, STALE = "missing", "content", "owner", "shado
 
 
 def problems(kernel: Kernel, files: Sequence[PackagedFile]) -> List[Problem]:
-    """The first problem of each of ``files``, with none that is as it should be."""
+    """The first problem of each of ``files`` that has one."""
     owned = {package: _owned(kernel, package) for package in {file.package for file in files}}
     return [problem for file in files for problem in [_problem(kernel, file, owned[file.package])] if problem]
 

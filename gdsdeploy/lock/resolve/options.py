@@ -153,8 +153,8 @@ def _add_kernels(
     if choices is not None:
         otherwise = f"the repositories have no kernel of flavour {flavour} with packages of all its modules"
     instead = instead or _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
-    found = (choices or _kernels)(mine, profile, platform, universe)
-    options.add("kernel", profile.kernel.version, found, otherwise, instead)
+    versions = (choices or _kernels)(mine, profile, platform, universe)
+    options.add("kernel", profile.kernel.version, versions, otherwise, instead)
 
 
 def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform) -> str:

@@ -45,9 +45,9 @@ def built(profile: Profile, platform: StackPlatform, universe: Universe) -> dict
 
 def drivers(modules: Mapping[str, Sequence[BuiltModules]]) -> list[Candidate]:
     """The package that tells each driver of which there are modules."""
-    found = {one.driver.key: one.driver for packages in modules.values() for one in packages if one.driver is not None}
+    by_key = {one.driver.key: one.driver for packages in modules.values() for one in packages if one.driver is not None}
     # Of the same version the data-centre build, whose name is the longer one.
-    return sorted(found.values(), key=lambda candidate: candidate.package, reverse=True)
+    return sorted(by_key.values(), key=lambda candidate: candidate.package, reverse=True)
 
 
 def without_userland(modules: Mapping[str, Sequence[BuiltModules]]) -> Iterator[Incomplete]:

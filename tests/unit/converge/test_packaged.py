@@ -106,7 +106,7 @@ def test_no_machine_builds_for_such_a_host(locked: Lock) -> None:
         )
 
 
-def asked(locked: Lock) -> dict[str, Any]:
+def resources_of(locked: Lock) -> dict[str, Any]:
     """Name of a resource → its desired state, as the host program reads what such a host is asked."""
     files = plan_fleet.write_run_files(fleet(), locked, Path("/nowhere"))
     (variants,) = (plan_fleet.desired_documents(fleet(), locked, files, ["gpu1"])["gpu1"]["variants"],)
@@ -115,7 +115,7 @@ def asked(locked: Lock) -> dict[str, Any]:
 
 
 def test_a_host_is_asked_for_its_packages_modules_alone(locked: Lock) -> None:
-    resources = asked(locked)
+    resources = resources_of(locked)
     assert not {"recipes", "packages.modules", "signing"} & resources.keys()
     modules = resources["modules"]
     assert (modules.source, modules.driver_tree, modules.archive_sha256, modules.hand_over) == (
@@ -132,11 +132,11 @@ def test_a_host_is_asked_for_its_packages_modules_alone(locked: Lock) -> None:
 
 
 def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) -> None:
-    resources = asked(locked)
+    resources = resources_of(locked)
     names = list(resources)
     assert names.index("packages.driver") < names.index("packages.kernel") < names.index("modules")
-    wanted = {package.package for package in resources["packages.kernel"].wanted}
-    assert wanted == {f"linux-image-{SPARK}", f"linux-modules-{SPARK}", DRIVER, NVIDIA_FS}
+    kernel = {package.package for package in resources["packages.kernel"].wanted}
+    assert kernel == {f"linux-image-{SPARK}", f"linux-modules-{SPARK}", DRIVER, NVIDIA_FS}
     everything = {
         package.package for entry in ("driver", "kernel", "cufile") for package in resources[f"packages.{entry}"].wanted
     }
@@ -144,7 +144,7 @@ def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) 
 
 
 def test_packages_by_which_dkms_builds_leave(locked: Lock) -> None:
-    resources = asked(locked)
+    resources = resources_of(locked)
     for name in ("packages.driver", "packages.kernel"):
         leaving = {(package.package, package.version) for package in resources[name].leaving}
         assert {("nvidia-dkms-580-open", ""), ("nvidia-dkms-open", ""), ("nvidia-dkms-580-server", "")} <= leaving

@@ -77,20 +77,20 @@ def test_what_the_host_received_before_leaves(root: PackagedRoot) -> None:
 def test_what_dkms_has_installed_leaves_for_this_kernel(root: PackagedRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     root.built_by_dkms()
     assert short(check(root.path, "modules", desired(root)).changes) == [UNINSTALL]
-    run, asked = hosts.process.run, []
+    run, calls = hosts.process.run, []
 
     def uninstall(argv: list[str], *rest: Any, **more: Any) -> Output:
         """In DKMS's place."""
         if argv[0] != "dkms":
             return run(argv, *rest, **more)
-        asked.append(argv)
+        calls.append(argv)
         (root.modules / "updates/dkms/nvidia.ko").unlink()
         (root.path / f"var/lib/dkms/nvidia/kernel-{RELEASE}-x86_64").unlink()
         return Output(0, "", "")
 
     monkeypatch.setattr(hosts.process, "run", uninstall)
     assert short(apply(root.path, "modules", desired(root)).changes) == [UNINSTALL]
-    assert asked == [["dkms", "uninstall", DKMS, "-k", RELEASE]]
+    assert calls == [["dkms", "uninstall", DKMS, "-k", RELEASE]]
     assert check(root.path, "modules", desired(root)).changes == []
 
 
@@ -146,6 +146,6 @@ def test_another_build_of_the_modules_needs_a_reboot() -> None:
 def test_modules_of_an_earlier_kernel_lose_their_hold_with_the_userland() -> None:
     """They need the userland that moves; the kernel itself keeps its hold, because it runs."""
     ours = [f"linux-image-{RELEASE}", DRIVER]
-    there = {name: Installed(("1",), True) for name in ours}
+    installed = {name: Installed(("1",), True) for name in ours}
     wish = Packages("apt", wanted=[Package("nvidia-utils-580", "2")], locked=["nvidia-utils-580"])
-    assert list(plan(manager("apt"), wish, there, ours).obsolete) == [DRIVER]
+    assert list(plan(manager("apt"), wish, installed, ours).obsolete) == [DRIVER]

@@ -31,7 +31,7 @@ from tests.unit.host.kmod.kmod_root import EXPECTED, KERNEL_EXPORTS, P2P, RELEAS
 from tests.unit.host.kmod.packaged_root import DRIVER, DRIVER_FILE, NVIDIA_FS_FILE, PackagedRoot
 from tests.unit.later_evidence import complete
 
-WANTED = Expected(VERSION, "open", nvidia_fs_version="2.19.7")
+LOCKED = Expected(VERSION, "open", nvidia_fs_version="2.19.7")
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def kernel(root: PackagedRoot) -> Kernel:
     return Kernel(RELEASE, str(root.path))
 
 
-def look(root: PackagedRoot, wanted: Expected = WANTED) -> dict[str, dict[str, Any]]:
-    results = audit_packaged(kernel(root), ("nvidia", "nvidia_fs"), wanted, root.files)
+def look(root: PackagedRoot, expected: Expected = LOCKED) -> dict[str, dict[str, Any]]:
+    results = audit_packaged(kernel(root), ("nvidia", "nvidia_fs"), expected, root.files)
     return {result["module"]: result for result in results}
 
 
@@ -63,7 +63,7 @@ def test_modules_of_packages_pass_without_headers(root: PackagedRoot) -> None:
 
 def test_the_same_files_without_a_lock_that_has_them_are_undecided(root: PackagedRoot) -> None:
     """Nobody knows the versions of symbols that no other module uses, and what nvidia-fs was built against."""
-    (result,) = audit(kernel(root), ("nvidia_fs",), WANTED)
+    (result,) = audit(kernel(root), ("nvidia_fs",), LOCKED)
     assert result["ok"] is None
     assert {"symbol-unknown", "driver-tree-unknown"} <= ids(result).keys()
 
@@ -78,9 +78,9 @@ def test_symbol_versions_are_compared_with_those_that_the_kernels_modules_use(tm
 
 
 def test_another_driver_than_the_lock_has_is_an_error(root: PackagedRoot) -> None:
-    result = look(root, replace(WANTED, driver_version="580.159.03"))["nvidia"]
+    result = look(root, replace(LOCKED, driver_version="580.159.03"))["nvidia"]
     assert ids(result)["driver-version"] == "error"
-    result = look(root, replace(WANTED, nvidia_fs_version="2.26.6"))["nvidia_fs"]
+    result = look(root, replace(LOCKED, nvidia_fs_version="2.26.6"))["nvidia_fs"]
     assert ids(result)["nvidia-fs-version"] == "error"
 
 
