@@ -167,7 +167,7 @@ def signer_of(path: str) -> Optional[Signature]:
 
 
 def signed_by(kernel: Kernel, path: str) -> Tuple[str, str]:
-    """(who signed the module in ``path``, where ``kernel`` has the key: one of KEYRINGS); both empty: it is unsigned."""
+    """(who signed the module in ``path``, where ``kernel`` has the key: one of KEYRINGS); both empty: unsigned."""
     signature = signer_of(path)
     if signature is None:
         return "", ""

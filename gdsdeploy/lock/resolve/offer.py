@@ -1,4 +1,4 @@
-"""What can be chosen of a stack: each subject's versions on offer, and versions without a package that they need.  Pure data."""
+"""What can be chosen of a stack: each subject's versions on offer, and those without a package that they need."""
 
 from __future__ import annotations
 
