@@ -168,7 +168,7 @@ def leaving(target: Target) -> list[dict[str, str]]:
     Where packages bring the modules, every version leaves: what DKMS builds would have precedence.
     """
     if target.packaged:
-        names = stack_platform_for(target.os).source_packages(target.driver.version.partition(".")[0])
+        names = stack_platform_for(target.os).displaced_packages(target.driver.version.partition(".")[0])
         return [{"package": name, "version": ""} for name in names]
     return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
 

@@ -165,8 +165,8 @@ class StackPlatform(ABC):
         """Name of the package with nvidia-fs for a kernel."""
         return ""
 
-    def source_packages(self, branch: str) -> tuple[str, ...]:  # noqa: ARG002 - see ubuntu.py
-        """Names of packages by which DKMS builds modules that would take the place of packaged ones."""
+    def displaced_packages(self, branch: str) -> tuple[str, ...]:  # noqa: ARG002 - see ubuntu.py
+        """Names of packages that leave for packaged modules: DKMS would build others, or they have the same files."""
         return ()
 
     def stands_for(self, driver: Candidate) -> str:  # noqa: ARG002 - see ubuntu.py

@@ -110,9 +110,12 @@ class Ubuntu(DpkgPlatform):
     def built_nvidia_fs(self, release: str) -> str:
         return f"linux-modules-nvidia-fs-{release}"
 
-    def source_packages(self, branch: str) -> tuple[str, ...]:
+    def displaced_packages(self, branch: str) -> tuple[str, ...]:
         names = (f"nvidia-dkms{end}" for end in ("", f"-{branch}", f"-{branch}-server"))
-        return (*(f"{name}{end}" for name in names for end in ("-open", "")), "nvidia-fs-dkms", "nvidia-fs")
+        # NVIDIA's repository has the firmware's files under other names than Ubuntu's archive: dpkg refuses both.
+        firmware = ("nvidia-firmware", f"nvidia-firmware-{branch}")
+        builds = (f"{name}{end}" for name in names for end in ("-open", ""))
+        return (*builds, "nvidia-fs-dkms", "nvidia-fs", *firmware)
 
     def stands_for(self, driver: Candidate) -> str:
         return nvidia.stands_for(driver)
