@@ -89,6 +89,6 @@ def settle(
     wrong = objections(Kernel(release, host.root), expected, files)
     if wrong:
         listed = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in wrong)
-        hint = next((entry["hint"] for entry in wrong if entry["hint"]), "gdsdeploy-host.pyz kmod audit shows more")
+        hint = next((entry["hint"] for entry in wrong if entry["hint"]), "gdsdeploy-host.pyz guard status shows more")
         message = f"the packaged modules for kernel {release} do not pass their audit: {listed}"
         raise ApplyError(message, hint, "modules")
