@@ -166,15 +166,23 @@ def test_modules_without_their_userland_are_no_driver() -> None:
     assert f"have no userland of that version: nvidia-kernel-common-580 {NEW}" in lines
 
 
-def test_a_kernel_that_lost_its_userland_is_passed_over_for_one_that_has_it() -> None:
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_kernel_that_lost_its_userland_is_passed_over_for_one_that_has_it(bounded: bool) -> None:
     """The newest kernel's modules lag behind the archive's userland: its next boot would have no driver."""
     lagging = [
         *(p for p in NOBLE if not (p["Package"].startswith("linux-modules-nvidia-580") and SPARK in p["Package"])),
-        modules("580", "580.142", SPARK, "6.17.0-1032.32"),
+        modules("580", "580.142", SPARK, "6.17.0-1032.32", bounded=bounded),
     ]
     result = target(lagging, **NVIDIA)
     assert result.kernel.release == "6.17.0-1026-nvidia"
     assert (f"kernel {SPARK}", "packaged-modules") in refused(result)
+
+
+def test_a_userland_that_the_modules_exclude_is_none() -> None:
+    """Of the same upstream version, but later than the relations allow."""
+    later = without(NOBLE, *(p["Package"] for p in userland("580", NEW)))
+    lines = reasons([*later, *userland("580", "580.159.03-2ubuntu1")], **NVIDIA)
+    assert "have no userland of that version: nvidia-kernel-common-580 580.159.03-2ubuntu1" in lines
 
 
 def test_a_userland_of_the_same_version_by_another_maker_is_none() -> None:

@@ -138,6 +138,12 @@ def test_what_dkms_and_gdsdeploy_have_put_before_the_packages_is_told_by_name(ro
     assert packaged.shadows(kernel(root), root.files) == ["updates/gdsdeploy", f"nvidia/{VERSION}"]
 
 
+def test_a_build_of_dkms_that_is_not_installed_is_left_alone(root: PackagedRoot) -> None:
+    root.built_by_dkms()
+    (root.path / f"var/lib/dkms/nvidia/kernel-{RELEASE}-x86_64").unlink()
+    assert packaged.shadows(kernel(root), root.files) == []
+
+
 def test_a_build_of_dkms_for_another_module_is_left_alone(root: PackagedRoot) -> None:
     root.built_by_dkms("other", "1.0", "other.ko")
     put_another_before(root)
@@ -219,6 +225,7 @@ def test_what_a_package_does_not_record_is_no_failure_and_no_proof(
     assert findings["nvidia-fs.driver-tree"].verdict == NOT_APPLICABLE
     assert "only a proven transfer shows that they fit" in findings["nvidia-fs.driver-tree"].found
     assert findings["packages.dkms"].verdict == NOT_APPLICABLE
+    assert findings["packages.dkms"].found.startswith("packages bring the modules")
 
 
 def test_an_expectation_keeps_the_packages_files(root: PackagedRoot) -> None:
