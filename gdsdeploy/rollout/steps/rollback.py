@@ -10,7 +10,7 @@ from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import change_words, cufile_facts, desired
-from gdsdeploy.converge.inventory import KERNEL_PARTS, leaving, packages_for
+from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
@@ -130,8 +130,11 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
 
 
 def kernel_packages(target: Target) -> set[str]:
-    """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run."""
-    return {package.package for package in target.packages if package.part in KERNEL_PARTS}
+    """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run.
+
+    Packages with modules for it leave earlier: they need the driver's userland, which moves.
+    """
+    return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
 
 
 def _compared(work: Work) -> list[answers.Difference]:
