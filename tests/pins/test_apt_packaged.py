@@ -69,14 +69,14 @@ state() {{
 """
 
 
-def wanted(version: str, *names: str) -> list[dict[str, str]]:
+def packages_at(version: str, *names: str) -> list[dict[str, str]]:
     return [{"package": name, "version": version} for name in names]
 
 
 def document(driver: list[dict[str, str]], kernel: list[dict[str, str]], leaving: bool = True) -> dict[str, Any]:
     """Both transactions of a host, in the roles' order."""
     names = stack_platform_for("ubuntu-24.04").displaced_packages("580") if leaving else ()
-    more = {"manager": "apt", "leaving": wanted("", *names), "locked": [p["package"] for p in [*driver, *kernel]]}
+    more = {"manager": "apt", "leaving": packages_at("", *names), "locked": [p["package"] for p in [*driver, *kernel]]}
     return {
         "version": 1,
         "resources": [
@@ -88,18 +88,20 @@ def document(driver: list[dict[str, str]], kernel: list[dict[str, str]], leaving
 
 def userland(version: str) -> list[dict[str, str]]:
     number = version.partition("-")[0]
-    return wanted(version, "nvidia-kernel-common-580", "libnvidia-compute-580", f"nvidia-firmware-580-{number}")
+    return packages_at(version, "nvidia-kernel-common-580", "libnvidia-compute-580", f"nvidia-firmware-580-{number}")
 
 
 def kernel(release: str, version: str = "1") -> list[dict[str, str]]:
-    modules = wanted(version, f"linux-modules-nvidia-580-open-{release}")
-    return [*wanted("1", f"linux-image-{release}", f"linux-modules-nvidia-fs-{release}"), *modules]
+    modules = packages_at(version, f"linux-modules-nvidia-580-open-{release}")
+    return [*packages_at("1", f"linux-image-{release}", f"linux-modules-nvidia-fs-{release}"), *modules]
 
 
 DOCUMENTS = {
-    "built": document([*userland(OLD), *wanted(OLD, "nvidia-dkms-580-open")], wanted("1", f"linux-image-{A}"), False),
+    "built": document(
+        [*userland(OLD), *packages_at(OLD, "nvidia-dkms-580-open")], packages_at("1", f"linux-image-{A}"), False
+    ),
     "built-new": document(
-        [*userland(NEW), *wanted(NEW, "nvidia-dkms-580-open")], wanted("1", f"linux-image-{B}"), False
+        [*userland(NEW), *packages_at(NEW, "nvidia-dkms-580-open")], packages_at("1", f"linux-image-{B}"), False
     ),
     "packaged-old": document(userland(OLD), kernel(A)),
     "packaged-new": document(userland(NEW), kernel(B)),

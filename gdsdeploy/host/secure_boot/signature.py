@@ -37,6 +37,7 @@ KEYRINGS = {
     "the kernel": "a key built into the kernel",
     "MOK": "an enrolled machine owner's key",
     "firmware": "a key of the firmware (db)",
+    "unknown": "and it's unknown whether this kernel has that key",
     "": "which is no key of this kernel",
 }
 _BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
@@ -173,7 +174,8 @@ def signed_by(kernel: Kernel, path: str) -> Tuple[str, str]:
         return "", ""
     # Whether or not that decides about loading, the kernel's own keys are looked up.
     trust = trust_of(kernel)
-    return signature.signer, trust.find(signature, own=True)[1] or ("the kernel" if trust.is_own(signature) else "")
+    source = "the kernel" if trust.is_own(signature) else trust.find(signature, own=True)[1]
+    return signature.signer, source or ("" if trust.complete else "unknown")
 
 
 def _of_module(path: str) -> Optional[Signature]:

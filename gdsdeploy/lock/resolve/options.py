@@ -67,7 +67,8 @@ def _add_packaged(options: Options, profile: Profile, platform: StackPlatform, u
         f"the repositories have no package with the driver's modules ({profile.driver.flavour}) and its userland for"
         f" a kernel of flavour {flavour}"
     )
-    options.add("driver", profile.driver.version, drivers, otherwise, f", {packaged.INSTEAD}" if not labels else "")
+    instead = f"; choose another driver or kernel flavour, {packaged.INSTEAD}"
+    options.add("driver", profile.driver.version, drivers, otherwise, instead)
     no_nvidia_fs = packaged.no_nvidia_fs(profile, platform, universe)
     _add_kernels(
         options, profile, platform, universe, partial(packaged.kernels, modules=modules, labels=labels), no_nvidia_fs

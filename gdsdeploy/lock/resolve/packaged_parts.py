@@ -8,6 +8,7 @@ from gdsdeploy.host.kmod.driver import OPEN
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.packaged_modules import ModuleInPackage, unusable
+from gdsdeploy.lock.resolve.offer import Option
 from gdsdeploy.lock.resolve.search import Choice
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, PackagedModule, Source
@@ -26,13 +27,15 @@ def facts(choice: Choice, modules: Sequence[ModuleInPackage]) -> dict[str, str |
     return {"nvidia_fs": version, "nvidia_fs_package": package.version, "nvidia_fs_origin": package.origin}
 
 
-def pin_verdicts(profile: Profile, facts: dict[str, str | None]) -> list[Verdict]:
-    """The verdict against a packaged nvidia-fs that its pin doesn't admit."""
+def unpinned(profile: Profile, choice: Choice, facts: dict[str, str | None]) -> tuple[Option, Verdict] | None:
+    """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
+    kernel = next((option for option in choice if option.modules is not None), None)
     version = facts.get("nvidia_fs")
-    if profile.modules != "packaged" or not version or version_rules.parse(profile.nvidia_fs).admits(version):
-        return []
-    words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which the kernel's package has."
-    return [Verdict("pin", False, words)]
+    if kernel is None or not version or version_rules.parse(profile.nvidia_fs).admits(version):
+        return None
+    package = kernel.packages["nvidia-fs-modules"]
+    words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
+    return kernel, Verdict("pin", False, words)
 
 
 def require(

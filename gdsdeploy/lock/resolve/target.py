@@ -140,7 +140,9 @@ def first(
             continue
         facts = _facts(search, choice, packages, platform, modules)
         against = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
-        against += packaged_parts.pin_verdicts(profile, facts)
+        if unpinned := packaged_parts.unpinned(profile, choice, facts):
+            search.dead.append((unpinned[0],))
+            against.append(unpinned[1])
         if not against:
             return choice, packages
         broken += (f"[{verdict.rule}] {verdict.words}" for verdict in against)

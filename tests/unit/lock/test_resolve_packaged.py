@@ -216,11 +216,16 @@ def test_a_flavour_without_any_modules_says_so() -> None:
 
 def test_a_pin_that_no_modules_meet_names_those_on_offer() -> None:
     lines = reasons(driver="595", **NVIDIA)
-    assert "[pin] the pin driver: '595' admits nothing that is on offer: 580.159.03" in lines
+    assert "[pin] the pin driver: '595' admits nothing that is on offer: 580.159.03; choose another driver" in lines
+    assert "or have a host build the modules: `modules: build`" in lines
 
 
 def test_the_pin_of_nvidia_fs_is_about_what_the_package_has() -> None:
-    assert "[pin] The pin nvidia_fs: '>=2.28' doesn't admit 2.26.6" in reasons(nvidia_fs=">=2.28", **NVIDIA)
+    lines = reasons(nvidia_fs=">=2.28", **NVIDIA).splitlines()
+    assert [line for line in lines if "[pin]" in line] == [
+        f"  - [pin] The pin nvidia_fs: '>=2.28' doesn't admit 2.26.6, which linux-modules-nvidia-fs-{kernel} has."
+        for kernel in (f"{SPARK} {SPARK_VERSION}", "6.17.0-1026-nvidia 6.17.0-1026.26")
+    ]
     result = target(NOBLE, in_packages("580.159.03", "2.28.4"), nvidia_fs=">=2.28", **NVIDIA)
     assert result.nvidia_fs is not None
     assert result.nvidia_fs.version == "2.28.4"
