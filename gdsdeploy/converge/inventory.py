@@ -165,7 +165,8 @@ def packaged_files(target: Target) -> list[dict[str, str]]:
 def leaving(target: Target) -> list[dict[str, str]]:
     """Sources that DKMS builds for one version of the driver: other versions leave before it comes, on any host.
 
-    Where packages bring the modules, every version leaves: what DKMS builds would have precedence.
+    Where packages bring the modules, every version leaves: what DKMS builds would have precedence.  They leave with the
+    kernel's packages too: the driver's userland may be there already.
     """
     if target.packaged:
         names = stack_platform_for(target.os).displaced_packages(target.driver.version.partition(".")[0])
@@ -233,7 +234,6 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
-        # With the packages that bring modules; the driver's userland may be there already.
         "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
         "gds_driver_options": p2pdma.driver_options(profile),
         "gds_driver_p2pdma": p2pdma.applies(profile),
