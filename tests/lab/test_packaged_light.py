@@ -125,7 +125,7 @@ def stack(built: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stac
         modules[name] = folder / name
         modules[name].write_bytes(base64.b64decode(content))
     assert {"nvidia.ko", "nvidia-fs.ko"} <= modules.keys()
-    out = folder / "repositories"
+    out = folder / "published"
     out.mkdir()
     work = folder / "work"
     work.mkdir()
