@@ -17,7 +17,10 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 
 #: Parts of the lock that decide what is built.
-_DECISIVE = {"kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source", "doca"}
+_DECISIVE = {
+    "kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules",
+    "doca",
+}  # fmt: skip
 NONE = "none"
 
 
@@ -53,11 +56,15 @@ class BuildFacts:
     builder: str = ""
 
 
+#: ``packaged``: locked packages bring the modules, and no machine builds.
+Mode = Literal["build", "receive", "packaged"]
+
+
 @dataclass(frozen=True)
 class Supply:
     """Where the modules of one machine come from."""
 
-    mode: Literal["build", "receive"]
+    mode: Mode
     #: as the second half of a sentence that begins with the machine
     why: str
     #: machines of equal wants can use the same modules
@@ -74,10 +81,10 @@ class Supply:
     origin: str = ""
 
     @property
-    def source(self) -> Literal["build", "host", "cache", "kept", "none"]:
+    def source(self) -> Literal["build", "packaged", "host", "cache", "kept", "none"]:
         """In one word, for machines; ``kept``: what is in place stays."""
-        if self.mode == "build":
-            return "build"
+        if self.mode != "receive":
+            return self.mode
         return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
 
 
@@ -99,6 +106,8 @@ def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     """The supply of a machine that was not asked."""
     profile = fleet.profiles[fleet.everyone()[name].profile]
     want, setting = _want(fleet, lock, name, BuildFacts()), fleet.modules(name)
+    if setting == "packaged":
+        return _packaged(lock.targets[fleet.everyone()[name].profile], want)
     if setting == "build" or (setting == "auto" and profile.builder is None):
         return Supply("build", _own(fleet, name), want, origin=name)
     if profile.builder is None:
@@ -113,7 +122,9 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
     allowed = {name: fleet.suppliers(name) for name in facts}
     chosen: dict[str, Supply] = {}
     for name in facts:
-        if fleet.modules(name) == "build":
+        if fleet.modules(name) == "packaged":
+            chosen[name] = _packaged(lock.targets[fleet.everyone()[name].profile], wants[name])
+        elif fleet.modules(name) == "build":
             chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
         elif fleet.modules(name) == "auto" and facts[name].built:
             chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
@@ -127,6 +138,11 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
     cached_wants = {wants[name] for name in facts if cached(wants[name], allowed[name]) is not None}
     delivering = _delivering(chosen, allowed, cached_wants)
     return {name: replace(chosen[name], delivers=name in delivering) for name in facts}
+
+
+def _packaged(target: Target, want: str) -> Supply:
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(target.versions_of_modules().items()))
+    return Supply("packaged", f"the lock has {packages}", want)
 
 
 def _supply(

@@ -31,7 +31,7 @@ def before_words(change: Change) -> str:
 
 def after_words(change: Change) -> str:
     """What the host should have."""
-    ends = change.kind in ("remove", "delete", "unload")
+    ends = change.kind in ("remove", "delete", "unload", "unbuild")
     return _short(change.after) or ("nothing" if ends else "as the lock has it")
 
 

@@ -81,7 +81,9 @@ _MODULES = Use(
     "gds_modules",
     "modules",
     _SOURCE
-    | _options_of("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
+    | _options_of(
+        "gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key", "packaged"
+    ),
 )
 _SIGNING = Use(
     "gds_secureboot",
@@ -111,7 +113,7 @@ TABLE: Final = (
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
-    Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
+    Use("gds_kernel", "packages", _packages("gds_kernel", "leaving"), "kernel"),
     Use(
         "gds_boot",
         "module_options",

@@ -20,8 +20,8 @@ Disruption = Literal["none", "module reload", "reboot"]
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
 
 #: Ways in which a machine may come to its modules, each a variant of its desired state: it builds them; it keeps what
-#: it has received; it receives an archive that it doesn't have yet.
-BUILD, KEEP, RECEIVE = "build", "keep", "receive"
+#: it has received; it receives an archive that it doesn't have yet; or locked packages bring them.
+BUILD, KEEP, RECEIVE, PACKAGED = "build", "keep", "receive", "packaged"
 #: Ids of refusals that only matter where there is something to install, and of one that ends when a builder is done.
 _FOR_CHANGES = frozenset({"space", "half-installed"})
 _NOT_DELIVERED = "not-delivered"
@@ -134,6 +134,8 @@ def _results_for(variants: Variants, supply: Supply, archive: str | None) -> lis
     if supply.mode == "build":
         results = variants[BUILD]
         return [_handing_over(result, supply, archive) if result.name == "modules" else result for result in results]
+    if supply.mode == "packaged":
+        return list(variants[PACKAGED])
     archive_there = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
     if supply.source == "kept" or (archive is not None and archive == archive_there):
         return list(variants[KEEP])

@@ -6,10 +6,11 @@ import hashlib
 from typing import Any
 
 from gdsdeploy.converge import boot
-from gdsdeploy.converge.inventory import addresses, packages_for
+from gdsdeploy.converge.inventory import addresses, packaged_files, packages_for
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import FleetInvalid, LockStale
+from gdsdeploy.host.kmod.packaged import PackagedFile
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Fleet, Mount, Profile, TopologySettings
 from gdsdeploy.model.lock import Lock
@@ -58,6 +59,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         own_kernel=profile.own_kernel,
         boot_arguments=boot.arguments(profile),
         module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
+        packaged=[PackagedFile(**file) for file in packaged_files(target)],
     )
 
 

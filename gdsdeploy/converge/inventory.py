@@ -31,6 +31,8 @@ HOSTS, BUILDERS = "hosts", "builders"
 FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
 #: Loaded by a unit of its own, because it has to come after the RDMA core.
 PEERMEM = "nvidia-peermem"
+#: Parts of a lock that come together: packages of modules need their kernel's, and the driver's userland before.
+KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}
 _UNITS = {PEERMEM: "gds-peermem.service"}
 
 
@@ -153,8 +155,22 @@ def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     return [package for package in target.packages if package.needed_by in places]
 
 
+def packaged_files(target: Target) -> list[dict[str, str]]:
+    """The module files that locked packages bring, with the packages' versions."""
+    versions = target.versions_of_modules()
+    keys = ("module", "file", "sha256", "package")
+    return [{**{key: getattr(one, key) for key in keys}, "version": versions[one.package]} for one in target.packaged]
+
+
 def leaving(target: Target) -> list[dict[str, str]]:
-    """Sources that DKMS builds for one version of the driver: other versions leave before it comes, on any host."""
+    """Sources that DKMS builds for one version of the driver: other versions leave before it comes, on any host.
+
+    Where packages bring the modules, every version leaves: what DKMS builds would have precedence.  They leave with the
+    kernel's packages too: the driver's userland may be there already.
+    """
+    if target.packaged:
+        names = stack_platform_for(target.os).displaced_packages(target.driver.version.partition(".")[0])
+        return [{"package": name, "version": ""} for name in names]
     return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
 
 
@@ -191,7 +207,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     supply = sources.supplies.get(name) or by_intent(fleet, lock, name)
     builds = supply.mode == "build"
     packages = packages_for(target, host=is_host, build=builds)
-    kernel = [p for p in packages if p.part in {"kernel-image", "kernel-headers"}]
+    kernel = [p for p in packages if p.part in KERNEL_PARTS]
     cufile = [p for p in packages if p.part in {"libcufile", "gds-tools"}]
     build_only = [p for p in packages if p.needed_by == "build" and p not in kernel]
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
@@ -221,6 +237,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
+        "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
         "gds_driver_options": p2pdma.driver_options(profile),
         "gds_driver_p2pdma": p2pdma.applies(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
@@ -307,6 +324,7 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
         "gds_modules_nvidia_fs_version": nvidia_fs.version if nvidia_fs else "",
         "gds_modules_nvidia_fs_tree": nvidia_fs.source_tree if nvidia_fs else "",
         "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
+        "gds_modules_packaged": packaged_files(target),
         "gds_modules_names": load_order(profile, target),
         "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
         "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},

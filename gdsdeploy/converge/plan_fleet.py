@@ -15,7 +15,7 @@ from gdsdeploy.builds import assign, run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import build_facts, cufile_facts, desired
-from gdsdeploy.converge.diff import BUILD, KEEP, RECEIVE, HostPlan, Variants, plan, variants
+from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
 from gdsdeploy.cufile.fit import FitTarget
@@ -145,13 +145,15 @@ def desired_documents(fleet: Fleet, lock: Lock, run_files: RunFiles, names: Sequ
     wants = {name: assign.by_intent(fleet, lock, name).want for name in names}
     building = {name: Supply("build", "", want, delivers=True, origin=name) for name, want in wants.items()}
     receiving = {name: Supply("receive", "", want, cached=True) for name, want in wants.items()}
+    packaged = {name: Supply("packaged", "", want) for name, want in wants.items()}
     desired_documents: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for supplies, other_mode, archives in (
-        (building, "receive", {BUILD: ""}),
-        (receiving, "build", {KEEP: "", RECEIVE: NOT_DELIVERED}),
+    for supplies, settings, archives in (
+        (building, ("build", "auto"), {BUILD: ""}),
+        (receiving, ("receive", "auto"), {KEEP: "", RECEIVE: NOT_DELIVERED}),
+        (packaged, ("packaged",), {PACKAGED: ""}),
     ):
         values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
-        for name in (name for name in names if fleet.modules(name) != other_mode):
+        for name in (name for name in names if fleet.modules(name) in settings):
             for variant, archive in archives.items():
                 desired_documents[name][variant] = desired.resources_of(values[name][1], files, archive=archive)
     return {name: _document(variants) for name, variants in desired_documents.items()}
@@ -170,7 +172,7 @@ def _likely(fleet: Fleet, name: str, document: Document) -> Document:
 
 def _missing(document: Document, results: Variants, supply: Supply) -> Document:
     """The part of a machine's document that its supply needs and that it hasn't answered; empty: none."""
-    needed = (BUILD,) if supply.mode == "build" else (KEEP, RECEIVE)
+    needed = {"build": (BUILD,), "receive": (KEEP, RECEIVE), "packaged": (PACKAGED,)}[supply.mode]
     missing = [name for name in needed if name not in results]
     return _document({name: document["variants"][name] for name in missing}) if missing else {}
 

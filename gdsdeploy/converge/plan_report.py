@@ -103,6 +103,7 @@ def supply_words(supply: Supply) -> str:
     """Where a host's modules come from, in one line."""
     verbs = {
         "build": "builds its modules",
+        "packaged": "has its modules from packages",
         "host": f"receives its modules from {supply.builder}",
         "cache": "takes its modules from the cache",
         "kept": "keeps its modules",

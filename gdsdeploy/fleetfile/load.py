@@ -22,8 +22,9 @@ from gdsdeploy.fleetfile import ansible_inventory, waivers
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
-from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.inventory_source import InventorySource
+from gdsdeploy.model.references import references
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import supported_systems
 from gdsdeploy.ssh import machines

@@ -12,6 +12,7 @@ def pins(profile: Profile) -> dict[str, str]:
         "cuda": ", ".join(profile.cuda),
         "doca": ", ".join(profile.doca),
         "gpu": profile.gpu or "",
+        "modules": profile.modules if profile.modules == "packaged" else "",
         "kernel_flavour": profile.kernel.flavour or "",
         # Their order says whose driver wins.
         "repositories": ", ".join(profile.repositories or ()) if len(profile.repositories or ()) > 1 else "",

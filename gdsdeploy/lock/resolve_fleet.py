@@ -14,6 +14,7 @@ from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, neare
 from gdsdeploy.lock import freshness, lockfile, repo_settings
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.lock.lockfile import Difference, Reason
+from gdsdeploy.lock.packaged_modules import ModulesReader
 from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.adoption import LeftOut, leaves
@@ -150,7 +151,10 @@ def resolve_fleet(
             chosen = None if upgrade.everything else keep
             wishes = tuple(installed[name]) if name in installed else before.adopted if before else ()
             profile = fleet.profiles[name]
-            resolution = resolve(name, profile, platforms[name], universe, indices, sources, keep=chosen, wishes=wishes)
+            modules = ModulesReader(fetcher, indices, step)
+            resolution = resolve(
+                name, profile, platforms[name], universe, indices, sources, keep=chosen, wishes=wishes, modules=modules
+            )
         except NoSolution as error:
             failures.append(error)
             continue

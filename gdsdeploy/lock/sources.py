@@ -82,8 +82,8 @@ class PackagedSources:
             return remembered
         with self.step(f"Reading {package.package} {package.version}"):
             try:
-                files = payload.find(self._fetch(package), _CONF)
-            except payload.UnreadablePackageError as error:
+                files = payload.find(fetch(self.fetcher, self.indices, package), _CONF)
+            except (payload.UnreadablePackageError, MissingFile) as error:
                 raise _unusable(package, str(error)) from error
         confs = {path: content.decode("utf-8", "replace") for path, content in files.items()}
         # Without it, the next run reads the package again.
@@ -92,13 +92,12 @@ class PackagedSources:
             atomic.write(memory, json.dumps(confs, sort_keys=True), mode=0o600)
         return confs
 
-    def _fetch(self, package: Package) -> Path:
-        base = {(index.repository, index.suite): index.uri for index in self.indices}
-        uri = address(base[package.repository, package.suite], package.file)
-        try:
-            return self.fetcher.file(uri, sha256=package.sha256, size=package.size)
-        except MissingFile as error:
-            raise _unusable(package, str(error)) from error
+
+def fetch(fetcher: Fetcher, indices: Sequence[Index], package: Package) -> Path:
+    """A locked package's file, with the digest of the signed index; raises MissingFile, and what fetching raises."""
+    base = {(index.repository, index.suite): index.uri for index in indices}
+    uri = address(base[package.repository, package.suite], package.file)
+    return fetcher.file(uri, sha256=package.sha256, size=package.size)
 
 
 def parse(path: str, text: str) -> SourceTree:

@@ -88,7 +88,7 @@ class ReleaseDigests:
 class ModulesBefore:
     """Where a host's modules came from."""
 
-    #: ``build`` or ``receive``
+    #: ``build``, ``receive`` or ``packaged``
     mode: str = "build"
     want: str = ""
     #: key of the builder of a cached build

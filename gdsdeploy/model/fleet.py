@@ -31,7 +31,9 @@ GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hop
 
 #: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: it
 #: receives them where one of its suppliers builds for its key, and builds them for itself where none does.
-Modules = Literal["auto", "build", "receive"]
+HostModules = Literal["auto", "build", "receive"]
+#: Of a profile also ``packaged``: its lock has packages with modules that the distribution has built and signed.
+Modules = Literal["auto", "build", "receive", "packaged"]
 
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.
 PathSetting = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
@@ -276,6 +278,19 @@ class Profile(Model):
             raise ValueError("boot sets up a kernel that these hosts don't choose: own_kernel is false")
         return self
 
+    @model_validator(mode="after")
+    def _packaged_modules(self) -> Self:
+        unfit = {
+            "signing": (self.signing, "who made the packages has signed the modules"),
+            "builder": (self.builder, "no machine builds for these hosts"),
+            "doca": (self.doca, "the packages' modules are not built against another RDMA core than the kernel's"),
+            "rdma": (self.rdma == "peermem", "nvidia-peermem has to be built against OFED; write rdma: dmabuf"),
+        }
+        for key, (value, why) in unfit.items() if self.modules == "packaged" else ():
+            if value:
+                raise ValueError(f"modules: packaged doesn't go with {key}: {why}")
+        return self
+
     @field_validator("gate", mode="before")
     @classmethod
     def _short_gate(cls, value: object) -> object:
@@ -311,7 +326,7 @@ class FleetHost(Ssh):
 
     profile: Name
     #: None: as its profile says
-    modules: Modules | None = None
+    modules: HostModules | None = None
     #: by which a rollout orders and groups hosts
     labels: Labels = Field(default_factory=dict)
 
@@ -378,43 +393,3 @@ class Fleet(Model):
         own, shared = self.everyone()[name], self.ssh
         settings = {key: getattr(own, key) or getattr(shared, key) for key in Ssh.model_fields}
         return Ssh(**{**settings, "address": settings["address"] or name})
-
-
-def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
-    """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
-    problems: list[tuple[tuple[str, ...], str]] = [
-        *([] if fleet.hosts else [(("hosts",), "this key is required, with a host or more; or an inventory")]),
-    ]
-    problems += [
-        ((section, name, "profile"), f"there is no profile {host.profile!r}")
-        for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
-        for name, host in hosts.items()
-        if host.profile not in fleet.profiles
-    ]
-    problems += [
-        (("hosts", name), f"{name!r} is also a builder; a machine is one or the other")
-        for name in fleet.hosts.keys() & fleet.builders.keys()
-    ]
-    problems += [
-        (("builders", name, "modules"), "a builder builds; leave this key out")
-        for name, host in fleet.builders.items()
-        if host.modules not in (None, "build")
-    ]
-    problems += [
-        (("inventory", "groups", group), f"there is no profile {profile!r}")
-        for group, profile in (fleet.inventory.groups if fleet.inventory else {}).items()
-        if profile not in fleet.profiles
-    ]
-    for name, profile in fleet.profiles.items():
-        where = ("profiles", name, "builder")
-        if profile.builder is None:
-            if profile.builder_fallback:
-                problems.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
-            continue
-        builder = fleet.builders.get(profile.builder)
-        if builder is None:
-            problems.append((where, f"there is no builder {profile.builder!r}"))
-        elif builder.profile != name:
-            words = f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only"
-            problems.append((where, words))
-    return problems

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import SerializerFunctionWrapHandler, Strict, model_serializer, model_validator
 
-from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybeWord, Model, Name, Word, matching
+from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybePath, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.3"
+LOCK_VERSION = "1.4"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -18,10 +18,16 @@ Release = Annotated[
     str, matching(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]*$", "write the release of a kernel, as `uname -r` prints it")
 ]
 
+#: Of a kernel module, below the folder of its kernel.
+ModuleFile = Annotated[
+    str,
+    matching(r"^[A-Za-z0-9][A-Za-z0-9/._+-]*\.ko(\.(xz|gz|zst))?$", "write the path of a module below its kernel's"),
+]
+
 #: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
 Part = Literal[
-    "kernel-image", "kernel-headers", "driver-source", "driver-userland", "companion",
-    "nvidia-fs-source", "libcufile", "gds-tools", "dkms", "cuda", "doca", "support",
+    "kernel-image", "kernel-headers", "driver-source", "driver-modules", "driver-userland", "companion",
+    "nvidia-fs-source", "nvidia-fs-modules", "libcufile", "gds-tools", "dkms", "cuda", "doca", "support",
 ]  # fmt: skip
 
 
@@ -94,10 +100,10 @@ class LockedDriver(Model):
 
     version: Word
     flavour: Literal["open", "proprietary"]
-    #: Directory on the host that holds the driver's source tree.
-    source_tree: AbsolutePath
-    #: Name under which DKMS knows it.
-    dkms_name: Word
+    #: Directory on the host that holds the driver's source tree; empty where packages bring its modules.
+    source_tree: MaybePath
+    #: Name under which DKMS knows it; empty with ``source_tree``.
+    dkms_name: MaybeWord
     #: Name of its module file, without ending; empty in locks before 1.1: the platform's own name.
     module: MaybeWord = ""
 
@@ -109,11 +115,27 @@ class Component(Model):
 
 
 class Source(Model):
-    """nvidia-fs: upstream version and its source tree on the host."""
+    """nvidia-fs: upstream version, and its source tree on the host; empty where a package brings the module."""
 
     version: Word
-    source_tree: AbsolutePath
-    dkms_name: Word
+    source_tree: MaybePath
+    dkms_name: MaybeWord
+
+
+class PackagedModule(Model):
+    """A kernel module that a locked package brings, as that package's file has it."""
+
+    #: in-kernel name
+    module: Word
+    #: name of the package
+    package: Word
+    #: below /lib/modules/RELEASE
+    file: ModuleFile
+    sha256: Sha256
+    #: upstream's version; empty where the module says none
+    version: MaybeWord
+    #: who signed it, as its signature names that; empty: it is unsigned
+    signer: str
 
 
 class RefusedChoice(Model):
@@ -154,6 +176,8 @@ class Target(Model):
     refused: Annotated[tuple[RefusedChoice, ...], Strict(False)] = ()
     #: Module streams, ``NAME:STREAM``, that hosts have to enable to get these packages from rpm repositories.
     modules: Annotated[tuple[Word, ...], Strict(False)] = ()
+    #: Modules that the packages bring; empty where the modules are built.
+    packaged: Annotated[tuple[PackagedModule, ...], Strict(False)] = ()
     #: Packages that hosts had of their driver, and that the lock has for that reason alone.
     adopted: Annotated[tuple[Word, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]
@@ -161,9 +185,22 @@ class Target(Model):
 
     @model_serializer(mode="wrap")
     def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the key about what was adopted where nothing was, so that other locks stay as they are."""
+        """Without the keys of what is adopted and packaged where nothing is, so that other locks stay as they are."""
         value: dict[str, Any] = handler(self)
-        return {key: inner for key, inner in value.items() if key != "adopted" or inner}
+        return {key: inner for key, inner in value.items() if key not in ("adopted", "packaged") or inner}
+
+    @model_validator(mode="after")
+    def _source_or_packages(self) -> Self:
+        """The modules have a source tree or come from packages, and never both."""
+        sources = [part.source_tree for part in (self.driver, self.nvidia_fs) if part is not None]
+        if any(bool(tree) is bool(self.packaged) for tree in sources):
+            raise ValueError("packaged: modules are either packaged or built from a source tree")
+        return self
+
+    def versions_of_modules(self) -> dict[str, str]:
+        """Package → version of those that bring modules."""
+        names = {module.package for module in self.packaged}
+        return {package.package: package.version for package in self.packages if package.package in names}
 
 
 class Lock(Model):

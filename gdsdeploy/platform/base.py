@@ -52,6 +52,19 @@ class KernelImage:
 
 
 @dataclass(frozen=True)
+class BuiltModules:
+    """A package with a driver's modules for one kernel, built and signed by the distribution."""
+
+    package: Candidate
+    #: upstream's version of the driver
+    version: str
+    #: of the same maker and version: the package by which the userland's others are told; None: none is on offer
+    driver: Candidate | None
+    #: versions of that package that are on offer, for an error
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class StackPackage:
     """A package of the stack itself, not only a dependency."""
 
@@ -135,6 +148,26 @@ class StackPlatform(ABC):
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:  # noqa: ARG002 - see ubuntu.py
         """Of ``names``, each package that holds a driver's source tree or, in some repositories, its place."""
         return [self.driver_package(flavour)]
+
+    def no_packaged_modules(self, flavour: Flavour) -> str:  # noqa: ARG002 - see ubuntu.py
+        """Why the driver's modules can't come from packages of this system, in words; empty: they can."""
+        return f"no packages with modules of NVIDIA's driver for {self.os}'s own kernels are known"
+
+    def built_modules(
+        self,
+        universe: Universe,  # noqa: ARG002 - see ubuntu.py
+        flavour: Flavour,  # noqa: ARG002
+    ) -> dict[str, list[BuiltModules]]:
+        """Kernel release → the packages on offer with the driver's modules for it."""
+        return {}
+
+    def built_nvidia_fs(self, release: str) -> str:  # noqa: ARG002 - see ubuntu.py
+        """Name of the package with nvidia-fs for a kernel."""
+        return ""
+
+    def displaced_packages(self, branch: str) -> tuple[str, ...]:  # noqa: ARG002 - see ubuntu.py
+        """Names of packages that leave for packaged modules: DKMS would build others, or they have the same files."""
+        return ()
 
     def stands_for(self, driver: Candidate) -> str:  # noqa: ARG002 - see ubuntu.py
         """The package that an empty driver package only depends on, in words; empty for a real driver package."""

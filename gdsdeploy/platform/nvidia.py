@@ -28,6 +28,8 @@ _SHARED_SOURCES: Final = {"nvidia-support", "glx-alternatives"}
 
 #: ``nvidia-dkms-580-open``; from branch 590 on without the number, and Ubuntu's data-centre builds with ``-server``.
 _DKMS: Final = re.compile(r"nvidia-dkms(?P<suffix>(?:-(?P<branch>[0-9]{3})(?:-server)?)?)(?P<open>-open)?")
+#: By which the drivers are told that Ubuntu has built modules of.
+_COMMON: Final = re.compile(r"nvidia-kernel-common(?P<suffix>(?:-[0-9]{3}(?:-server)?)?)")
 #: What pulls a driver of whichever version: never a part of the stack, and ours is complete without.
 UMBRELLAS: Final = re.compile(
     r"(?:cuda-drivers|nvidia-open)(?:-[0-9]{3}(?:\.[0-9.]+)?)?"
@@ -73,22 +75,23 @@ def stands_for(driver: Candidate) -> str:
 
 def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
     """As for Ubuntu: every name carries the branch up to 580."""
-    match = _DKMS.fullmatch(driver.package)
-    s = match["suffix"] if match else ""
-    other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
-    return Packaging(
-        module="nvidia",
-        further=(
-            StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
-            StackPackage(f"nvidia-utils{s}", "driver-userland", "host"),
-            StackPackage(f"nvidia-kernel-common{s}", "driver-userland", "host"),
-            StackPackage(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
-            StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
-            StackPackage("dkms", "dkms", "build"),
-        ),
-        excluded=(re.compile(other),),
-        umbrellas=(UMBRELLAS,),
+    built, match = _COMMON.fullmatch(driver.package), _DKMS.fullmatch(driver.package)
+    s = built["suffix"] if built else match["suffix"] if match else ""
+    further: tuple[StackPackage, ...] = (
+        StackPackage(f"libnvidia-compute{s}", "driver-userland", "host"),
+        StackPackage(f"nvidia-utils{s}", "driver-userland", "host"),
+        StackPackage(f"nvidia-kernel-common{s}", "driver-userland", "host"),
+        StackPackage(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
+        StackPackage(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
     )
+    if built:
+        # The open modules load nothing without firmware, on which nvidia-dkms depends where modules are built.
+        firmware = StackPackage(f"nvidia-firmware{s}-{_upstream(driver)}", "companion", "host", optional=True)
+        further, other = (*further, firmware), r"nvidia-dkms(?:-.+)?|nvidia-fs-dkms|dkms"
+    else:
+        further = (*further, StackPackage("dkms", "dkms", "build"))
+        other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
+    return Packaging("nvidia", further, (re.compile(other),), (UMBRELLAS,))
 
 
 def debian_packaging(flavour: Flavour) -> Packaging:

@@ -103,6 +103,12 @@ class Rhel(StackPlatform):
     def driver_package(self, flavour: Flavour) -> str:
         return "kmod-nvidia-open-dkms" if flavour == "open" else "kmod-nvidia-latest-dkms"
 
+    def no_packaged_modules(self, flavour: Flavour) -> str:  # noqa: ARG002 - true of both
+        return (
+            "NVIDIA's precompiled kmods (streams NNN and latest) are proprietary and linked on each host when they are"
+            " installed, so no record says what the modules have to be; and no repository has nvidia-fs for a kernel"
+        )
+
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """One of each for every CUDA release."""
         return nvidia.libcufile_packages(names)

@@ -11,9 +11,10 @@ from typing import Final
 from gdsdeploy.host.kmod.flavour import UBUNTU
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
+from gdsdeploy.platform.base import BuiltModules, Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import DpkgPlatform
 from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import Universe
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "restricted", "universe", "multiverse")
@@ -31,6 +32,10 @@ _RELEASE_NAME = r"(?:jammy|noble|resolute)"
 _KERNEL_SOURCES: Final = re.compile(
     r"linux(?:-signed)?(?:-(?:hwe|edge|nvidia|bos|aws|azure|gcp|oracle|lowlatency))*(?:-[0-9]+\.[0-9]+)?"
 )
+#: Modules of the driver for one kernel: linux-modules-nvidia-580-server-open-6.8.0-60-generic.
+_BUILT: Final = re.compile(
+    r"linux-modules-nvidia-(?P<driver>[0-9]{3}(?:-server)?)(?P<open>-open)?-(?P<release>[0-9]+\.[0-9]+\.[0-9]+-.+)"
+)
 #: Ubuntu 26.04 has some of its modules in packages of a family of their own.
 _KERNEL_MODULES: Final = re.compile(r"linux-(?:main-)?modules-")
 _ARM_FLAVOUR: Final = re.compile(r".+-64k|azure-nvidia")
@@ -40,6 +45,7 @@ _DRIVER_SOURCES: Final = (
 _STACK_SOURCES: Final = (
     _KERNEL_SOURCES,
     *_DRIVER_SOURCES,
+    re.compile(r"linux-restricted-modules(?:-.+)?"),
     re.compile(r"nvidia-cuda-toolkit|nvidia-modprobe|nvidia-settings|nvidia-persistenced|nvidia-imex.*|dkms"),
 )
 
@@ -71,6 +77,46 @@ class Ubuntu(DpkgPlatform):
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
         return nvidia.dkms_packages(flavour, names)
 
+    def no_packaged_modules(self, flavour: Flavour) -> str:
+        if flavour == "open":
+            return ""
+        # linux-modules-nvidia-580-… has no files: it needs linux-objects-nvidia-580-… and linux-signatures-nvidia-….
+        return (
+            "Canonical's packages of the proprietary modules have objects that each host links when they are installed,"
+            " so no record says what the modules have to be; the open ones come whole: driver: {flavour: open}"
+        )
+
+    def built_modules(self, universe: Universe, flavour: Flavour) -> dict[str, list[BuiltModules]]:
+        built: dict[str, list[BuiltModules]] = {}
+        for match in filter(None, map(_BUILT.fullmatch, sorted(universe.names(), reverse=True))):
+            if bool(match["open"]) == (flavour == "open"):
+                for candidate in universe.named(match[0]):
+                    modules = self._driver_of(universe, candidate, f"nvidia-kernel-common-{match['driver']}")
+                    built.setdefault(match["release"], []).extend(modules)
+        return built
+
+    def _driver_of(self, universe: Universe, modules: Candidate, name: str) -> Iterable[BuiltModules]:
+        """The driver that a package's relations to ``name`` tell; nothing for one that has none, as a stub."""
+        bounds = [relation for group in modules.depends for relation in group if relation.package == name]
+        least = next((relation.version for relation in bounds if relation.relation in (">=", "=")), "")
+        if least:
+            version = self.upstream_version(least)
+            offered = [c for c in universe.named(name) if c.origin == modules.origin]
+            same = [c for c in offered if self.upstream_version(c.version) == version]
+            fits = [c for c in same if all(relation.admits(c.version) for relation in bounds)]
+            newest = max(fits, key=lambda c: self.order.key(c.version), default=None)
+            yield BuiltModules(modules, version, newest, tuple(str(c) for c in offered))
+
+    def built_nvidia_fs(self, release: str) -> str:
+        return f"linux-modules-nvidia-fs-{release}"
+
+    def displaced_packages(self, branch: str) -> tuple[str, ...]:
+        names = (f"nvidia-dkms{end}" for end in ("", f"-{branch}", f"-{branch}-server"))
+        # NVIDIA's repository has the firmware's files under other names than Ubuntu's archive: dpkg refuses both.
+        firmware = ("nvidia-firmware", f"nvidia-firmware-{branch}")
+        builds = (f"{name}{end}" for name in names for end in ("-open", ""))
+        return (*builds, "nvidia-fs-dkms", "nvidia-fs", *firmware)
+
     def stands_for(self, driver: Candidate) -> str:
         return nvidia.stands_for(driver)
 
@@ -78,7 +124,7 @@ class Ubuntu(DpkgPlatform):
         return nvidia.ubuntu_packaging(driver, flavour)
 
     def kept_out(self) -> tuple[str, ...]:
-        # Ubuntu builds modules of its drivers for each kernel, which would take the place of the audited ones.
+        # Ubuntu builds modules of its drivers for each kernel: only those in the lock may come.
         return (*nvidia.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
 
     def part(self, candidate: Candidate) -> Part:

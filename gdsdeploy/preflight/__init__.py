@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy import console
+from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.resolve.packaged import is_packaged
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -50,6 +52,12 @@ def preflight(
     cells: list[Cell] = []
     for name in profiles:
         profile = fleet.profiles[name]
+        if is_packaged(profile):
+            raise GdsError(
+                f"profile {name} takes its modules from packages: there is nothing to build",
+                hint="`gdsdeploy lock` has read kernel, versions, flavour and signer in the packages. Hosts audit"
+                " symbol versions and signatures before they boot the kernel; only that boot proves that they load",
+            )
         platform = stack_platform_for(profile.os)
         root.require(platform.kind)
         repositories = repo_settings.repositories(fleet, name, platform)

@@ -21,7 +21,10 @@ Mode = Literal["full", "quick"]
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
 #: The packages that modules are built from.
-_PARTS: Final = ("kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source", "doca")
+_PARTS: Final = (
+    *("kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules"),
+    "doca",
+)
 
 
 class Answer(enum.StrEnum):

@@ -24,7 +24,7 @@ from gdsdeploy.repo import rpmheader
 
 #: Bytes of a whole package after decompression; the largest drivers' have some hundred megabytes.
 UNPACKED_LIMIT: Final = 2 << 30
-#: Bytes of one file that is read.
+#: Bytes of one file that is read, if the caller doesn't say.
 FILE_LIMIT: Final = 1 << 20
 _NAME_LIMIT: Final = 4096
 _XZ_MEMORY: Final = 256 << 20
@@ -36,19 +36,19 @@ class UnreadablePackageError(Exception):
     """The package is damaged, or of a kind that this program doesn't read; the message is the reason."""
 
 
-def find(path: Path, pattern: re.Pattern[str]) -> dict[str, bytes]:
+def find(path: Path, pattern: re.Pattern[str], limit: int = FILE_LIMIT) -> dict[str, bytes]:
     """Path → content of each regular file of the package at ``path`` whose path (``usr/src/…``) matches in full.
 
-    Raises UnreadablePackageError, also for a match that isn't a regular file or has more than FILE_LIMIT bytes.
+    Raises UnreadablePackageError, also for a match that isn't a regular file or has more than ``limit`` bytes.
     """
     try:
         with path.open("rb") as file:
             magic = file.read(8)
             file.seek(0)
             if magic == b"!<arch>\n":
-                return _matches(_tar_entries(_deb_data(file)), pattern)
+                return _matches(_tar_entries(_deb_data(file)), pattern, limit)
             if magic[:4] == rpmheader.LEAD_MAGIC:
-                return _matches(_cpio_entries(_rpm_payload(file)), pattern)
+                return _matches(_cpio_entries(_rpm_payload(file)), pattern, limit)
     except (OSError, EOFError, ValueError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         raise UnreadablePackageError(f"it is damaged: {error or type(error).__name__}") from error
     except zstd.ZstdError as error:
@@ -60,12 +60,12 @@ def find(path: Path, pattern: re.Pattern[str]) -> dict[str, bytes]:
 _Entry = tuple[str, bool, int, Callable[[], bytes]]
 
 
-def _matches(entries: Iterator[_Entry], pattern: re.Pattern[str]) -> dict[str, bytes]:
+def _matches(entries: Iterator[_Entry], pattern: re.Pattern[str], limit: int) -> dict[str, bytes]:
     matches = {}
     for name, is_regular, size, read in entries:
         if not pattern.fullmatch(name):
             continue
-        if not is_regular or size > FILE_LIMIT:
+        if not is_regular or size > limit:
             what = f"has {size} bytes" if is_regular else "is not a regular file"
             raise UnreadablePackageError(f"{name} in it {what}")
         matches[name] = read()

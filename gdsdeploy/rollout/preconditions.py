@@ -65,10 +65,12 @@ class Trial:
     outdated: bool = False
     #: machines whose modules for this stack, built and audited, the controller keeps for every host of the profile
     builders: tuple[str, ...] = ()
+    #: whether packages bring the modules, so that there is nothing to build
+    packaged: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.same or bool(self.builders) or self.preflight_ok
+        return self.same or self.packaged or bool(self.builders) or self.preflight_ok
 
     @property
     def preflight_ok(self) -> bool:
@@ -342,6 +344,7 @@ def _trials(
             same_driver=_had_same(had, target, nvidia_fs=False),
             outdated=record.outdated(target),
             builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
+            packaged=bool(target.packaged),
         )
 
 

@@ -20,6 +20,8 @@ from gdsdeploy.model.lock import Target
 
 Mode = Literal["nvidia-fs", "p2pdma", "compat"]
 Rdma = Literal["none", "peermem", "dmabuf"]
+#: Parts of a lock that bring nvidia-fs.
+_NVIDIA_FS = ("nvidia-fs-source", "nvidia-fs-modules")
 #: Who does a step.
 Doer = Literal["you", "lock", "provision"]
 
@@ -71,7 +73,7 @@ def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdm
 def _packages(name: str, before: Profile, after: Profile, target: Target) -> Iterator[Step]:
     doca = f"profiles.{name}.doca in the fleet file"
     if before.mode == "nvidia-fs" != after.mode:
-        for package in (package for package in target.packages if package.part == "nvidia-fs-source"):
+        for package in (package for package in target.packages if package.part in _NVIDIA_FS):
             yield Step("package in the lock", f"{package.package} {package.version}", "", "lock")
     if after.mode == "nvidia-fs" != before.mode:
         yield Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock")

@@ -133,11 +133,11 @@ options:
     choices: [open, proprietary]
     required: true
   driver_tree:
-    description: The driver's source tree to build against.
+    description: The driver's source tree to build against; empty with packaged modules.
     type: path
     required: true
   driver_dkms_name:
-    description: Name of the driver in DKMS.
+    description: Name of the driver in DKMS; empty with packaged modules.
     type: str
     required: true
   nvidia_fs_version:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_modules
-short_description: Build or receive audited kernel modules
+short_description: Provide audited kernel modules
 description:
   - Builds, signs, audits and packs the modules with DKMS, or receives a builder's archive.
   - Audits the archive on the host before it uses any of its modules.
+  - With packaged modules, removes what has precedence over them, and audits them.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.stack
   - gdsdeploy.gds.apply.state
 options:
   source:
-    description: Whether this machine builds its modules or receives them.
+    description: Whether this machine builds its modules, receives them, or has them from packages.
     type: str
-    choices: [build, receive]
+    choices: [build, receive, packaged]
     required: true
   kernel_release:
     description: Release of the kernel that the modules are for, running or not.
@@ -27,6 +28,32 @@ options:
     type: list
     elements: str
     default: []
+  packaged:
+    description: Module files of locked packages, each with the package that brings it.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      module:
+        description: Name of the module in the kernel.
+        type: str
+        required: true
+      file:
+        description: Path below the kernel's folder of modules.
+        type: str
+        required: true
+      sha256:
+        description: Checksum of the file.
+        type: str
+        required: true
+      package:
+        description: Name of the package.
+        type: str
+        required: true
+      version:
+        description: Version of the package.
+        type: str
+        required: true
   signed:
     description: Whether the modules have to be signed; see M(gdsdeploy.gds.gds_signing).
     type: bool

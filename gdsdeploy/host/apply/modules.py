@@ -1,4 +1,4 @@
-"""Audited kernel modules for the locked kernel: built here with DKMS, or received from a machine that built them.
+"""Audited kernel modules for the locked kernel: built here with DKMS, received from a machine, or of locked packages.
 
 Modules are changed together, after the last change was announced: DKMS builds packages in the order in which they
 depend on each other, and received modules are one folder that is replaced as a whole.
@@ -21,15 +21,17 @@ from ..kmod import driver as drivers
 from ..kmod import tree
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
+from ..kmod.packaged import PackagedFile
 from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
+from . import packaged_modules
 from .errors import with_kind
 from .host import ManagedHost
 from .model import INSTALLS, Change, Resource, Words
 
-BUILD, RECEIVE = "build", "receive"
+BUILD, RECEIVE, PACKAGED = "build", "receive", "packaged"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
 NOT_DELIVERED = "none"
 #: Where a machine keeps the archive of its modules.
@@ -43,12 +45,13 @@ _REASONS = {"install": "not-installed", "rebuild": "stale"}
 class Desired:
     """The driver and nvidia-fs (if ``nvidia_fs_version`` isn't empty), as DKMS and the lock name them.
 
-    ``source``: build or receive.  ``names``: modules to load.  ``signed``: modules get the signature of
+    ``source``: build, receive, or packaged: locked packages bring them.  ``names``: modules to load.
+    ``signed``: modules get the signature of
     ``/etc/gdsdeploy/signing.json``.  ``hand_over``: pack what was built, for the controller to fetch.
     ``builder``: the name in the fleet of the machine that builds: this one, or the one whose archive it receives.
     ``builder_key``: that machine's public key (PEM), for machines that receive.
     ``archive_sha256``: of the archive to receive, which is brought before; empty: what is there stays; none: a builder
-    has to deliver it first.
+    has to deliver it first.  ``packaged``: the module files of locked packages.
     """
 
     source: str
@@ -66,6 +69,7 @@ class Desired:
     builder: str = ""
     builder_key: str = field(default="", metadata=LINES)
     archive_sha256: str = ""
+    packaged: List[PackagedFile] = field(default_factory=list)
 
 
 class Modules(Resource[Desired]):
@@ -80,6 +84,9 @@ class Modules(Resource[Desired]):
         "place": "put {} in place",
         "pack": "hand the audited modules to the controller",
         "receive": "receive {}",
+        "delete": "delete {}",
+        packaged_modules.UNBUILD: "uninstall DKMS's build of {}",
+        packaged_modules.INDEX: "write {} again",
     }
     reasons: ClassVar[Words] = {
         "not-delivered": "the controller has none",
@@ -89,6 +96,7 @@ class Modules(Resource[Desired]):
         "signature": "another signature, or none",
         "settings": "another signature, or none",
         "archive": "those of another archive",
+        packaged_modules.SHADOWS: "modules that have precedence over the packages'",
     }
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
@@ -102,21 +110,31 @@ class Modules(Resource[Desired]):
         }
         if desired.source == BUILD:
             return {**common, **_observe_build(host, desired)}
+        if desired.source == PACKAGED:
+            question = _expected(desired), desired.packaged
+            return {
+                **common,
+                "packaged": _answer(lambda: packaged_modules.observe(_kernel(host, release), *question)),
+            }
         path = inside(host.root, ARCHIVE.format(release))
         answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
         return {**common, "differences": answer if archive is not None else None}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        if desired.source == PACKAGED:
+            return packaged_modules.changes(desired.kernel_release, observed["packaged"], pending)
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
-        """Build, sign, audit and pack, or verify, audit and place.  Raises ApplyError of kind ``modules``."""
+        """Build, sign, audit and pack; or verify, audit and place; or audit.  Raises ApplyError of kind ``modules``."""
         if not changes:
             return
         host.forget()
         with with_kind("modules"):
             if desired.source == BUILD:
                 _build(host, desired, pack_them=any(change.kind == "pack" for change in changes))
+            elif desired.source == PACKAGED:
+                packaged_modules.settle(host, desired.kernel_release, _expected(desired), desired.packaged, changes)
             else:
                 _receive(host, desired)
         host.forget()
@@ -178,6 +196,12 @@ def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
             if outcome_of(finding) in (ERROR, UNKNOWN)
         ],
     }
+
+
+def _expected(desired: Desired) -> drivers.Expected:
+    """The locked versions of packaged modules, which have no source tree."""
+    version, flavour = desired.driver_version, desired.driver_flavour
+    return drivers.Expected(version, flavour, nvidia_fs_version=desired.nvidia_fs_version)
 
 
 def module_files(kernel: Kernel) -> List[str]:

@@ -7,13 +7,15 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
 from ..errors import ApplyError
+from ..kmod.packaged import PREFIX
 from .host import ManagedHost
-from .model import REBOOT, Change, Resource, Words
+from .model import INSTALLS, REBOOT, Change, Resource, Words
+from .packaged_modules import UNBUILD
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
 REPLACED = "replaced"
 #: Kinds of changes of the resource ``modules`` that replace module files.
-_REPLACES = ("build", "place", "receive")
+_REPLACES = ("build", "place", "receive", "delete", UNBUILD)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,13 @@ def causes(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[D
     to_load = {change.subject for change in pending if change.kind == "load"}
     now = [cause for cause in observed["causes"] if not (cause["id"] == UNLOADED and cause["subject"] in to_load)]
     loaded = [name for name in desired.modules if name not in observed["unloaded"]]
-    if not now and loaded and any(change.resource == "modules" and change.kind in _REPLACES for change in pending):
+    if not now and loaded and any(map(_replaces, pending)):
         text = f"{', '.join(loaded)}: loaded from files that are replaced"
         return [{"id": REPLACED, "subject": loaded[0], "text": text}]
     return now
+
+
+def _replaces(change: Change) -> bool:
+    """Whether a change replaces module files, also by a package that brings them."""
+    comes = change.kind in INSTALLS and change.subject.startswith(PREFIX)
+    return comes or (change.resource == "modules" and change.kind in _REPLACES)

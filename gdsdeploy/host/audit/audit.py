@@ -64,8 +64,9 @@ def audit(
     files = {*trusted, *(() if symbols.complete else vouched_files(kernel))}
     for result, module in pairs:
         if module is not None:
-            is_trusted = module.path in files
-            symbols.prepare(module, observe=not is_trusted)
+            symbols.prepare(module, observe=module.path not in files)
+            # Who made the package has built it with this kernel.
+            is_trusted = module.path in files or (expected is not None and module.path in expected.packaged)
             result["findings"] += [
                 *_vermagic(kernel, module),
                 *_imports(kernel, symbols, module, is_trusted),

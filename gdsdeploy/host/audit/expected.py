@@ -11,6 +11,7 @@ from ..kmod.findings import decisive
 from ..kmod.kernel import Kernel
 from ..model.expectation import Expectation
 from .audit import Result, audit
+from .packaged import audit_packaged
 
 
 def audit_expected(kernel: Kernel, expectation: Optional[Expectation]) -> List[Result]:
@@ -28,6 +29,9 @@ def audit_expected(kernel: Kernel, expectation: Optional[Expectation]) -> List[R
         peermem=expectation.rdma == "peermem",
         nvidia_fs_version=expectation.nvidia_fs_version,
     )
+    # Of another kernel, the lock knows no packages.
+    if expectation.packaged and kernel.release == expectation.kernel_release:
+        return audit_packaged(kernel, expectation.modules(), expected, expectation.packaged)
     return audit(kernel, expectation.modules(), expected)
 
 

@@ -52,6 +52,8 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
     prevents="a kernel that boots without its modules because a build failed, was interrupted, or was replaced by hand",
 )
 def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
+    if expectation.packaged:
+        return not_applicable("packages bring the modules: modules.next-boot names what has precedence over theirs")
     if "dkms" not in require(facts.packages.installed):
         return not_applicable("DKMS is not installed: the modules are received")
     lines, release = require(facts.packages.dkms), expectation.kernel_release

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..facts import HostFacts, UndecidedError, require
-from ..facts.audits import KernelAudit
+from ..facts.audits import KernelAudit, ModuleAudit
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
+from ..secure_boot.signature import KEYRINGS
 from .registry import Answer, check, failed, passed, subject
 
 subject("modules", after="rdma")
@@ -54,4 +55,14 @@ def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
             undecided = [(finding.message, finding.hint) for finding in module.findings if finding.outcome == UNKNOWN]
             reason, hint = undecided[0] if undecided else ("the audit has no result", "")
             raise UndecidedError(f"{module.module} on kernel {audit.release}: {reason}", hint)
-    return passed("{} on kernel {}".format(", ".join(names), audit.release), evidence)
+    packaged = [f"{module.module}: {packaged_words(module)}" for module in modules if module.package]
+    words = "; ".join(["{} on kernel {}".format(", ".join(names), audit.release), *packaged])
+    return passed(words, evidence)
+
+
+def packaged_words(module: ModuleAudit) -> str:
+    """Which package brings a module, and who signed it."""
+    signed = (
+        f"signed by {module.signer}, {KEYRINGS.get(module.keyring, module.keyring)}" if module.signer else "unsigned"
+    )
+    return f"packaged by {module.package}, {signed}"

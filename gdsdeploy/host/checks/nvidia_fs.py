@@ -121,6 +121,12 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
         return early
     file = its_file(facts.nvidia_fs.module)
     record = file.provenance
+    if expectation.packaged and not record.get("driver"):
+        return not_applicable(
+            f"{file.path} comes from a package and has no record of the driver it was built against: only a proven"
+            " transfer shows that they fit (storage.path)",
+            expected=f"a module of the locked package, for driver {expectation.driver_version}",
+        )
     if not record.get("driver") or not record.get("tree"):
         missing = f"{file.path} has no record of the driver it was built against: gdsdeploy did not build it"
         return failed(missing, REBUILD)

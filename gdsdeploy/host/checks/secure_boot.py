@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..facts import HostFacts, UndecidedError, require
 from ..kmod.findings import NOTE
 from ..model.expectation import Expectation
+from .modules import packaged_words
 from .registry import Answer, check, failed, passed, subject
 
 subject("secure-boot", after="modules")
@@ -42,4 +43,11 @@ def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
     words = "Secure Boot is {}".format("on" if secure_boot else "off")
     if isinstance(lockdown, str) and lockdown != "none":
         words += f", the kernel is locked down ({lockdown})"
-    return passed(f"{words}; the kernel would refuse no module of the stack for its signature")
+    packaged = [
+        f"{module.module} on kernel {kernel.release}: {packaged_words(module)}"
+        for kernel in dict.fromkeys(kernels)
+        for module in kernel.modules
+        if module.package
+    ]
+    words += "; the kernel would refuse no module of the stack for its signature"
+    return passed("; ".join([words, *packaged[:1]]), packaged)

@@ -30,6 +30,10 @@ class ModuleAudit:
     file: str
     ok: Optional[bool]
     findings: Tuple[AuditFinding, ...]
+    #: NAME VERSION of the locked package that brings it, who signed it, and where the kernel has that key
+    package: str = ""
+    signer: str = ""
+    keyring: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def _module(value: Any) -> ModuleAudit:
         file=str(record.get("file", "")),
         ok=ok if isinstance(ok, bool) and isinstance(findings, list) else None,
         findings=tuple(_finding(entry) for entry in entries if isinstance(entry, dict)),
+        **{key: str(record.get(key, "")) for key in ("package", "signer", "keyring")},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Container, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError
 from . import hooks, ofed, origin
@@ -19,7 +19,8 @@ _FILE = re.compile(r"nvidia(_current|_tesla|_legacy)?(_\d+[a-z]*)?(_open)?(_uvm|
 #: Modules made from the driver's own source, all of one version.
 PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
-_OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
+#: Licenses of the open flavour's nvidia.ko.
+OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Expected:
     #: storage drivers, as ``hooks.DRIVERS`` names them, that have to let nvidia-fs in
     storage: Tuple[str, ...] = ()
     nvidia_fs_version: str = ""
+    #: paths of modules that are as their locked packages have them
+    packaged: Container[str] = ()
 
 
 class Place(NamedTuple):
@@ -70,7 +73,7 @@ def find(kernel: Kernel, name: str) -> Optional[Place]:
 
 def flavour(module: Module) -> str:
     """``open`` or ``proprietary``, by the license that nvidia.ko declares."""
-    return "open" if module.license in _OPEN else "proprietary"
+    return "open" if module.license in OPEN else "proprietary"
 
 
 def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
@@ -118,7 +121,8 @@ def findings(kernel: Kernel, module: Module, chosen: Mapping[str, Module], expec
         version = expected.driver_version or (driver.version if driver is not None else "")
         kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
         results = _nvidia_fs(module, expected)
-        results += origin.findings(kernel, module, driver, version, kind, expected.tree_digest)
+        is_packaged = module.path in expected.packaged
+        results += origin.findings(kernel, module, driver, version, kind, expected.tree_digest, is_packaged)
         return results + hooks.findings(kernel, module, expected.storage)
     return []
 

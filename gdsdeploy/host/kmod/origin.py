@@ -44,11 +44,18 @@ def origin(kernel: Kernel, module: Module) -> Optional[Origin]:
 
 
 def findings(
-    kernel: Kernel, module: Module, driver: Optional[Module], version: str, flavour: str, digest: str
+    kernel: Kernel,
+    module: Module,
+    driver: Optional[Module],
+    version: str,
+    flavour: str,
+    digest: str,
+    is_packaged: bool = False,
 ) -> List[Finding]:
     """Findings about the origin of ``module``, an nvidia-fs, beside the driver that will be loaded.
 
     version, flavour, digest: of the expected driver and its source tree; empty where the lock doesn't say.
+    is_packaged: a locked package brings this module, and its maker needn't record anything in it.
     """
     results: List[Finding] = []
     if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):
@@ -61,6 +68,10 @@ def findings(
         hint = "take 2.26.6 or newer, or prove a real transfer on this kernel"
         results.append(finding("vm-io", WARNING, f"{message} (EFAULT)", hint))
     built = origin(kernel, module)
+    if built is None and is_packaged:
+        message = "doesn't record the driver source it was built against, and its package doesn't tell it"
+        hint = "prove a real transfer: gdsdeploy validate makes one on mounts of the profile"
+        return [*results, finding("driver-tree-unrecorded", NOTE, message, hint)]
     if built is None:
         message = "doesn't record the driver source it was built against, and symbol versions don't tell"
         hint = "build it with gdsdeploy kmod build nvidia-fs"

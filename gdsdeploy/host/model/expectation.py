@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Dict, List
 
 from ..io import jsontext
+from ..kmod.packaged import PackagedFile
 
 #: Where provision leaves the expectation on a host.
 PATH = "/etc/gdsdeploy/expectation.json"
@@ -65,6 +66,8 @@ class Expectation:
     boot_arguments: List[str] = field(default_factory=list)
     #: MODULE.PARAMETER → value that a loaded module has to have
     module_parameters: Dict[str, str] = field(default_factory=dict)
+    #: modules that locked packages bring, for the locked kernel; empty where the modules are built
+    packaged: List[PackagedFile] = field(default_factory=list)
     version: int = VERSION
 
     def modules(self) -> List[str]:

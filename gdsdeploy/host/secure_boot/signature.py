@@ -32,6 +32,14 @@ _PKCS7 = 2
 _LIMIT = 1 << 16
 _SIGNED_DATA = "1.2.840.113549.1.7.2"
 _MESSAGE_DIGEST = "1.2.840.113549.1.9.4"
+#: Places of keys, as :meth:`Trust.find` names them → in words.
+KEYRINGS = {
+    "the kernel": "a key built into the kernel",
+    "MOK": "an enrolled machine owner's key",
+    "firmware": "a key of the firmware (db)",
+    "unknown": "and it's unknown whether this kernel has that key",
+    "": "which is no key of this kernel",
+}
 _BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
 
 
@@ -157,6 +165,17 @@ def signer_of(path: str) -> Optional[Signature]:
         return _of_module(path)
     except (MalformedError, UnsupportedError, ElfError, OSError):
         return None
+
+
+def signed_by(kernel: Kernel, path: str) -> Tuple[str, str]:
+    """(who signed the module in ``path``, where ``kernel`` has the key: one of KEYRINGS); both empty: unsigned."""
+    signature = signer_of(path)
+    if signature is None:
+        return "", ""
+    # Whether or not that decides about loading, the kernel's own keys are looked up.
+    trust = trust_of(kernel)
+    source = "the kernel" if trust.is_own(signature) else trust.find(signature, own=True)[1]
+    return signature.signer, source or ("" if trust.complete else "unknown")
 
 
 def _of_module(path: str) -> Optional[Signature]:

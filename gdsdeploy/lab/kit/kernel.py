@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -31,6 +31,8 @@ ABI, VERSION, SUITE = "6.12.95+deb12", "6.12.95-1~bpo12+1", "bookworm-backports"
 RELEASE = f"{ABI}-amd64"
 #: Files of the headers that name the release.
 _NAMED = ("Makefile", ".kernelvariables", ".config", "include/config/*", "include/generated/*.h")
+#: Who signs the kernel's own modules.
+_SIGNER = "Lab kernel module signing key"
 #: The end of a signed module: struct module_signature (its last field is the length), and a marker.
 _MARKER = b"~Module signature appended~\n"
 _TAIL = struct.Struct(">BBBBB3sI")
@@ -84,6 +86,16 @@ def repack(content: Content, release: str, work: Path, *, ending: str = ".ko.zst
     sign_file = _tools(content) / "scripts/sign-file"
     _modules(image / f"lib/modules/{RELEASE}", kernel, sign_file, ending)
     return kernel
+
+
+def sign(content: Content, modules: Sequence[Path], folder: Path, name: str) -> None:
+    """Sign ``modules``, which aren't compressed, in place with a new key of ``name``, which is deleted.
+
+    folder: for the key.  A signature that a module has is taken off first.
+    """
+    for module in modules:
+        module.write_bytes(_unsigned(module.read_bytes()))
+    _sign(modules, _tools(content) / "scripts/sign-file", folder, name)
 
 
 def headers(content: Content, release: str, common: str, work: Path) -> Headers:
@@ -196,10 +208,10 @@ def _unsigned(module: bytes) -> bytes:
     return module[: end - _TAIL.unpack_from(module, end)[6]]
 
 
-def _sign(modules: Iterable[Path], sign_file: Path, folder: Path) -> None:
+def _sign(modules: Iterable[Path], sign_file: Path, folder: Path, name: str = _SIGNER) -> None:
     """Sign ``modules`` in place with the kernel's own program and a new key, which is deleted."""
     key, certificate = folder / "signing_key.pem", folder / "signing_key.x509"
-    _make_key(key, certificate)
+    _make_key(key, certificate, name)
     try:
         argv = (str(sign_file), "sha256", str(key), str(certificate))
         _each(argv, modules, "sign the lab's kernel modules", at_once=1)
@@ -208,9 +220,9 @@ def _sign(modules: Iterable[Path], sign_file: Path, folder: Path) -> None:
         certificate.unlink()
 
 
-def _make_key(key: Path, certificate: Path) -> None:
+def _make_key(key: Path, certificate: Path, signer: str) -> None:
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Lab kernel module signing key")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, signer)])
     now = dt.datetime.now(dt.UTC)
     built = (
         x509.CertificateBuilder()

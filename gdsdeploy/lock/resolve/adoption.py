@@ -57,7 +57,7 @@ def adopt(
     wishes: names of packages that hosts have.  locked: files that win over newer ones.
     """
     own = {package.package for package in packages}
-    branch = platform.upstream_version(choice[0].packages["driver-source"].version).split(".", 1)[0]
+    branch = platform.upstream_version(choice[0].holder.version).split(".", 1)[0]
     names = {wish: names_in_branch(wish, branch) for wish in sorted(set(wishes))}
     umbrellas = package_set.packaging(profile, platform, choice).umbrellas
     keys = locked | {(package.package, package.version, package.architecture) for package in packages}
@@ -147,7 +147,7 @@ def _against(profile: Profile, before: Sequence[Package], after: Sequence[Packag
 
 def _absence(platform: StackPlatform, universe: Universe, choice: Choice, names: Sequence[str]) -> str:
     """Why there is no candidate of these names."""
-    driver = choice[0].packages["driver-source"]
+    driver = choice[0].holder
     version = platform.upstream_version(driver.version)
     offered = [candidate for name in names for candidate in universe.named(name)]
     if not offered:

@@ -13,7 +13,7 @@ from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import options, package_set
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
 from gdsdeploy.lock.resolve.keep import PARTS, Keep, subject_of
-from gdsdeploy.lock.resolve.options import Option, Subject
+from gdsdeploy.lock.resolve.offer import Option, Subject
 from gdsdeploy.lock.resolve.search import Search
 from gdsdeploy.lock.resolve.target import base, enabled, first
 from gdsdeploy.model.fleet import Profile

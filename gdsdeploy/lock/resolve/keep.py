@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gdsdeploy.lock.resolve.options import Option, Subject
+from gdsdeploy.lock.resolve.offer import Option, Subject
 from gdsdeploy.model.lock import Part, RefusedChoice, Target
 from gdsdeploy.repo.candidate import Key
 
 #: Subject → the parts of a lock that may move with it.
 PARTS: dict[Subject, frozenset[Part]] = {
-    "driver": frozenset({"driver-source", "driver-userland", "companion"}),
-    "kernel": frozenset({"kernel-image", "kernel-headers"}),
+    "driver": frozenset({"driver-source", "driver-modules", "driver-userland", "companion"}),
+    "kernel": frozenset({"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}),
     "nvidia-fs": frozenset({"nvidia-fs-source"}),
     "libcufile": frozenset({"libcufile", "gds-tools"}),
     "doca": frozenset({"doca"}),
 }
 #: Parts whose packages decide their subject: naming one of them moves the subject.
 _DECIDE: dict[Part, Subject] = {
-    "driver-source": "driver", "kernel-image": "kernel", "kernel-headers": "kernel", "nvidia-fs-source": "nvidia-fs",
+    "driver-source": "driver", "driver-modules": "driver", "kernel-image": "kernel", "kernel-headers": "kernel",
+    "nvidia-fs-modules": "kernel", "nvidia-fs-source": "nvidia-fs",
     "libcufile": "libcufile", "gds-tools": "libcufile", "doca": "doca",
 }  # fmt: skip
 
@@ -69,7 +70,8 @@ class Keep:
     def has(self, option: Option) -> bool:
         """Whether an option is what the lock has."""
         if not option.packages:
-            return option.subject == "nvidia-fs" and self.target.nvidia_fs is None
+            # A package of the kernel brings nvidia-fs, or nothing does.
+            return option.subject == "nvidia-fs" and not (self.target.nvidia_fs and self.target.nvidia_fs.source_tree)
         keys = {(p.package, p.version, p.architecture) for p in self.target.packages}
         # Without companions: a profile that asks for one more must not move the driver.
         return all(candidate.key in keys for candidate in option.packages.values())

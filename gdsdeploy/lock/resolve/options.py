@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from gdsdeploy.host.kmod.flavour import has_nvme_hooks
 from gdsdeploy.host.model import version_rules
-from gdsdeploy.lock.resolve import metapackages
+from gdsdeploy.lock.resolve import metapackages, packaged
+from gdsdeploy.lock.resolve.offer import Incomplete, Option, Options
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import KernelImage, StackPlatform
@@ -19,89 +19,19 @@ from gdsdeploy.repo.packages import Universe
 #: Begins the name of a metapackage of modules that doca-kernel-support built for one kernel.
 _DOCA_KERNEL = "doca-kernel-"
 
-Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One version of one subject."""
-
-    subject: Subject
-    #: e.g. ``kernel 6.12.94+deb13-amd64``
-    label: str
-    #: what the compatibility rules may ask about it
-    facts: Mapping[str, str | None]
-    #: the exact packages that it stands for
-    packages: Mapping[Part, Candidate]
-    #: of the package that the option is named after
-    version: str = "0"
-    #: what a pin may call it; bounds look at the first
-    names: tuple[str, ...] = ("0",)
-    #: for a kernel: as ``uname -r`` prints it
-    release: str = ""
-    #: for a driver: the companions of its version that the profile asks for
-    companions: tuple[Candidate, ...] = ()
-
-    def members(self) -> Iterator[tuple[Part, Candidate]]:
-        """Every package that it stands for, with what that is in the stack."""
-        yield from self.packages.items()
-        yield from (("companion", candidate) for candidate in self.companions)
-
-
-@dataclass(frozen=True)
-class Incomplete:
-    """A version on offer without a package that it needs."""
-
-    subject: Subject
-    #: of the package on offer
-    version: str
-    refused: RefusedChoice
-    #: what a pin may call it
-    names: tuple[str, ...] = ()
-
-
-@dataclass
-class Options:
-    """The options of all subjects, and versions that could have been one."""
-
-    levels: list[list[Option]] = field(default_factory=list)
-    incomplete: list[Incomplete] = field(default_factory=list)
-    #: subjects without an option, in words
-    missing: list[str] = field(default_factory=list)
-
-    def add(
-        self, subject: str, pin: str, versions: Iterable[Option | Incomplete], otherwise: str, instead: str = ""
-    ) -> None:
-        """Add the versions that the pin admits.
-
-        otherwise: the problem if no version is complete.  instead: what else is on offer, for either problem.
-        """
-        expression = version_rules.parse(pin)
-        offered: list[Option] = []
-        for version in versions:
-            if isinstance(version, Option):
-                offered.append(version)
-            elif expression.admits(*version.names):
-                self.incomplete.append(version)
-        admitted = [option for option in offered if expression.admits(*option.names)]
-        self.levels.append(admitted)
-        if not offered:
-            self.missing.append(f"[{subject}] {otherwise}{instead}")
-        elif not admitted:
-            names = ", ".join(option.names[0] for option in offered[:12]) + (", …" if len(offered) > 12 else "")
-            self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {names}{instead}")
-
 
 def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Options:
     """The options for a profile, subject by subject in the order in which they are chosen."""
     options = Options()
-    holders = platform.driver_packages(profile.driver.flavour, universe.names())
-    otherwise = f"the repositories have no {platform.driver_package(profile.driver.flavour)}"
-    if any(universe.named(name) for name in holders):
-        otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(holders))})"
-    options.add("driver", profile.driver.version, _drivers(holders, profile, platform, universe), otherwise)
-    _add_kernels(options, profile, platform, universe)
-    if profile.mode == "nvidia-fs":
+    if packaged.is_packaged(profile):
+        _add_packaged(options, profile, platform, universe)
+    else:
+        _add_drivers(options, profile, platform, universe)
+        _add_kernels(options, profile, platform, universe)
+    if profile.mode == "nvidia-fs" and packaged.is_packaged(profile):
+        # Its version is read in the kernel's package: no relation tells it.
+        options.levels.append([Option("nvidia-fs", "nvidia-fs of the kernel's package", {}, {})])
+    elif profile.mode == "nvidia-fs":
         otherwise = f"the repositories have no {platform.nvidia_fs_package}"
         options.add("nvidia_fs", profile.nvidia_fs, _nvidia_fs(platform, universe), otherwise)
     else:
@@ -117,6 +47,34 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
     return options
 
 
+def _add_drivers(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+    names = platform.driver_packages(profile.driver.flavour, universe.names())
+    holders = [candidate for name in names for candidate in universe.named(name)]
+    otherwise = f"the repositories have no {platform.driver_package(profile.driver.flavour)}"
+    if holders:
+        otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(names))})"
+    options.add("driver", profile.driver.version, _drivers(holders, profile, platform, universe), otherwise)
+
+
+def _add_packaged(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+    """The drivers and kernels of which the distribution has built the modules."""
+    modules = packaged.built(profile, platform, universe)
+    drivers = list(_drivers(packaged.drivers(modules), profile, platform, universe, part="driver-userland"))
+    labels = {option.holder.key: option.label for option in drivers if isinstance(option, Option)}
+    drivers += packaged.without_userland(modules)
+    flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
+    otherwise = (
+        f"the repositories have no package with the driver's modules ({profile.driver.flavour}) and its userland for"
+        f" a kernel of flavour {flavour}"
+    )
+    instead = f"; choose another driver or kernel flavour, {packaged.INSTEAD}"
+    options.add("driver", profile.driver.version, drivers, otherwise, instead)
+    no_nvidia_fs = packaged.no_nvidia_fs(profile, platform, universe)
+    _add_kernels(
+        options, profile, platform, universe, partial(packaged.kernels, modules=modules, labels=labels), no_nvidia_fs
+    )
+
+
 def _preferred_first(platform: StackPlatform, universe: Universe, candidates: list[Candidate]) -> list[Candidate]:
     """By the profile's order of repositories, of one maker the newest first."""
     newest = sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
@@ -124,10 +82,15 @@ def _preferred_first(platform: StackPlatform, universe: Universe, candidates: li
 
 
 def _drivers(
-    holders: Sequence[str], profile: Profile, platform: StackPlatform, universe: Universe
+    holders: list[Candidate],
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    part: Part = "driver-source",
 ) -> Iterator[Option | Incomplete]:
+    """The drivers that ``holders`` are the packages of; part: what those are in the stack."""
     flavour, labels = profile.driver.flavour, set[str]()
-    for candidate in _preferred_first(platform, universe, [c for name in holders for c in universe.named(name)]):
+    for candidate in _preferred_first(platform, universe, holders):
         version = platform.upstream_version(candidate.version)
         names, stub = (version, candidate.version), platform.stands_for(candidate)
         label = f"driver {version} ({flavour})"
@@ -143,7 +106,7 @@ def _drivers(
             yield Incomplete("driver", candidate.version, lacks, names)
             continue
         facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
-        packages: dict[Part, Candidate] = {"driver-source": candidate}
+        packages: dict[Part, Candidate] = {part: candidate}
         yield Option("driver", label, facts, packages, candidate.version, names, companions=companions)
 
 
@@ -165,8 +128,18 @@ def _companions(
     return tuple(chosen), None
 
 
-def _add_kernels(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
-    """The kernels of the profile's flavour; without any, the problem names the other flavours."""
+def _add_kernels(
+    options: Options,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    choices: Callable[..., Iterator[Option | Incomplete]] | None = None,
+    instead: str = "",
+) -> None:
+    """The kernels of the profile's flavour; without any, the problem names the other flavours.
+
+    choices: makes their options; None: of kernels that have headers.  instead: what to do without any.
+    """
     flavours = platform.kernel_flavours(profile.arch)
     flavour = profile.kernel.flavour or flavours[0]
     if flavour not in flavours:
@@ -178,8 +151,11 @@ def _add_kernels(options: Options, profile: Profile, platform: StackPlatform, un
     kernels.sort(key=lambda kernel: platform.order.key(kernel.image.version), reverse=True)
     mine = [kernel for kernel in kernels if kernel.flavour == flavour]
     otherwise = f"the repositories have no kernel image of flavour {flavour} with headers of its version"
-    instead = _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
-    options.add("kernel", profile.kernel.version, _kernels(mine, profile, platform, universe), otherwise, instead)
+    if choices is not None:
+        otherwise = f"the repositories have no kernel of flavour {flavour} with packages of all its modules"
+    instead = instead or _other_flavours([kernel for kernel in kernels if kernel.flavour != flavour], profile, platform)
+    versions = (choices or _kernels)(mine, profile, platform, universe)
+    options.add("kernel", profile.kernel.version, versions, otherwise, instead)
 
 
 def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: StackPlatform) -> str:

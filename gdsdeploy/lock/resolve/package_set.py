@@ -18,7 +18,7 @@ _BUILD_PARTS = {"kernel-headers", "driver-source", "nvidia-fs-source"}
 
 def packaging(profile: Profile, platform: StackPlatform, choice: Choice) -> Packaging:
     """How the chosen driver is packaged."""
-    return platform.packaging(choice[0].packages["driver-source"], profile.driver.flavour)
+    return platform.packaging(choice[0].holder, profile.driver.flavour)
 
 
 def packages(
@@ -90,16 +90,23 @@ def _question(
             parts[candidate.package] = part
             roots.append(exactly(candidate))
             (build if part in _BUILD_PARTS else host).add(candidate.package)
-            if part == "kernel-image":
+            if part == "kernel-image" and option.modules is None:
                 # A host without headers recognizes the builder's kernel by one of the kernel's own modules.
                 build.add(candidate.package)
+        if option.modules is not None:
+            # Of several versions the locked one, or the newest.
+            versions = option.modules[choice[0].label]
+            name = versions[0].package
+            parts[name] = "driver-modules"
+            roots.append(Need(name, frozenset(candidate.key for candidate in versions), name))
+            host.add(name)
     further = _further(profile, platform, choice)
     parts.update({each.package: each.part for each in further})
     maker = packaging(profile, platform, choice)
     provider = Provider(
         universe,
         platform,
-        driver=choice[0].packages["driver-source"],
+        driver=choice[0].holder,
         kernel_package=next((str(o.facts["kernel_package"]) for o in choice if o.subject == "kernel"), ""),
         excluded=maker.excluded if with_umbrellas else (*maker.excluded, *maker.umbrellas),
         preferred=frozenset(parts),

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
-from gdsdeploy.lock.resolve.options import Option
+from gdsdeploy.lock.resolve.offer import Option
 from gdsdeploy.model.lock import RefusedChoice
 
 #: Combinations that are looked at to explain a failure; the nearest are among the first.
@@ -51,6 +51,10 @@ class Search:
             dead = self._dead(picked)
             if dead is not None:
                 blamed |= dead - {level}
+                continue
+            if lack := option.without(chosen):
+                self.against.append((picked, lack))
+                blamed |= {0}
                 continue
             all_facts = {**facts, **option.facts}
             # Rules that could be judged before this option was chosen have admitted the choice already.
@@ -101,7 +105,8 @@ class Search:
         """
         ranking = []
         for number, choice in enumerate(itertools.product(*_at_most(self.levels, EXPLAINED))):
-            against = [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
+            lacks = [lack for place, option in enumerate(choice) if (lack := option.without(choice[:place]))]
+            against = lacks + [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
             ranking.append((len(against), number, choice, against))
         ranking.sort(key=lambda combination: combination[:2])
         verdicts = [verdict for *_, against in ranking for verdict in against]

@@ -296,6 +296,8 @@ def _collection(program: Path) -> dict[str, Content]:
 def _how(supply: Supply) -> str:
     if supply.mode == "build":
         return "it builds them" + (", and hands them over" if supply.delivers else "")
+    if supply.mode == "packaged":
+        return "packages bring them"
     if supply.cached:
         return "it receives a kept build"
     return f"it receives what {supply.builder} builds" if supply.builder else "what it has received stays"

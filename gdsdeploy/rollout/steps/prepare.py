@@ -169,7 +169,7 @@ def snapshot(work: Work) -> dict[str, Any]:
             "mode": look.supply.mode,
             "want": look.supply.want,
             "origin": look.supply.origin,
-            "archive": "" if builds else _kept_archive(work, back, look, document),
+            "archive": _kept_archive(work, back, look, document) if look.supply.mode == "receive" else "",
         },
     }
 

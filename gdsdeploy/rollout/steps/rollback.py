@@ -80,6 +80,8 @@ def _supply(back: Work, shelf: RunArchives) -> Supply:
     modules = back.facts.modules_before or ModulesBefore()
     if modules.mode == "build":
         return Supply("build", "it has built them before", modules.want)
+    if modules.mode == "packaged":
+        return Supply("packaged", "it has had them from packages", modules.want)
     if modules.archive:
         return Supply("receive", "it has kept what it had", modules.want)
     shelf.look(modules.want, [modules.origin])
@@ -128,7 +130,10 @@ def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
 
 
 def kernel_packages(target: Target) -> set[str]:
-    """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run."""
+    """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run.
+
+    Packages with modules for it leave earlier: they need the driver's userland, which moves.
+    """
     return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
 
 

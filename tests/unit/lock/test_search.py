@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.lock.compat import Rule, judge
 from gdsdeploy.lock.resolve import search as searching
-from gdsdeploy.lock.resolve.options import Option, Subject
+from gdsdeploy.lock.resolve.offer import Option, Subject
 from gdsdeploy.lock.resolve.search import Search
 
 SUBJECTS: tuple[Subject, ...] = ("driver", "kernel", "nvidia-fs", "libcufile")

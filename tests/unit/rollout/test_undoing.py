@@ -97,6 +97,7 @@ def test_a_host_that_is_not_what_it_was_says_so() -> None:
         ({"mode": "build", "want": "w", "archive": ""}, "build", "build"),
         ({"mode": "receive", "want": "w", "archive": "/var/lib/gdsdeploy/rollout/x/modules.tar"}, "receive", "kept"),
         ({"mode": "receive", "want": "w", "archive": ""}, "receive", "cache"),
+        ({"mode": "packaged", "want": "w", "archive": ""}, "packaged", "packaged"),
     ],
 )
 def test_modules_come_back_as_they_had_come(modules_before: dict[str, str], mode: str, source: str) -> None:
@@ -118,3 +119,17 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     inputs = rollback._restore_variables(host, host)
     assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
     assert inputs["gds_restore_unwanted"] == sorted(versions)
+
+
+def test_packages_with_modules_leave_with_the_userland_that_they_need() -> None:
+    """The userland goes back to an earlier version, which the new kernel's modules exclude."""
+    names = {f"linux-image-{KERNEL}": "kernel-image", f"linux-modules-nvidia-580-open-{KERNEL}": "driver-modules"}
+    versions = {name: {"version": "", "held": False} for name in names}
+    host = work(Step.UNDO, {}, {"snapshot": snapshot(packages=versions)})
+    packages = tuple(
+        Package.model_construct(package=name, version="1", part=part, needed_by="host") for name, part in names.items()
+    )
+    lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
+    inputs = rollback._restore_variables(dataclasses.replace(host, lock=lock), host)
+    assert {entry["package"] for entry in inputs["gds_driver_leaving"]} >= {f"linux-modules-nvidia-580-open-{KERNEL}"}
+    assert f"linux-image-{KERNEL}" not in {entry["package"] for entry in inputs["gds_driver_leaving"]}

@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
+from ...kmod.packaged import PREFIX
 from ...model import version_rules
 from ...rootdir import inside, list_folder
 from .. import files
@@ -29,6 +30,9 @@ _WAIT = "--option=DPkg::Lock::Timeout=300"
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
+#: Its packages have the same files under other names in NVIDIA's repository than in Ubuntu's archive, without Replaces.
+_FIRMWARE = "nvidia-firmware"
+_OVERWRITE = ["--option=DPkg::Options::=--force-overwrite"]
 _CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
 _RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
 _KEYRING_PACKAGES = {
@@ -189,7 +193,9 @@ release=$1
     def install(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], along: Sequence[str] = ()
     ) -> None:
-        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
+        # Firmware of two makers: apt unpacks the one that comes before it removes the one that leaves.
+        overwrites = _OVERWRITE if any(name.startswith(_FIRMWARE) for name in remove) else []
+        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *overwrites, *_transaction(install, remove))
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
@@ -218,8 +224,8 @@ release=$1
         self.install(host, install, [])
 
     def stays(self, name: str, running: str) -> bool:
-        """Packages of a kernel have its release in their names."""
-        return running in name
+        """Packages of a kernel have its release in their names; those with modules need the userland, which leaves."""
+        return running in name and not name.startswith(PREFIX)
 
     def hold(self, host: ManagedHost, names: Sequence[str]) -> None:
         run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, ENVIRONMENT)

@@ -6,6 +6,7 @@ import fnmatch
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from ...kmod.packaged import PREFIX
 from ..host import ManagedHost
 from ..model import INSTALLS, Change
 from . import removals
@@ -94,8 +95,13 @@ def plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], 
         package for package in desired.leaving if package.package in installed and package.package not in packages
     ]
     going = [package.package for package in others if not is_installed(chosen, installed, package)]
-    stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
+    stale = [name for name in ours if desired.locked and name not in desired.locked and not _stays(name)]
     return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
+
+
+def _stays(name: str) -> bool:
+    """Whether a package keeps its hold; modules in packages need the driver's userland, which moves."""
+    return name.startswith(_KERNELS) and not name.startswith(PREFIX)
 
 
 def is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
