@@ -184,6 +184,8 @@ def _userland(content: Content, offer: Offer) -> list[Deb]:
             content, offer, compute, {"libcuda1": "libcuda", "libnvidia-ml1": "libnvidia-ml"}, "libcuda.so.1, libcuda1"
         ),
         _library(content, offer, f"libnvidia-cfg1{end}", {"libnvidia-cfg1": "libnvidia-cfg"}, ""),
+        # Not for GPUDirect Storage: hosts have it from a whole driver.
+        _library(content, offer, f"libnvidia-encode{end}", {"libnvidia-encode1": "libnvidia-encode"}, ""),
         Deb(
             f"nvidia-utils{end}",
             offer.version,

@@ -72,7 +72,7 @@ class Packages(Resource[Desired]):
             self._before,
             ours,
             partial(chosen.simulate, host),
-            _packages_named(chosen, host, chosen.unfinished(host)),
+            _unfinished(chosen, host),
             _packages_named(chosen, host, chosen.broken(host)),
             read_names(host, INSTALLED),
             unload.loaded(host),
@@ -84,7 +84,7 @@ class Packages(Resource[Desired]):
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         """Of a look that has something to install: ``removals``, whether it is known what leaves, and if not, why."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, observed.later(), observed.ours)
+        plan = observed.plan(chosen, desired)
         if not observed.predicts or not plan.missing:
             return {}
         why = "packages are half-installed"
@@ -97,22 +97,27 @@ class Packages(Resource[Desired]):
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """Packages that gdsdeploy didn't install never leave as a side effect: a driver loses pieces by that."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, observed.later(), observed.ours)
+        plan = observed.plan(chosen, desired)
         try:
             moves = observed.moves(plan) if plan.missing else None
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
+        held = removals.held(
+            moves or [],
+            {name for name, package in observed.installed.items() if package.is_held},
+            {*observed.ours, *(package.package for package in plan.missing)},
+        )
         # What leaves before this transaction was judged then.
         gone_by_then = [change.subject for change in observed.earlier if change.kind == "remove"]
-        return _removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])
+        return [*held, *_removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
         installed = observed.later()
-        plan = transaction.plan(chosen, desired, installed, observed.ours)
-        moved = transaction.lock_changes(chosen, plan, installed)
+        plan = observed.plan(chosen, desired)
+        moved = transaction.lock_changes(chosen, plan, {**observed.unfinished, **installed})
         others = {change.resource for change in pending}
         if plan.missing:
             try:
@@ -134,7 +139,7 @@ class Packages(Resource[Desired]):
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
         """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
-        plan = transaction.plan(chosen, desired, self._before, read_names(host, HOLDS))
+        plan = transaction.plan(chosen, desired, self._before, read_names(host, HOLDS), _unfinished(chosen, host))
         # A transaction that couldn't be simulated changes at least what the lock says.
         names = [*(package.package for package in plan.missing), *plan.going]
         unload.before(host, [*names, *(change.subject for change in changes if change.kind in (*INSTALLS, "remove"))])
@@ -247,6 +252,10 @@ def leaving(host: ManagedHost) -> List[str]:
         return []
     present, stays = host_manager(host).present(host), staying(host)
     return [name for name in recorded if name in present and name not in stays]
+
+
+def _unfinished(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
+    return _packages_named(chosen, host, chosen.unfinished(host))
 
 
 def _packages_named(chosen: Manager, host: ManagedHost, names: Sequence[str]) -> Dict[str, Installed]:

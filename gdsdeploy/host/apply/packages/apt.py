@@ -180,10 +180,21 @@ release=$1
         if self.broken(host):
             return None
         words = _transaction(install, remove)
-        try:
+
+        def moves(loose: Sequence[str]) -> List[Change]:
             options = aptlists.options(host, SOURCES)
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
             return aptmoves.moves(host, str(host.once(key, lambda: simulate(host, options, words, loose))), SOURCES)
+
+        try:
+            try:
+                return moves(loose)
+            except CannotTellError:
+                # Of holds, apt says only that some package is held: without them, it says which would have to move.
+                held = [name for name, package in self.installed(host).items() if package.is_held]
+                if not held:
+                    raise
+                return moves(sorted({*loose, *held}))
         except CannotTellError:
             if host.check and not self.unfinished(host):
                 raise

@@ -7,8 +7,8 @@ from typing import Callable, Collection, List, Sequence
 
 from ..model import Change, Refusal
 
-#: The id of a refusal.
-REFUSAL = "removals"
+#: The ids of refusals.
+REFUSAL, HELD = "removals", "held"
 #: Why a package leaves, as package managers tell: one that comes replaces it, or excludes it, or it needs another
 #: version of one that moves or leaves.  ``Change.by`` is that package.
 REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
@@ -50,3 +50,17 @@ def refusals(
     )
     message = f"the locked packages would remove installed ones that the lock doesn't replace: {listed}"
     return [Refusal(REFUSAL, message, hint)]
+
+
+def held(moves: Sequence[Change], held: Collection[str], ours: Collection[str]) -> List[Refusal]:
+    """The refusal of ``moves`` of packages that others hold, which no transaction makes.
+
+    held: names.  ours: names of those whose hold gdsdeploy handles itself.
+    """
+    stuck = {move.subject: move.before for move in moves if move.subject in held and move.subject not in ours}
+    if not stuck:
+        return []
+    listed = ", ".join(f"{name} {version}" for name, version in stuck.items())
+    message = f"packages that are held on this host would have to change or leave: {listed}"
+    hint = f"Run on this host: apt-mark unhold {' '.join(stuck)}; then run this again"
+    return [Refusal(HELD, message, hint)]

@@ -65,6 +65,10 @@ class Observed:
         """What is installed when this transaction begins."""
         return predict_installed(self.installed, self.earlier)
 
+    def plan(self, chosen: Manager, desired: Desired) -> Plan:
+        """The transaction that brings the host to ``desired``."""
+        return plan(chosen, desired, self.later(), self.ours, self.unfinished)
+
     def moves(self, transaction: Plan) -> Optional[List[Change]]:
         """What the earlier transactions and this one change together, dependencies included; as ``simulate``."""
         before = [change for change in self.earlier if change.kind in (*INSTALLS, "remove")]
@@ -84,17 +88,25 @@ class Plan:
     obsolete: Sequence[str]
 
 
-def plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], ours: Sequence[str]) -> Plan:
-    """The transaction that brings a host with these packages to ``desired``; without anything missing, none."""
+def plan(
+    chosen: Manager,
+    desired: Desired,
+    installed: Mapping[str, Installed],
+    ours: Sequence[str],
+    unfinished: Mapping[str, Installed],
+) -> Plan:
+    """The transaction that brings a host with these packages to ``desired``; without anything missing, none.
+
+    unfinished: packages whose installation was interrupted; a driver whose build failed leaves like any other.
+    """
     along = [package for package in desired.along if package.package in installed]
     packages = {package.package: package for package in [*along, *desired.wanted]}
     missing = [package for package in packages.values() if not is_installed(chosen, installed, package)]
     if not missing:
         return Plan([], [], [])
-    others = [
-        package for package in desired.leaving if package.package in installed and package.package not in packages
-    ]
-    going = [package.package for package in others if not is_installed(chosen, installed, package)]
+    present = {**unfinished, **installed}
+    others = [package for package in desired.leaving if package.package in present and package.package not in packages]
+    going = [package.package for package in others if not is_installed(chosen, present, package)]
     stale = [name for name in ours if desired.locked and name not in desired.locked and not _stays(name)]
     return Plan(missing, going, [name for name in stale if name in installed and installed[name].is_held])
 
@@ -113,7 +125,8 @@ def completions(transaction: Plan, observed: Observed) -> List[Change]:
     """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
     if not transaction.missing:
         return []
-    names = {package.package for package in transaction.missing} | {change.subject for change in observed.earlier}
+    names = {*transaction.going, *(package.package for package in transaction.missing)}
+    names |= {change.subject for change in observed.earlier}
     return [
         Change("install", name, "", package.versions[-1], reason)
         for reason, packages in (("half-installed", observed.lost), ("unfinished", observed.unfinished))
