@@ -1,0 +1,185 @@
+"""Hosts that others have set up come under the lock, and go back: what the plan names is what happens.
+
+One host builds, the others receive its modules.  The tests build on each other, in order: nothing is changed while a
+plan refuses; then each administrator goes the way out; a rollback, and `remove` at the end, bring back what left.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import lab as labs
+from gdsdeploy.lab import fleet
+from gdsdeploy.lab.archive import controller_archive
+from gdsdeploy.lab.state import Lab
+from tests.lab import brownfield, rollouts
+from tests.lab.program import gdsdeploy
+from tests.lab.test_family_story import COPY_OF_LIBRARY, EXPECTED, LEFT, SNAPSHOT, WITHOUT_COPY
+from tests.naming import unique
+
+pytestmark = pytest.mark.lab
+
+#: Marks and holds of packages, beside the packages and files.
+MARKS = r"""
+if command -v apt-mark >/dev/null; then
+    apt-mark showhold | sed 's/^/held /'
+    apt-mark showmanual | sed 's/^/manual /'
+fi
+"""
+ROLLOUT = {"canary": {"hosts": ["node2"], "soak": "1s"}}
+
+
+@dataclass
+class Field:
+    """The lab, and each host's snapshots: before gdsdeploy (``start``), and when its administrator is ready."""
+
+    lab: Lab
+    family: brownfield.Family
+    start: dict[str, frozenset[str]] = field(default_factory=dict)
+    ready: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def root(self, name: str, script: str) -> str:
+        return self.lab.host(name).ssh(["sudo", "sh", "-c", script]).stdout
+
+    def snapshot(self, name: str) -> frozenset[str]:
+        return frozenset(line for line in self.root(name, SNAPSHOT + MARKS).splitlines() if not LEFT.fullmatch(line))
+
+    def snapshots(self) -> dict[str, frozenset[str]]:
+        return {name: self.snapshot(name) for name in self.family.starts}
+
+    def plans(self, *, status: int = 32) -> dict[str, Any]:
+        document = json.loads(gdsdeploy("plan", self.lab.fleet_path, "--json", status=status).stdout)
+        return {name: document["hosts"][name] for name in self.family.starts}
+
+    def write(self, **profile: Any) -> None:
+        """The fleet file: node1 builds, and the profile has these settings."""
+        lab = self.lab
+        value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
+        value["profiles"]["nodes"].update(profile)
+        value["hosts"]["node1"]["modules"] = "build"
+        lab.fleet_path.write_text(yaml.safe_dump({**value, "rollout": ROLLOUT}, sort_keys=False))
+
+    def lost(self, name: str) -> re.Pattern[str]:
+        """Lines that differ from ``ready`` after `remove`."""
+        return re.compile(f"{EXPECTED[self.lab.system.os].stays.pattern}|{self.family.starts[name].lost}")
+
+
+@pytest.fixture(scope="module", params=list(brownfield.OF))
+def fields(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+    lab, family = Lab(unique("brownfield")), brownfield.OF[request.param]
+    site = tmp_path_factory.mktemp("administrator") / "site"
+    begin = brownfield.publish(request.param, site)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(site, brownfield.SITE.lstrip("/"))
+    try:
+        count = str(len(family.starts) + 1)
+        gdsdeploy(
+            "lab", "up", "--lab", lab.name, "--os", request.param, "--vm", "0", "--light", "0", "--node", count, "--yes"
+        )
+        value = Field(lab, family)
+        value.write()
+        rollouts.upgraded_lock(lab.fleet_path)
+        for name, start in family.starts.items():
+            lab.host(name).ssh(["sudo", "tar", "-C", "/", "--no-same-owner", "-xf", "-"], input=archive.getvalue())
+            value.root(name, f"{begin}\n{start.script}")
+        value.start = value.snapshots()
+        gdsdeploy("provision", lab.fleet_path, "--limit", "node1")
+        yield value
+    finally:
+        labs.down(lab)
+
+
+def packages(snapshot: frozenset[str]) -> dict[str, str]:
+    """Installed packages → version."""
+    words = [line.split(" ") for line in snapshot if line.startswith("package ")]
+    if any(len(line) == 4 for line in words):
+        return {name: version for _, state, name, version in words if state.endswith("i")}
+    return {name: version for _, name, version in words}
+
+
+def test_the_plan_names_what_others_have_installed_and_what_would_leave(fields: Field) -> None:
+    for name, plan in fields.plans().items():
+        start = fields.family.starts[name]
+        assert {found["kind"] for found in plan["foreign"]["installs"]} >= start.foreign, name
+        assert {refusal["id"] for refusal in plan["refusals"]} == start.refusals, name
+        words = " ".join(refusal["message"] for refusal in plan["refusals"] if refusal["id"] == "removals")
+        assert start.leaving <= set(re.findall(r"[\w.+-]+", words)), name
+
+
+def test_a_refused_host_stays_as_it_is(fields: Field) -> None:
+    refused = [name for name, start in fields.family.starts.items() if start.refusals]
+    done = gdsdeploy("provision", fields.lab.fleet_path, "--limit", ",".join(refused), "--json", status=24)
+    hosts = json.loads(done.stdout)["hosts"]
+    assert not any(hosts[name]["changed"] for name in refused)
+    for name in refused:
+        assert sorted(fields.snapshot(name) ^ fields.start[name]) == [], name
+
+
+@pytest.fixture(scope="module")
+def ready(fields: Field) -> Field:
+    """Every administrator has gone the way out that the plan named."""
+    done = json.loads(gdsdeploy("lock", "--adopt", "node2", fields.lab.fleet_path, "--json").stdout)
+    assert set(done["adopted"]["nodes"]) == fields.family.adopted
+    fields.write(removes=list(fields.family.removes))
+    gdsdeploy("lock", fields.lab.fleet_path)
+    for name, start in fields.family.starts.items():
+        fields.root(name, start.way_out or "true")
+    fields.ready = fields.snapshots()
+    gdsdeploy("provision", fields.lab.fleet_path, "--limit", "node1")
+    return fields
+
+
+def test_a_rollback_brings_back_what_left(ready: Field) -> None:
+    lab = ready.lab
+    ready.root("node2", COPY_OF_LIBRARY)
+    before = ready.snapshot("node2")
+    gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)
+    document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
+    assert rollouts.outcome(document, "node2") == "rolled-back", rollouts.words(document, "node2")
+    assert sorted(ready.snapshot("node2") ^ before) == []
+    ready.root("node2", WITHOUT_COPY)
+    gdsdeploy("rollout", "abort", lab.fleet_path)
+
+
+@pytest.fixture(scope="module")
+def provisioned(ready: Field) -> dict[str, Any]:
+    """The plans before the provision of all hosts."""
+    plans = ready.plans()
+    gdsdeploy("provision", ready.lab.fleet_path)
+    return plans
+
+
+def test_provision_does_what_the_plan_named(ready: Field, provisioned: dict[str, Any]) -> None:
+    for name, plan in provisioned.items():
+        assert plan["refusals"] == [], name
+        before, after = packages(ready.ready[name]), packages(ready.snapshot(name))
+        named: dict[str, set[str]] = {}
+        for action in plan["actions"]:
+            if action["resource"] == "packages":
+                named.setdefault(action["kind"], set()).add(action["subject"])
+        assert named.get("remove", set()) == before.keys() - after.keys(), name
+        assert named.get("install", set()) == after.keys() - before.keys(), name
+        moved = {package for package in before.keys() & after.keys() if before[package] != after[package]}
+        assert named.get("upgrade", set()) | named.get("downgrade", set()) == moved, name
+
+
+def test_nothing_is_left_to_do_and_all_hosts_pass(ready: Field, provisioned: dict[str, Any]) -> None:
+    assert {plan["state"] for plan in ready.plans(status=0).values()} == {"nothing to do"}
+    gdsdeploy("validate", ready.lab.fleet_path)
+
+
+def test_remove_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:
+    gdsdeploy("remove", ready.lab.fleet_path, "--limit", ",".join(ready.family.starts), "--json")
+    for name in ready.family.starts:
+        after, lost = ready.snapshot(name), ready.lost(name)
+        assert sorted(line for line in ready.ready[name] ^ after if not lost.fullmatch(line)) == [], name
