@@ -71,11 +71,13 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "shutil.copystat": (1, LOOK),
         "os.symlink": (1, LOOK),
     },
+    "apply/packages/aptmoves.py": {"os.symlink": (1, LOOK)},
     "apply/packages/aptsimulation.py": {
         "tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600"),
         "tempfile.mkdtemp": (1, LOOK),
         "open": (1, LOOK),
     },
+    "apply/packages/dnf.py": {"open": (1, LOOK)},
     "apply/packages/dnf_child.py": {"tempfile.TemporaryDirectory": (1, LOOK), "os.symlink": (2, LOOK)},
     "apply/packages/future.py": {"open": (1, LOOK), "os.chmod": (1, LOOK)},
     "apply/restore.py": {"os.unlink": (1, AWAY)},

@@ -103,14 +103,14 @@ class Packages(Resource[Desired]):
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
-        held = removals.held(
+        stuck = removals.holds(
             moves or [],
             {name for name, package in observed.installed.items() if package.is_held},
             {*observed.ours, *(package.package for package in plan.missing)},
         )
         # What leaves before this transaction was judged then.
         gone_by_then = [change.subject for change in observed.earlier if change.kind == "remove"]
-        return [*held, *_removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])]
+        return [*stuck, *_removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""

@@ -191,10 +191,10 @@ release=$1
                 return moves(loose)
             except CannotTellError:
                 # Of holds, apt says only that some package is held: without them, it says which would have to move.
-                held = [name for name, package in self.installed(host).items() if package.is_held]
-                if not held:
+                holds = [name for name, package in self.installed(host).items() if package.is_held]
+                if not holds:
                     raise
-                return moves(sorted({*loose, *held}))
+                return moves(sorted({*loose, *holds}))
         except CannotTellError:
             if host.check and not self.unfinished(host):
                 raise

@@ -52,15 +52,15 @@ def refusals(
     return [Refusal(REFUSAL, message, hint)]
 
 
-def held(moves: Sequence[Change], held: Collection[str], ours: Collection[str]) -> List[Refusal]:
+def holds(moves: Sequence[Change], names: Collection[str], ours: Collection[str]) -> List[Refusal]:
     """The refusal of ``moves`` of packages that others hold, which no transaction makes.
 
-    held: names.  ours: names of those whose hold gdsdeploy handles itself.
+    names: of packages with a hold.  ours: of those whose hold gdsdeploy handles itself.
     """
-    stuck = {move.subject: move.before for move in moves if move.subject in held and move.subject not in ours}
+    stuck = {move.subject: move.before for move in moves if move.subject in names and move.subject not in ours}
     if not stuck:
         return []
-    listed = ", ".join(f"{name} {version}" for name, version in stuck.items())
+    listed = ", ".join(f"{name} {version}".strip() for name, version in stuck.items())
     message = f"packages that are held on this host would have to change or leave: {listed}"
     hint = f"Run on this host: apt-mark unhold {' '.join(stuck)}; then run this again"
     return [Refusal(HELD, message, hint)]

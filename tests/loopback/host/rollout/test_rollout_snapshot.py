@@ -216,6 +216,9 @@ NOT_WRITTEN = {
         "/etc/dkms",
         "/etc/dnf/modules.d",
         "/etc/gdsdeploy",
+        # Of an image, which no rollout touches.
+        "/etc/machine-id",
+        "/etc/selinux/config",
     ),
 }
 
