@@ -103,11 +103,10 @@ class Packages(Resource[Desired]):
         except CannotTellError:
             # Repositories or pins come first; then this is asked again.
             return []
-        stuck = removals.holds(
-            moves or [],
-            {name for name, package in observed.installed.items() if package.is_held},
-            {*observed.ours, *(package.package for package in plan.missing)},
-        )
+        handled = {*observed.ours, *(change.subject for change in observed.earlier)}
+        handled |= {package.package for package in plan.missing}
+        holds = {name for name, package in observed.installed.items() if package.is_held} - handled
+        stuck = removals.holds([move for move in moves or [] if move.subject in holds], desired.allows)
         # What leaves before this transaction was judged then.
         gone_by_then = [change.subject for change in observed.earlier if change.kind == "remove"]
         return [*stuck, *_removals_refused(chosen, desired, plan, moves, [*observed.recorded, *gone_by_then])]
@@ -117,7 +116,7 @@ class Packages(Resource[Desired]):
         chosen = manager(desired.manager)
         installed = observed.later()
         plan = observed.plan(chosen, desired)
-        moved = transaction.lock_changes(chosen, plan, {**observed.unfinished, **installed})
+        moved = transaction.lock_changes(chosen, plan, installed, observed.unfinished)
         others = {change.resource for change in pending}
         if plan.missing:
             try:

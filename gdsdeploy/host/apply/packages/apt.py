@@ -206,7 +206,10 @@ release=$1
     ) -> None:
         # Firmware of two makers: apt unpacks the one that comes before it removes the one that leaves.
         overwrites = _OVERWRITE if any(name.startswith(_FIRMWARE) for name in remove) else []
-        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *overwrites, *_transaction(install, remove))
+        # By itself, apt doesn't remove what is held.
+        installed = self.installed(host)
+        going = [*remove, *(name for name in along if name in installed and installed[name].is_held)]
+        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *overwrites, *_transaction(install, going))
 
     def simulate_purge(self, host: ManagedHost, names: Sequence[str]) -> Optional[List[str]]:
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""

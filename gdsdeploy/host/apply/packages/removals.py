@@ -8,7 +8,7 @@ from typing import Callable, Collection, List, Sequence
 from ..model import Change, Refusal
 
 #: The ids of refusals.
-REFUSAL, HELD = "removals", "held"
+REFUSAL, ON_HOLD = "removals", "held"
 #: Why a package leaves, as package managers tell: one that comes replaces it, or excludes it, or it needs another
 #: version of one that moves or leaves.  ``Change.by`` is that package.
 REPLACED, CONFLICTS, NEEDS = "replaced-by", "conflicts", "needs"
@@ -52,15 +52,15 @@ def refusals(
     return [Refusal(REFUSAL, message, hint)]
 
 
-def holds(moves: Sequence[Change], names: Collection[str], ours: Collection[str]) -> List[Refusal]:
-    """The refusal of ``moves`` of packages that others hold, which no transaction makes.
+def holds(moves: Sequence[Change], allows: Callable[[str], bool]) -> List[Refusal]:
+    """The refusal of ``moves`` of packages that others hold; those that the profile lets leave do so all the same.
 
-    names: of packages with a hold.  ours: of those whose hold gdsdeploy handles itself.
+    allows: whether the profile lets a package leave.
     """
-    stuck = {move.subject: move.before for move in moves if move.subject in names and move.subject not in ours}
+    stuck = {move.subject: move.before for move in moves if move.kind != "remove" or not allows(move.subject)}
     if not stuck:
         return []
     listed = ", ".join(f"{name} {version}".strip() for name, version in stuck.items())
     message = f"packages that are held on this host would have to change or leave: {listed}"
     hint = f"Run on this host: apt-mark unhold {' '.join(stuck)}; then run this again"
-    return [Refusal(HELD, message, hint)]
+    return [Refusal(ON_HOLD, message, hint)]

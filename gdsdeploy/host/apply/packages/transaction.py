@@ -164,9 +164,12 @@ def predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Chan
     return later
 
 
-def lock_changes(chosen: Manager, transaction: Plan, installed: Mapping[str, Installed]) -> List[Change]:
+def lock_changes(
+    chosen: Manager, transaction: Plan, installed: Mapping[str, Installed], unfinished: Mapping[str, Installed]
+) -> List[Change]:
     """What the lock itself says, before a package manager was asked."""
-    leaving = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in transaction.going]
+    present = {**unfinished, **installed}
+    leaving = [Change("remove", name, present[name].versions[-1], "", "leaving") for name in transaction.going]
     return [*leaving, *(move(chosen, package, installed.get(package.package)) for package in transaction.missing)]
 
 
