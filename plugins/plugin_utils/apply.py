@@ -30,6 +30,8 @@ VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
 MARK = "\x1egdsdeploy\n"
 #: Lines of a failed program's output in an error.
 TAIL = 12
+#: Bytes of address space for the rest of a task whose answer doesn't fit; never written, so they take no memory.
+_RESERVE = 64 * 2**20
 #: Options that aren't part of the desired state.
 OWN = ("instance", "state")
 
@@ -60,6 +62,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         options = self._options()
+        reserve = bytearray(_RESERVE)
         try:
             desired = self.prepare({key: value for key, value in options.items() if key not in OWN}, variables)
             answer = self._ask(self.command(options), _document(self.resource, options, desired), variables)
@@ -70,6 +73,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         except GdsError as error:
             result |= _failure(error.kind, error.message, error.hint)
         except MemoryError:
+            del reserve
             result |= _failure("program", "the host's answer is too large for this machine's memory", "check that host")
         return result
 

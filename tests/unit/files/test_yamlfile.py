@@ -112,7 +112,7 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("gpu1: gds", "- gpu1", "5:3: hosts: a mapping of names to hosts is needed here"),
         ("gpu1: gds", "gpu1: gds\nbuilde[rs: {}", "6:1: builde[rs: unknown key; did you mean 'builders'?"),
         ("gpu1: gds", "gpu1: gds\n(x: {}", "6:1: (x: unknown key"),
-        ('"550"', '"550", modules: [a]', "3:48: profiles.gds.modules: input should be 'auto', 'build', 'receive' or 'packa"),
+        ('"550"', '"550", modules: [a]', "3:48: profiles.gds.modules: input should be 'auto', 'build', 'rec"),
         ('"550"', '"550", storage: x', "3:48: profiles.gds.storage: a list is needed here (found 'x')"),
         ('"550"', '"550", kernel: "' + "x" * 9999 + '"', "3:47: profiles.gds.kernel: a version pin is"),
     ],

@@ -64,14 +64,23 @@ def test_only_what_the_profile_names_may_leave(apt: AptHost) -> None:
     assert apt.packages["driver"][0] == "2"
 
 
+def test_a_package_on_hold_leaves_only_if_the_profile_names_it(apt: AptHost) -> None:
+    apt.packages = {"driver": ("1", "ii"), "libnvidia-decode-580": ("1", "hi")}
+    moved(apt, "Remv libnvidia-decode-580 [1]", "Inst driver [1] (2 x [all])")
+    refusals = apt.check(packages(wanted="driver=2"))[0].refusals
+    assert [refusal.id for refusal in refusals] == ["held", "removals"]
+    assert "apt-mark unhold libnvidia-decode-580" in refusals[0].hint
+    assert apt.check(packages(wanted="driver=2", removes="libnvidia-decode-*"))[0].refusals == []
+
+
 def provision(apt: AptHost) -> None:
     """The driver moves, a library is replaced, a piece may leave."""
     apt.packages = {"driver": ("1", "ii"), "decode": ("1", "hi"), "library1": ("1", "ii")}
     apt.automatic = {"library1"}
 
     def change(words: list[str]) -> None:
+        # apt removes what is held only by its name.
         if "driver=2" in words:
-            apt.packages.pop("decode", None)
             apt.packages.pop("library1", None)
         AptHost._change(apt, words)
 
