@@ -208,8 +208,8 @@ _EL = Family(
             foreign=frozenset({"prebuilt-modules"}),
         ),
     },
-    adopted=frozenset(),
-    removes=("nvidia-open", "nvidia-driver-NVML"),
+    adopted=frozenset({"nvidia-open"}),
+    removes=("nvidia-driver-NVML",),
 )
 
 
