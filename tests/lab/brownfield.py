@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsdeploy.lab.kit import deb, elversions, rpm, sign, ubuntu
+from gdsdeploy.lab.kit import cuda, deb, elversions, rpm, sign, ubuntu
 from gdsdeploy.lab.kit.deb import Deb
 from gdsdeploy.lab.kit.rpm import Rpm
 
@@ -19,6 +19,8 @@ from gdsdeploy.lab.kit.rpm import Rpm
 OLD = "550.90.07"
 #: The folder of the administrator's own repository on each host, which has the packages of that driver.
 SITE = "/srv/site"
+#: A package in it, which an administrator installs later; it needs the older of the lab's two libcufiles.
+TOOL = "site-tool"
 _CUFILE = '{\n  // by hand\n  "logging": {"level": "INFO"},\n  "properties": {"allow_compat_mode": true}\n}\n'
 #: What a run file leaves, with an uninstaller for it; ``@LIBRARIES@``: the folder of libraries.
 _RUN_FILE = f"""
@@ -65,11 +67,16 @@ class Start:
 
 @dataclass(frozen=True)
 class Family:
-    """What is specific to a family: its starts by host, what `lock --adopt` takes of node2, and the profile's list."""
+    """What is specific to a family.
+
+    starts: by host.  adopted: what `lock --adopt` takes of node2.  removes: the profile's list.  install: the command
+    that installs a package.
+    """
 
     starts: Mapping[str, Start]
     adopted: frozenset[str]
     removes: tuple[str, ...]
+    install: str
 
 
 # Ubuntu
@@ -126,7 +133,8 @@ _UBUNTU = Family(
         ),
     },
     adopted=frozenset({"libnvidia-encode-550"}),
-    removes=("nvidia-open", "nvidia-driver-550-open", "libnvidia-gl-550", "linux-modules-nvidia-*"),
+    removes=("nvidia-open", "nvidia-driver-550-open", "libnvidia-gl-550", "linux-modules-nvidia-*", TOOL),
+    install="apt-get -qq install",
 )
 
 
@@ -162,6 +170,9 @@ def _debs() -> list[Deb]:
         *(old(name, f"libnvidia-compute-550 {_EXACT}") for name in (
             "libnvidia-encode-550", "libnvidia-gl-550", "nvidia-utils-550",
         )),
+        Deb(
+            TOOL, "1", fields={"Depends": f"libcufile-12-4 (= {min(cuda.LIBCUFILE)}-1)"},
+        ),
         Deb(
             _PREBUILT, f"{ubuntu.RELEASES['ubuntu-24.04'].kernel}+1",
             fields={"Depends": f"nvidia-kernel-common-550 (<= {OLD}-1), nvidia-kernel-common-550 (>= {OLD})"},
@@ -209,7 +220,8 @@ _EL = Family(
         ),
     },
     adopted=frozenset({"nvidia-open"}),
-    removes=("nvidia-driver-NVML",),
+    removes=("nvidia-driver-NVML", TOOL),
+    install="dnf -q -y install",
 )
 
 
@@ -231,6 +243,7 @@ def _rpms(folder: Path) -> list[Rpm]:
             "kmod-nvidia-open-dkms", f"nvidia-kmod-common = 3:{OLD}", arch="noarch", provides=(kmod,),
             conflicts=("kmod-nvidia-latest-dkms",),
         ),
+        Rpm(TOOL, "1-1", requires=(f"libcufile-12-4 = {min(cuda.LIBCUFILE)}-1",)),
         old(_KMOD, f"nvidia-kmod-common = 3:{OLD}", provides=(kmod,), conflicts=("kmod-nvidia-latest-dkms",)),
     ]  # fmt: skip
 

@@ -21,6 +21,7 @@ from gdsdeploy import lab as labs
 from gdsdeploy.lab import fleet
 from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.state import Lab
+from gdsdeploy.lock import lockfile
 from tests.lab import brownfield, rollouts
 from tests.lab.program import gdsdeploy
 from tests.lab.test_family_story import EXPECTED, LEFT, SNAPSHOT
@@ -35,6 +36,8 @@ if command -v apt-mark >/dev/null; then
     apt-mark showmanual | sed 's/^/manual /'
 fi
 """
+#: The stack that hosts get first: the older libcufile.
+OLD = {"libcufile": "1.9.0"}
 ROLLOUT = {"canary": {"hosts": ["node2"], "soak": "1s"}}
 
 
@@ -87,7 +90,7 @@ def fields(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             "lab", "up", "--lab", lab.name, "--os", request.param, "--vm", "0", "--light", "0", "--node", count, "--yes"
         )
         value = Field(lab, family)
-        value.write()
+        value.write(**OLD)
         rollouts.upgraded_lock(lab.fleet_path)
         for name, start in family.starts.items():
             lab.host(name).ssh(["sudo", "tar", "-C", "/", "--no-same-owner", "-xf", "-"], input=archive.getvalue())
@@ -130,26 +133,13 @@ def ready(fields: Field) -> Field:
     """Every administrator has gone the way out that the plan named."""
     done = json.loads(gdsdeploy("lock", "--adopt", "node2", fields.lab.fleet_path, "--json").stdout)
     assert set(done["adopted"]["nodes"]) == fields.family.adopted
-    fields.write(removes=list(fields.family.removes))
+    fields.write(removes=list(fields.family.removes), **OLD)
     gdsdeploy("lock", fields.lab.fleet_path)
     for name, start in fields.family.starts.items():
         fields.root(name, start.way_out or "true")
     fields.ready = fields.snapshots()
     gdsdeploy("provision", fields.lab.fleet_path, "--limit", "node1")
     return fields
-
-
-def test_a_rollback_brings_back_what_left(ready: Field) -> None:
-    lab = ready.lab
-    # No host has that file system, so the canary fails its validation.
-    ready.write(removes=list(ready.family.removes), storage=[{"mount": "/scratch", "path": "compat"}])
-    gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)
-    document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
-    assert rollouts.outcome(document, "node2") == "rolled-back", rollouts.words(document, "node2")
-    assert "undo-validate" in rollouts.steps(document, "node2"), rollouts.words(document, "node2")
-    assert sorted(ready.snapshot("node2") ^ ready.ready["node2"]) == []
-    gdsdeploy("rollout", "abort", lab.fleet_path)
-    ready.write(removes=list(ready.family.removes))
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +167,26 @@ def test_provision_does_what_the_plan_named(ready: Field, provisioned: dict[str,
 def test_nothing_is_left_to_do_and_all_hosts_pass(ready: Field, provisioned: dict[str, Any]) -> None:
     assert {plan["state"] for plan in ready.plans(status=0).values()} == {"nothing to do"}
     gdsdeploy("validate", ready.lab.fleet_path)
+
+
+def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:
+    """The newer libcufile takes a package away, which the profile allows; then the canary's validation fails."""
+    lab = ready.lab
+    ready.root("node2", f"{ready.family.install} {brownfield.TOOL}")
+    before = ready.snapshot("node2")
+    removes, lock = list(ready.family.removes), lockfile.beside(lab.fleet_path).read_bytes()
+    ready.write(removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
+    rollouts.upgraded_lock(lab.fleet_path)
+    gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
+    gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)
+    document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
+    assert rollouts.outcome(document, "node2") == "rolled-back", rollouts.words(document, "node2")
+    assert "undo-validate" in rollouts.steps(document, "node2"), rollouts.words(document, "node2")
+    assert sorted(ready.snapshot("node2") ^ before) == []
+    gdsdeploy("rollout", "abort", lab.fleet_path)
+    ready.write(removes=removes, **OLD)
+    lockfile.beside(lab.fleet_path).write_bytes(lock)
+    ready.root("node2", f"{ready.family.install.replace(' install', ' remove')} {brownfield.TOOL}")
 
 
 def test_remove_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:

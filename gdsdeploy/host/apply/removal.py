@@ -36,7 +36,7 @@ def remove(
     changes: List[Change] = []
     steps: List[_Step] = [registry.resource(name).revert for name in order if name in only or not only]
     # A check finds the packages still there that leave before others come back.
-    purged = packages.leaving(host) if left.read(host) and not only else []
+    purged = packages.purged(host) if left.read(host) and not only else []
     bring_back = partial(left.revert, purged=purged)
     last: List[_Step] = [bring_back, _restore_recorded, _restore_unrecorded, partial(_folders, purged)]
     with labels.restore_after(host):

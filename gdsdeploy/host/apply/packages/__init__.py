@@ -253,6 +253,16 @@ def leaving(host: ManagedHost) -> List[str]:
     return [name for name in recorded if name in present and name not in stays]
 
 
+def purged(host: ManagedHost) -> List[str]:
+    """What a removal takes away, dependent packages included."""
+    names = leaving(host)
+    return _with_dependents(host_manager(host), host, names) if names else []
+
+
+def _with_dependents(chosen: Manager, host: ManagedHost, names: Sequence[str]) -> List[str]:
+    return list(dict.fromkeys([*names, *(chosen.simulate_purge(host, names) or [])]))
+
+
 def _unfinished(chosen: Manager, host: ManagedHost) -> Dict[str, Installed]:
     return _packages_named(chosen, host, chosen.unfinished(host))
 
@@ -271,6 +281,6 @@ def _purge_changes(
 ) -> List[Change]:
     """Changes of a purge, dependent packages included."""
     if names:
-        names = list(dict.fromkeys([*names, *(chosen.simulate_purge(host, names) or [])]))
+        names = _with_dependents(chosen, host, names)
     versions = {name: package.versions[-1] for name, package in installed.items()}
     return [Change("remove", name, versions.get(name, ""), "", "remove") for name in names]

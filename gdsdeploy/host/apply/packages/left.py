@@ -19,6 +19,8 @@ from .managers import HOLDS, INSTALLED, Installed, Manager, Package, host_manage
 RECORD = "/var/lib/gdsdeploy/removed"
 #: Why a package comes back.
 REASON = "left"
+#: Why a package doesn't return to its version.
+_STAYS = "this version doesn't go with what stays on this host"
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*)=(\S+)((?: (?:manual|automatic|held|moved))*)")
 
 
@@ -26,8 +28,8 @@ _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9+._-]*)=(\S+)((?: (?:manual|automatic
 class Left:
     """A package in the version that it had.
 
-    ``is_manual``: an administrator asked for it.  ``has_moved``: it is still there, in another version; it returns to
-    this one only where a package that left needs that.
+    ``is_manual``: an administrator asked for it.  ``has_moved``: the lock has it, so it stayed, in another version.  A
+    removal returns it to this one; a rollback only where a package that left needs that.
     """
 
     name: str
@@ -123,18 +125,25 @@ def write(host: ManagedHost, lines: Iterable[Left]) -> None:
         host.write_unrecorded(File.of(RECORD, text))
 
 
-def find(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()) -> Way:
-    """How the packages that left come back, together where that goes.  purged: what leaves before."""
+def find(
+    host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = (), *, versions: bool = False
+) -> Way:
+    """How the packages that left come back, together where that goes.
+
+    purged: what leaves before.  versions: whether those that moved return to their version, too.
+    """
     installed = chosen.installed(host) if lines else {}
-    absent = [one for one in lines if not one.has_moved and (one.name not in installed or one.name in purged)]
-    moved = [one for one in lines if one.has_moved and one.name in installed and one.name not in purged]
-    if not absent:
+    absent = [one for one in lines if one.name not in installed or one.name in purged]
+    moved = [one for one in lines if one not in absent and one.has_moved and not _is_back(one, installed)]
+    if not absent and not (moved and versions):
         return Way()
-    for candidates in (absent, [*absent, *moved]):
+    everything = [*absent, *moved]
+    for candidates in (everything, absent) if versions else (absent, everything):
         way = _together(host, chosen, candidates, purged)
         if way is not None:
-            return way
-    return _one_by_one(host, chosen, absent, purged)
+            rest = [one for one in everything if one not in candidates and versions]
+            return replace(way, lost=(*way.lost, *((one, _STAYS) for one in rest)))
+    return _one_by_one(host, chosen, everything if versions else absent, purged)
 
 
 def _together(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str]) -> Optional[Way]:
@@ -144,8 +153,7 @@ def _together(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged:
         try:
             return Way(tuple(lines), tuple(_moves(host, chosen, lines, purged)), tuple(lost))
         except NotOfferedError as error:
-            # Those that only return to an earlier version are there, anyway.
-            lost += [(one, str(error)) for one in lines if one.name in error.names and not one.has_moved]
+            lost += [(one, str(error)) for one in lines if one.name in error.names]
             rest = [one for one in lines if one.name not in error.names]
             if len(rest) == len(lines):
                 return None
@@ -179,15 +187,18 @@ def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Se
     return moves
 
 
-def bring_back(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = ()) -> List[Change]:
+def bring_back(
+    host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Sequence[str] = (), *, versions: bool = False
+) -> List[Change]:
     """Install ``lines`` again where that goes, and note what can't come back; with ``host.check`` only say it.
 
-    purged: what a check predicts to leave before.  Raises ApplyError where a transaction that was found fails.
+    purged, versions: as for :func:`find`.  Raises ApplyError where a transaction that was found fails.
     """
-    way = find(host, chosen, lines, purged)
+    way = find(host, chosen, lines, purged, versions=versions)
     for one, why in way.lost:
         command = f"{chosen.command} install {chosen.word(Package(one.name, one.version))}"
-        host.notes.append(f"{one} left for the lock and can't come back: {why}; to try it: {command}")
+        did = "was there before" if one.has_moved else "left for the lock"
+        host.notes.append(f"{one} {did} and can't come back: {why}; to try it: {command}")
     if way.install and not host.check:
         _install(host, chosen, way)
     if lines and not host.check:
@@ -220,7 +231,7 @@ def _install(host: ManagedHost, chosen: Manager, way: Way) -> None:
 def revert(host: ManagedHost, purged: Sequence[str]) -> List[Change]:
     """Bring back everything on record, after the lock's packages, pins and repositories went."""
     lines = read(host)
-    changes = bring_back(host, host_manager(host), lines, purged if host.check else ()) if lines else []
+    changes = bring_back(host, host_manager(host), lines, purged if host.check else (), versions=True) if lines else []
     if lines and not host.check:
         write(host, [one for one in read(host) if not one.has_moved])
     return changes
@@ -231,7 +242,7 @@ def stays(host: ManagedHost, purged: Sequence[str]) -> bool:
     lines = read(host)
     if not host.check or not lines:
         return bool(lines)
-    return bool(find(host, host_manager(host), lines, purged).lost)
+    return any(not one.has_moved for one, _ in find(host, host_manager(host), lines, purged, versions=True).lost)
 
 
 def _is_back(one: Left, installed: Mapping[str, Installed]) -> bool:
