@@ -33,6 +33,8 @@ FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
 PEERMEM = "nvidia-peermem"
 #: Parts of a lock that come together: packages of modules need their kernel's, and the driver's userland before.
 KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}
+#: IMEX guide, IMEX Channels: without one, programs may not share memory; the driver makes channel 0 for every user.
+IMEX_CHANNEL = {"NVreg_CreateImexChannel0": "1"}
 _UNITS = {PEERMEM: "gds-peermem.service"}
 
 
@@ -203,7 +205,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     profile_name = fleet.everyone()[name].profile
     profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
     platform = stack_platform_for(target.os)
-    is_host = name in fleet.hosts
+    is_host, nodes = name in fleet.hosts, fleet.imex_nodes(name)
     supply = sources.supplies.get(name) or by_intent(fleet, lock, name)
     builds = supply.mode == "build"
     packages = packages_for(target, host=is_host, build=builds)
@@ -220,6 +222,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_preflight_kernel_release": target.kernel.release,
         "gds_preflight_versions": {package.package: package.version for package in packages},
         "gds_preflight_repositories": addresses(target),
+        "gds_preflight_driver_version": target.driver.version if is_host else "",
+        "gds_preflight_imex_nodes": list(nodes),
         "gds_preflight_unasked_kernel": _unasked_kernel(profile, target) if is_host else "",
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_indices": _indices(target),
@@ -238,7 +242,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
         "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
-        "gds_driver_options": p2pdma.driver_options(profile),
+        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **p2pdma.driver_options(profile)},
+        "gds_driver_imex_nodes": list(nodes),
         "gds_driver_p2pdma": p2pdma.applies(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),

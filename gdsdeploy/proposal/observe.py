@@ -36,6 +36,7 @@ _COMPANIONS = {
     "persistenced": r"nvidia-persistenced(-[0-9]+)?",
     "fabricmanager": r"nvidia-fabric-?manager(-[0-9]+)?",
     "imex": r"nvidia-imex(-[0-9]+)?",
+    "nvlink5": r"nvlink5(-[0-9]+)?",
 }
 #: Packages over CUDA's own, of one release or of whichever.
 _CUDA = re.compile(r"cuda(-toolkit|-runtime|-libraries)?(-[0-9]+){0,2}")
