@@ -5,7 +5,7 @@ NVIDIA's IMEX guide: every node's ``/etc/nvidia-imex/nodes_config.cfg`` lists th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Annotated, Literal, Protocol
 
@@ -58,10 +58,7 @@ class Host(Protocol):
 
 
 def imex_nodes(hosts: Mapping[str, Host], name: str) -> tuple[str, ...]:
-    """The addresses of the domain of host ``name``, in the order of the hosts' names; empty: it is in none.
-
-    Raises ValueError for a host whose address isn't an IP address.
-    """
+    """The addresses of the domain of host ``name``, in the order of the hosts' names; empty: it is in none."""
     own = hosts[name].imex if name in hosts else None
     if own is None:
         return ()
@@ -69,35 +66,32 @@ def imex_nodes(hosts: Mapping[str, Host], name: str) -> tuple[str, ...]:
     return tuple(_address(member, hosts[member]) for member in members)
 
 
-def check_domains(
-    hosts: Mapping[str, Host], builders: Mapping[str, Host], companions: Mapping[str, tuple[Companion, ...]]
-) -> None:
-    """Raise ValueError for a domain that can't work; companions: of each profile.
+def domain_problems(
+    hosts: Mapping[str, Host], companions: Mapping[str, tuple[Companion, ...]]
+) -> Iterator[tuple[str, str]]:
+    """(name, what is wrong with its place in a domain); companions: of each profile.
 
     The hosts of a domain have one profile, because their IMEX services have to be of one version.
     """
-    for name, builder in builders.items():
-        if builder.imex is not None:
-            raise ValueError(f"builders.{name}.imex: only hosts are in an IMEX domain")
     first: dict[str, str] = {}
+    taken: dict[tuple[str, str], str] = {}
     for name, host in hosts.items():
         if host.imex is None:
             continue
+        domain, address = host.imex.domain, _address(name, host)
+        other = first.setdefault(domain, name)
         if "imex" not in companions.get(host.profile, ("imex",)):
-            raise ValueError(f"hosts.{name}.imex: profile {host.profile} doesn't have imex among its companions")
-        other = first.setdefault(host.imex.domain, name)
-        if hosts[other].profile != host.profile:
-            raise ValueError(f"hosts.{name}.imex: {other} of domain {host.imex.domain} has another profile")
-        if other == name:
-            addresses = imex_nodes(hosts, name)
-            twice = sorted({address for address in addresses if addresses.count(address) > 1})
-            if twice:
-                raise ValueError(f"hosts.{name}.imex: two hosts of domain {host.imex.domain} have address {twice[0]}")
+            yield name, f"profile {host.profile} doesn't have imex among its companions"
+        elif hosts[other].profile != host.profile:
+            yield name, f"{other} is in domain {domain}, too, and has another profile"
+        try:
+            twin = taken.setdefault((domain, _ip(address)), name)
+        except ValueError:
+            yield name, f"{address} isn't an IP address; write imex: {{domain: {domain}, address: ADDRESS}}"
+            continue
+        if twin != name:
+            yield name, f"{twin} of domain {domain} has the same address, {address}"
 
 
 def _address(name: str, host: Host) -> str:
-    own = (host.imex.address if host.imex else None) or host.address or name
-    try:
-        return _ip(own)
-    except ValueError:
-        raise ValueError(f"hosts.{name}.imex: {own} isn't an IP address; write imex: {{domain, address}}") from None
+    return (host.imex.address if host.imex else None) or host.address or name

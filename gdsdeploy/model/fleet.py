@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.boot import Boot
-from gdsdeploy.model.companions import Companion, ImexNode, check_companions, check_domains, imex_nodes
+from gdsdeploy.model.companions import Companion, ImexNode, check_companions, imex_nodes
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
@@ -360,11 +360,6 @@ class Fleet(Model):
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
     _imex_nodes: tuple[str, ...] = PrivateAttr(default=())
-
-    @model_validator(mode="after")
-    def _imex_domains(self) -> Self:
-        check_domains(self.hosts, self.builders, {name: each.companions for name, each in self.profiles.items()})
-        return self
 
     def imex_nodes(self, name: str) -> tuple[str, ...]:
         """The addresses in the IMEX domain of the host or builder ``name``; empty: it is in none."""

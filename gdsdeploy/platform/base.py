@@ -242,7 +242,7 @@ class StackPlatform(ABC):
 
     def of_driver(self, candidate: Candidate) -> bool:
         """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
-        return self.follows_driver(candidate)
+        return candidate.package == NVLSM or self.follows_driver(candidate)
 
 
 #: os → its place in the list of known systems, and the platform

@@ -115,7 +115,7 @@ def _companions(
 ) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
     """The companions that the profile asks for, each of the driver's own version and maker, or which is missing.
 
-    With nvlink5 come the fabric manager, and the maker's newest NVLSM: that one has versions of its own.
+    With nvlink5 come the fabric manager, and an NVLSM of any version: the package set chooses that one.
     """
     chosen: list[Candidate] = []
     version = platform.upstream_version(driver.version)
@@ -131,7 +131,7 @@ def _companions(
             words = f"It needs {companion} of its own version ({names[0]} {version}); there is {offered}."
             words = words if own else f"Its companion nvlink5 needs {NVLSM}; there is {offered}."
             return (), RefusedChoice(what=label, rule="companion", words=words)
-        chosen.append(_preferred_first(platform, universe, same)[0])
+        chosen += _preferred_first(platform, universe, same)[:1] if own else []
     return tuple(chosen), None
 
 
