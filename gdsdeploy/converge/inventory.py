@@ -151,6 +151,11 @@ def load_order(profile: Profile, target: Target) -> list[str]:
     return ["nvidia", *(["nvidia-fs"] if profile.mode == "nvidia-fs" and target.nvidia_fs is not None else [])]
 
 
+def _umad(profile: Profile) -> list[str]:
+    """The kernel's module over which NVLSM reaches NVSwitches, loaded before the fabric manager starts NVLSM."""
+    return ["ib_umad"] if "nvlink5" in profile.companions else []
+
+
 def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     """The locked packages that a machine needs, given whether it runs the stack and whether it builds modules."""
     places = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
@@ -205,7 +210,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     profile_name = fleet.everyone()[name].profile
     profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
     platform = stack_platform_for(target.os)
-    is_host, nodes = name in fleet.hosts, fleet.imex_nodes(name)
+    is_host = name in fleet.hosts
     supply = sources.supplies.get(name) or by_intent(fleet, lock, name)
     builds = supply.mode == "build"
     packages = packages_for(target, host=is_host, build=builds)
@@ -216,14 +221,13 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
         **_package_roles(profile, target),
+        **_companions(fleet, name, profile, target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
         "gds_preflight_kernel_release": target.kernel.release,
         "gds_preflight_versions": {package.package: package.version for package in packages},
         "gds_preflight_repositories": addresses(target),
-        "gds_preflight_driver_version": target.driver.version if is_host else "",
-        "gds_preflight_imex_nodes": list(nodes),
         "gds_preflight_unasked_kernel": _unasked_kernel(profile, target) if is_host else "",
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_indices": _indices(target),
@@ -242,11 +246,9 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
         "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
-        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **p2pdma.driver_options(profile)},
-        "gds_driver_imex_nodes": list(nodes),
         "gds_driver_p2pdma": p2pdma.applies(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
-        "gds_driver_modules": load_order(profile, target),
+        "gds_driver_modules": [*load_order(profile, target), *_umad(profile)],
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
         **_boot(profile, target),
@@ -264,6 +266,17 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
     return values
+
+
+def _companions(fleet: Fleet, name: str, profile: Profile, target: Target) -> dict[str, Any]:
+    """What runs beside the driver, and the driver's options, one of which IMEX needs."""
+    nodes = fleet.imex_nodes(name)
+    return {
+        "gds_preflight_driver_version": target.driver.version if name in fleet.hosts else "",
+        "gds_preflight_imex_nodes": list(nodes),
+        "gds_driver_imex_nodes": list(nodes),
+        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **p2pdma.driver_options(profile)},
+    }
 
 
 def _boot(profile: Profile, target: Target) -> dict[str, Any]:
@@ -331,7 +344,11 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
         "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
         "gds_modules_packaged": packaged_files(target),
         "gds_modules_names": load_order(profile, target),
-        "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
+        "gds_modules_loaded": [
+            *load_order(profile, target),
+            *_umad(profile),
+            *([PEERMEM] if profile.rdma == "peermem" else []),
+        ],
         "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
         "gds_modules_services": services_of(package.package for package in target.packages),
     }

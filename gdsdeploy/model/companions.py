@@ -74,7 +74,7 @@ def domain_problems(
     The hosts of a domain have one profile, because their IMEX services have to be of one version.
     """
     first: dict[str, str] = {}
-    taken: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, str], str] = {}
     for name, host in hosts.items():
         if host.imex is None:
             continue
@@ -85,7 +85,7 @@ def domain_problems(
         elif hosts[other].profile != host.profile:
             yield name, f"{other} is in domain {domain}, too, and has another profile"
         try:
-            twin = taken.setdefault((domain, _ip(address)), name)
+            twin = owners.setdefault((domain, _ip(address)), name)
         except ValueError:
             yield name, f"{address} isn't an IP address; write imex: {{domain: {domain}, address: ADDRESS}}"
             continue

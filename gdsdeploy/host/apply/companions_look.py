@@ -60,28 +60,28 @@ def refusals(look: Optional[Look], driver: str, locked: Mapping[str, str], nodes
     """
     if look is None:
         return []
-    found: List[Refusal] = []
+    answers: List[Refusal] = []
     again = "companions in the fleet file, and run gdsdeploy lock"
     units = {unit for unit in map(_unit, locked) if unit}
     fits = {unit for name, unit in _units(look) if any(_is_of(version, driver) for version in look.installed[name])}
     fabric, companion = [*look.switches, *look.bridges], "nvlink5" if look.bridges else "fabricmanager"
     if fabric and FABRIC not in units | fits:
         message = f"this host has NVSwitches ({fabric[0]}), and the lock has no fabric manager for driver {driver}"
-        found.append(Refusal("fabric-manager", message, f"add {companion} to the profile's {again}"))
+        answers.append(Refusal("fabric-manager", message, f"add {companion} to the profile's {again}"))
     elif look.bridges and NVLSM not in locked and NVLSM not in look.installed:
         message = f"this host's NVSwitches ({look.bridges[0]}) need {NVLSM}, which the lock doesn't have"
-        found.append(Refusal(NVLSM, message, f"add nvlink5 to the profile's {again}"))
+        answers.append(Refusal(NVLSM, message, f"add nvlink5 to the profile's {again}"))
     for name, unit in _units(look):
         if unit in _SAME and unit in look.enabled and unit not in units | fits:
             versions = ", ".join(look.installed[name])
             message = f"{name} {versions} starts at boot here, and driver {driver} needs one of its own version"
             hint = f"add it to the profile's {again}; or disable it: systemctl disable {unit}"
-            found.append(Refusal("companion-version", message, hint))
+            answers.append(Refusal("companion-version", message, hint))
     if IMEX in units and not nodes and not look.has_nodes:
         message = f"the lock has IMEX, and this host has no addresses in {IMEX_NODES}"
         hint = "give its host an IMEX domain in the fleet file (imex: NAME), or write the file yourself"
-        found.append(Refusal("imex-nodes", message, hint))
-    return found
+        answers.append(Refusal("imex-nodes", message, hint))
+    return answers
 
 
 def _units(look: Look) -> List[Tuple[str, str]]:

@@ -98,8 +98,8 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("; ".join(lines), "Read why: systemctl status {0}; journalctl -b -u {0}".format(down[0]), lines)
     nodes = require(facts.boot.imex_nodes) if expectation.imex_nodes else ()
     if sorted(nodes) != sorted(expectation.imex_nodes):
-        told = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"
-        return failed(told, "Provision the hosts of this IMEX domain again", nodes)
+        words = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"
+        return failed(words, "Provision the hosts of this IMEX domain again", nodes)
     return passed(", ".join(services) + " active")
 
 

@@ -119,10 +119,10 @@ def _companions(
     """
     chosen: list[Candidate] = []
     version = platform.upstream_version(driver.version)
-    wanted: dict[str, tuple[str, ...]] = {c: platform.companion_packages(c, driver) for c in profile.companions}
-    if "nvlink5" in wanted:
-        wanted |= {"fabricmanager": platform.companion_packages("fabricmanager", driver), NVLSM: (NVLSM,)}
-    for companion, names in wanted.items():
+    needs: dict[str, tuple[str, ...]] = {c: platform.companion_packages(c, driver) for c in profile.companions}
+    if "nvlink5" in needs:
+        needs |= {"fabricmanager": platform.companion_packages("fabricmanager", driver), NVLSM: (NVLSM,)}
+    for companion, names in needs.items():
         candidates = [c for name in names for c in universe.named(name) if c.origin == driver.origin]
         own = "" if companion == NVLSM else version
         same = [c for c in candidates if own in ("", platform.upstream_version(c.version))]

@@ -327,8 +327,8 @@ def test_a_locked_nvlsm_stays_while_its_driver_does() -> None:
     before = target(older, driver="580", companions=["nvlink5"])
     newer = with_nvlink5(*nvlink5("580.82.07", "2025.03.1-1", "2025.06.10-1"))
     wish = Profile.model_validate({"os": "ubuntu-24.04", "driver": "580", "companions": ["nvlink5"]})
-    kept = resolve("gds", wish, stack_platform_for("ubuntu-24.04"), universe(newer), [], sources, keep=Keep(before))
-    assert versions(kept.target)["nvlsm"] == "2025.03.1-1"
+    result = resolve("gds", wish, stack_platform_for("ubuntu-24.04"), universe(newer), [], sources, keep=Keep(before))
+    assert versions(result.target)["nvlsm"] == "2025.03.1-1"
 
 
 def test_names_of_companions_from_590_on() -> None:

@@ -37,8 +37,8 @@ def refused(root: Path, locked: dict[str, str], installed: Mapping[str, str] = {
     """Id of each refusal → its text and hint."""
     packages = {name: Installed((version,)) for name, version in installed.items()}
     look = companions_look.observe(ManagedHost(check=True, root=str(root)), packages)
-    found = companions_look.refusals(look, DRIVER, {**LOCKED, **locked}, list(nodes))
-    return {refusal.id: f"{refusal.message}; {refusal.hint}" for refusal in found}
+    answers = companions_look.refusals(look, DRIVER, {**LOCKED, **locked}, list(nodes))
+    return {refusal.id: f"{refusal.message}; {refusal.hint}" for refusal in answers}
 
 
 def test_a_host_without_any_of_it_is_let_in(tmp_path: Path) -> None:
