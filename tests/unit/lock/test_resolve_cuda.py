@@ -312,6 +312,8 @@ def test_nvlink5_brings_the_fabric_manager_of_the_driver_and_the_makers_newest_n
     assert parts["nvidia-fabricmanager-580"] == ("580.82.07-1", "companion")
     assert parts["nvlsm"] == ("2025.06.10-1", "companion")
     assert parts["libnvsdm-580"] == ("580.82.07-1", "driver-userland")
+    first = target(dict(reversed(offer.items())), driver="580.82.07", companions=["nvlink5"])
+    assert versions(first)["nvlsm"] == "2025.06.10-1", "the distribution's comes first, and has another maker"
     (why,) = [r for r in result.refused if r.rule == "companion" and r.what == "driver 580.95.05 (open)"]
     assert why.words.startswith("It needs nvlink5 of its own version (nvlink5-580 580.95.05); there is nvlink5-580 580")
 
