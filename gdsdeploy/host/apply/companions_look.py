@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from ..checks.userland import FABRIC, NVSWITCH, SERVICES
 from ..io import reading
 from ..paths import IMAGE, IMEX_NODES, PCI
-from ..rootdir import inside, list_folder
+from ..rootdir import LoopError, inside, list_folder
 from . import services
 from .host import ManagedHost
 from .model import Refusal
@@ -28,13 +28,15 @@ _BRIDGE, _VPD_BYTES = b"SW_MNG", 4096
 class Look:
     """``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation; PCI addresses.
 
-    ``installed``: package → versions.  ``enabled``: units that start at boot.  ``has_nodes``: IMEX's file has some.
+    ``installed``: package → versions.  ``enabled``: units that start at boot.  ``masked``: units that can't start.
+    ``has_nodes``: IMEX's file has some.
     """
 
     switches: Tuple[str, ...]
     bridges: Tuple[str, ...]
     installed: Mapping[str, Tuple[str, ...]]
     enabled: Tuple[str, ...]
+    masked: Tuple[str, ...]
     has_nodes: bool
 
 
@@ -49,6 +51,7 @@ def observe(host: ManagedHost, installed: Mapping[str, Installed]) -> Look:
         ),
         installed={n: p.versions for n, p in installed.items() if n == NVLSM or _unit(n)},
         enabled=tuple(unit for unit in _SAME if services.observe(host, unit).links),
+        masked=tuple(unit for unit in _SAME if _is_masked(host, unit)),
         has_nodes=bool(host.text(IMEX_NODES).strip()),
     )
 
@@ -77,6 +80,10 @@ def refusals(look: Optional[Look], driver: str, locked: Mapping[str, str], nodes
             message = f"{name} {versions} starts at boot here, and driver {driver} needs one of its own version"
             hint = f"add it to the profile's {again}; or disable it: systemctl disable {unit}"
             answers.append(Refusal("companion-version", message, hint))
+    for unit in look.masked:
+        if unit in units and (fabric if unit == FABRIC else nodes):
+            message = f"{unit} is masked, and this host needs it"
+            answers.append(Refusal("masked", message, f"run systemctl unmask {unit}, or take it out of the fleet file"))
     if IMEX in units and not nodes and not look.has_nodes:
         message = f"the lock has IMEX, and this host has no addresses in {IMEX_NODES}"
         hint = "give its host an IMEX domain in the fleet file (imex: NAME), or write the file yourself"
@@ -100,6 +107,14 @@ def _is_of(version: str, driver: str) -> bool:
 
 def _line(host: ManagedHost, function: str, name: str) -> str:
     return host.text(f"{PCI}/{function}/{name}").strip()
+
+
+def _is_masked(host: ManagedHost, unit: str) -> bool:
+    """Whether an administrator's link to /dev/null is in the unit's place."""
+    try:
+        return host.real(services.path(unit)) == "/dev/null"
+    except LoopError:
+        return False
 
 
 def _is_bridge(host: ManagedHost, function: str) -> bool:

@@ -86,6 +86,18 @@ def test_what_starts_at_boot_beside_the_lock_has_the_drivers_version(tmp_path: P
     assert refused(tmp_path, {package: "580.95.05-1"}, older, ["10.0.0.1"]) == {}, "the lock brings the right one"
 
 
+def test_a_masked_service_that_is_needed_is_refused(tmp_path: Path) -> None:
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    for name in ("fabricmanager", "imex"):
+        (units / f"nvidia-{name}.service").symlink_to("/dev/null")
+    locked = {**FABRIC, **IMEX}
+    assert set(refused(tmp_path, locked)) == {"imex-nodes"}, "nothing here needs them"
+    assert "systemctl unmask nvidia-imex.service" in refused(tmp_path, locked, nodes=["10.0.0.1"])["masked"]
+    function(tmp_path, "0000:c1:00.0", SWITCH)
+    assert "systemctl unmask nvidia-fabricmanager.service" in refused(tmp_path, FABRIC)["masked"]
+
+
 def test_persistenced_of_the_distribution_may_have_another_version(tmp_path: Path) -> None:
     enabled(tmp_path, "nvidia-persistenced.service")
     assert refused(tmp_path, {}, {"nvidia-persistenced": "535.171.04-1"}) == {}
