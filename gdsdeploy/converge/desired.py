@@ -92,7 +92,7 @@ _SIGNING = Use(
 )
 
 
-_LOCKED = ("kernel_release", "versions", "repositories")
+_LOCKED = ("kernel_release", "versions", "repositories", "driver_version", "imex_nodes")
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
     Use(
@@ -113,6 +113,7 @@ TABLE: Final = (
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
+    Use("gds_driver", "imex", {"nodes": "gds_driver_imex_nodes"}, when=_host),
     Use("gds_kernel", "packages", _packages("gds_kernel", "leaving"), "kernel"),
     Use(
         "gds_boot",

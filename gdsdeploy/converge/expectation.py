@@ -60,6 +60,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: FitTarget | None = No
         boot_arguments=boot.arguments(profile),
         module_parameters=boot.expected_parameters(profile) if profile.own_kernel else {},
         packaged=[PackagedFile(**file) for file in packaged_files(target)],
+        imex_nodes=list(fleet.imex_nodes(name)),
     )
 
 

@@ -33,6 +33,8 @@ FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
 PEERMEM = "nvidia-peermem"
 #: Parts of a lock that come together: packages of modules need their kernel's, and the driver's userland before.
 KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}
+#: IMEX guide, IMEX Channels: without one, programs may not share memory; the driver makes channel 0 for every user.
+IMEX_CHANNEL = {"NVreg_CreateImexChannel0": "1"}
 _UNITS = {PEERMEM: "gds-peermem.service"}
 
 
@@ -149,6 +151,11 @@ def load_order(profile: Profile, target: Target) -> list[str]:
     return ["nvidia", *(["nvidia-fs"] if profile.mode == "nvidia-fs" and target.nvidia_fs is not None else [])]
 
 
+def _umad(profile: Profile) -> list[str]:
+    """The kernel's module over which NVLSM reaches NVSwitches, loaded before the fabric manager starts NVLSM."""
+    return ["ib_umad"] if "nvlink5" in profile.companions else []
+
+
 def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     """The locked packages that a machine needs, given whether it runs the stack and whether it builds modules."""
     places = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
@@ -214,6 +221,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
         **_package_roles(profile, target),
+        **_companions(fleet, name, profile, target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
@@ -238,10 +246,9 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
         "gds_kernel_leaving": leaving(target) if is_host and target.packaged else [],
-        "gds_driver_options": p2pdma.driver_options(profile),
         "gds_driver_p2pdma": p2pdma.applies(profile),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
-        "gds_driver_modules": load_order(profile, target),
+        "gds_driver_modules": [*load_order(profile, target), *_umad(profile)],
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
         **_boot(profile, target),
@@ -259,6 +266,17 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
     return values
+
+
+def _companions(fleet: Fleet, name: str, profile: Profile, target: Target) -> dict[str, Any]:
+    """What runs beside the driver, and the driver's options, one of which IMEX needs."""
+    nodes = fleet.imex_nodes(name)
+    return {
+        "gds_preflight_driver_version": target.driver.version if name in fleet.hosts else "",
+        "gds_preflight_imex_nodes": list(nodes),
+        "gds_driver_imex_nodes": list(nodes),
+        "gds_driver_options": {**(IMEX_CHANNEL if nodes else {}), **p2pdma.driver_options(profile)},
+    }
 
 
 def _boot(profile: Profile, target: Target) -> dict[str, Any]:
@@ -326,7 +344,11 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
         "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
         "gds_modules_packaged": packaged_files(target),
         "gds_modules_names": load_order(profile, target),
-        "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
+        "gds_modules_loaded": [
+            *load_order(profile, target),
+            *_umad(profile),
+            *([PEERMEM] if profile.rdma == "peermem" else []),
+        ],
         "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
         "gds_modules_services": services_of(package.package for package in target.packages),
     }

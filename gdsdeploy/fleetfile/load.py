@@ -22,6 +22,7 @@ from gdsdeploy.fleetfile import ansible_inventory, waivers
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
+from gdsdeploy.model.companions import domain_problems
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.references import references
@@ -100,7 +101,16 @@ def _problems(fleet: Fleet) -> list[Problem]:
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]
-    return [*references(fleet), *unknown, *_same_machines(fleet), *waivers.problems(fleet)]
+    return [*references(fleet), *unknown, *_same_machines(fleet), *_imex_domains(fleet), *waivers.problems(fleet)]
+
+
+def _imex_domains(fleet: Fleet) -> list[Problem]:
+    builders = [(name, "only hosts are in an IMEX domain") for name, each in fleet.builders.items() if each.imex]
+    listed = {name: profile.companions for name, profile in fleet.profiles.items()}
+    return [
+        *((("builders", name, "imex"), words) for name, words in builders),
+        *((("hosts", name, "imex"), words) for name, words in domain_problems(fleet.hosts, listed)),
+    ]
 
 
 def _same_machines(fleet: Fleet) -> list[Problem]:

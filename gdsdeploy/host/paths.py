@@ -12,6 +12,8 @@ EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 NVIDIA = "/proc/driver/nvidia"
 NVFS = "/proc/driver/nvidia-fs"
+#: The addresses of the hosts in an IMEX domain.
+IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
 NVFS_DEVICE = "/dev/nvidia-fs0"
 PEERS = "/sys/kernel/mm/memory_peers"
 #: Modules that use the RDMA core: one that registered a client there is among them.

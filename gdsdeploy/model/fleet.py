@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.boot import Boot
+from gdsdeploy.model.companions import Companion, ImexNode, check_companions, imex_nodes
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
@@ -215,7 +216,7 @@ class Profile(Model):
     #: How adapters reach GPU memory; a fleet file may also say ``auto``.
     rdma: Literal["none", "peermem", "dmabuf"] = "none"
     #: What has to run beside the driver, in its own version.
-    companions: Annotated[tuple[Literal["persistenced", "fabricmanager", "imex"], ...], Strict(False)] = ()
+    companions: Annotated[tuple[Companion, ...], Strict(False)] = ()
     #: Packages that may leave hosts although the lock doesn't replace them.
     removes: Annotated[tuple[PackagePattern, ...], Strict(False)] = ()
     #: CUDA packages to lock and install; none that pulls a driver.
@@ -279,6 +280,11 @@ class Profile(Model):
         return self
 
     @model_validator(mode="after")
+    def _fitting_companions(self) -> Self:
+        check_companions(self.companions, self.gpu)
+        return self
+
+    @model_validator(mode="after")
     def _packaged_modules(self) -> Self:
         unfit = {
             "signing": (self.signing, "who made the packages has signed the modules"),
@@ -329,6 +335,7 @@ class FleetHost(Ssh):
     modules: HostModules | None = None
     #: by which a rollout orders and groups hosts
     labels: Labels = Field(default_factory=dict)
+    imex: ImexNode | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -352,6 +359,11 @@ class Fleet(Model):
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
+    _imex_nodes: tuple[str, ...] = PrivateAttr(default=())
+
+    def imex_nodes(self, name: str) -> tuple[str, ...]:
+        """The addresses in the IMEX domain of the host or builder ``name``; empty: it is in none."""
+        return self._imex_nodes or imex_nodes(self.hosts, name)
 
     def everyone(self) -> dict[str, FleetHost]:
         """Hosts and builders by name."""
@@ -376,7 +388,7 @@ class Fleet(Model):
         """The fleet with no other machine than ``name``, whose suppliers are what they were."""
         host, group = self.everyone()[name], "builders" if name in self.builders else "hosts"
         fleet = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
-        fleet._suppliers = {host.profile: self.suppliers(name)}
+        fleet._suppliers, fleet._imex_nodes = {host.profile: self.suppliers(name)}, self.imex_nodes(name)
         return fleet
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ ModuleFile = Annotated[
     matching(r"^[A-Za-z0-9][A-Za-z0-9/._+-]*\.ko(\.(xz|gz|zst))?$", "write the path of a module below its kernel's"),
 ]
 
-#: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
+#: What a package is in the stack; ``companion`` must equal the driver's version, apart from nvlsm, and ``support`` came
+#: as a dependency.
 Part = Literal[
     "kernel-image", "kernel-headers", "driver-source", "driver-modules", "driver-userland", "companion",
     "nvidia-fs-source", "nvidia-fs-modules", "libcufile", "gds-tools", "dkms", "cuda", "doca", "support",

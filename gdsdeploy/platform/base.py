@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
+from gdsdeploy.model.companions import Companion
 from gdsdeploy.model.lock import Part
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, Kind, Order
@@ -16,7 +17,8 @@ from gdsdeploy.repo.packages import Universe
 
 Flavour = Literal["open", "proprietary"]
 Rdma = Literal["none", "peermem", "dmabuf"]
-Companion = Literal["persistenced", "fabricmanager", "imex"]
+#: NVIDIA's subnet manager of NVLink, which the fabric manager starts; its versions aren't the driver's.
+NVLSM: Final = "nvlsm"
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,12 @@ class StackPlatform(ABC):
         """Names that a companion of ``driver`` may have, the preferred one first.
 
         The branch is a part of the name in older releases (nvidia-imex-570), and the fabric manager has two names.
+        The metapackage for fourth-generation NVSwitches has both (nvlink5-580, nvlink5): Fabric Manager User Guide,
+        Systems Using Fourth Generation NVSwitches, and package lists of Amazon Linux 2023.
         """
         branch = self.upstream_version(driver.version).split(".", 1)[0]
+        if companion == "nvlink5":
+            return f"nvlink5-{branch}", "nvlink5"
         names = ("fabricmanager", "fabric-manager") if companion == "fabricmanager" else (companion,)
         return tuple(f"nvidia-{name}{suffix}" for suffix in (f"-{branch}", "") for name in names)
 
@@ -236,7 +242,7 @@ class StackPlatform(ABC):
 
     def of_driver(self, candidate: Candidate) -> bool:
         """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
-        return self.follows_driver(candidate)
+        return candidate.package == NVLSM or self.follows_driver(candidate)
 
 
 #: os → its place in the list of known systems, and the platform

@@ -8,7 +8,7 @@ from typing import Final
 
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.platform import nvidia, presets
-from gdsdeploy.platform.base import KernelImage, Preset, Rdma, StackPackage, StackPlatform
+from gdsdeploy.platform.base import NVLSM, KernelImage, Preset, Rdma, StackPackage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import upstream
 from gdsdeploy.repo.packages import Universe
@@ -75,4 +75,4 @@ class DpkgPlatform(StackPlatform):
         return nvidia.may_be_adopted(name)
 
     def of_driver(self, candidate: Candidate) -> bool:
-        return nvidia.of_driver(candidate)
+        return candidate.package == NVLSM or nvidia.of_driver(candidate)

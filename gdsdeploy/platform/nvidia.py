@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform.base import Flavour, Packaging, StackPackage
+from gdsdeploy.platform.base import NVLSM, Flavour, Packaging, StackPackage
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import NVIDIA
 
@@ -20,7 +20,7 @@ ORIGIN: Final = NVIDIA
 #: Pieces of a driver by name: kernel modules, userland, firmware, and what has to be of the same version.
 _DRIVER: Final = re.compile(
     r"(?!nvidia-(?:fs|gds|container|docker|ctk|dcgm|nsight|driver-pinning|cuda-|peer-memory|doca)|libnvidia-container)"
-    r"(?:nvidia-.*|libnvidia-.*|libcuda1|libcudadebugger1|libnvsdm.*|libnvcuvid1|libnvoptix1|firmware-nvidia-gsp.*"
+    r"(?:nvidia-.*|libnvidia-.*|libcuda1|libcudadebugger1|libnvsdm.*|nvlink5.*|libnvcuvid1|libnvoptix1|firmware-nvidia-gsp.*"
     r"|xserver-xorg-video-nvidia.*|cuda-drivers.*|lib(?:egl|gl|gles|glx).*-nvidia.*)"
 )
 #: Debian's and Ubuntu's own helpers, which NVIDIA's packages for them use.
@@ -44,6 +44,7 @@ KEPT_OUT: Final = (
     "cuda-drivers*", "nvidia-open*", "nvidia-driver*", "nvidia-dkms*", "nvidia-kernel-*", "nvidia-headless-*",
     "nvidia-firmware*", "nvidia-utils*", "nvidia-compute-utils*", "nvidia-modprobe*", "nvidia-persistenced*",
     "nvidia-fabricmanager*", "nvidia-fabric-manager*", "nvidia-imex*", "xserver-xorg-video-nvidia*",
+    "nvlink5*", "nvlsm",
     # Every libnvidia-* but libnvidia-container*, the container toolkit's, which is the user's to choose.
     "libnvidia-[!c]*", "libnvidia-c[!o]*", "libnvidia-co[!n]*",
     "nvidia-fs*", "nvidia-gds*", "libcufile*", "gds-tools*",
@@ -125,12 +126,14 @@ def cuda_version(candidate: Candidate) -> str | None:
 def part(candidate: Candidate) -> Part | None:
     """What a package of NVIDIA's or Ubuntu's driver is that came in as a dependency; None for another one."""
     name = candidate.package
+    if name == NVLSM:
+        return "companion"
     if not of_driver(candidate):
         return "cuda" if candidate.origin == ORIGIN and name.startswith("cuda-") else None
     if name.startswith(("nvidia-kernel-source", "nvidia-dkms")):
         return "driver-source"
     gsp = name.startswith(("nvidia-firmware", "firmware-"))
-    beside = re.match(r"nvidia-(?:persistenced|fabric-?manager|imex)", name)
+    beside = re.match(r"nvidia-(?:persistenced|fabric-?manager|imex)|nvlink5", name)
     return "companion" if gsp or beside else "driver-userland"
 
 

@@ -15,6 +15,7 @@ from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia, presets
 from gdsdeploy.platform.base import (
+    NVLSM,
     Flavour,
     KernelImage,
     Packaging,
@@ -49,7 +50,7 @@ _UMBRELLAS: Final = re.compile(r"cuda-drivers.*")
 #: The driver's SELinux policy, which has a version of its own.
 _POLICY: Final = "nvidia-driver-selinux"
 _FIRST_WITH_POLICY: Final = "610"
-_COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
+_COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)|nvlink5.*|nvlsm")
 
 _PIN: Final = re.compile(r"={0,2}\s*(?:[0-9]+:)?([0-9]{3,})(?:\..*)?")
 _LOWER: Final = re.compile(r">=?\s*([0-9]{3,})")
@@ -148,6 +149,7 @@ class Rhel(StackPlatform):
         return (
             "kmod-nvidia-*", "akmod-nvidia*", "nvidia-driver*", "nvidia-kmod-common", "nvidia-open*", "cuda-drivers*",
             "nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-fabric*manager*", "nvidia-imex*",
+            "nvlink5*", NVLSM,
             "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
             "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
         )  # fmt: skip
@@ -178,7 +180,7 @@ class Rhel(StackPlatform):
         """By name, because the source packages of NVIDIA's rpms follow no known rule."""
         name = candidate.package
         patterns = (_KERNEL, _GDS, _CUDA, _DRIVER)
-        return name in ("dkms", "nvlsm", _POLICY) or any(pattern.fullmatch(name) for pattern in patterns)
+        return name in ("dkms", NVLSM, _POLICY) or any(pattern.fullmatch(name) for pattern in patterns)
 
     def follows_driver(self, candidate: Candidate) -> bool:
         return bool(_DRIVER.fullmatch(candidate.package))

@@ -23,6 +23,7 @@ from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.printable import line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.platform.base import NVLSM
 from gdsdeploy.proposal.model import Kind, Observation, ObservedMount
 from gdsdeploy.proposal.repositories import repositories
 from gdsdeploy.proposal.words import gpu_class
@@ -121,9 +122,10 @@ class _Reader:
         mode, rdma, reasons = _modes(facts, self.value) if self.runs else nothing
         nics, nic_driver = _adapters(self.value(facts.hardware.nics, "network adapters") or ())
         library = self.value(facts.cufile.library, "libcufile")
+        kind = self.kind(mode, rdma)
         observation = Observation(
             name=self.name,
-            kind=self.kind(mode, rdma),
+            kind=kind,
             release=self.value(facts.kernel.release, "the kernel") or "",
             boot=facts.kernel.boot_id if isinstance(facts.kernel.boot_id, str) else "",
             driver=self.driver,
@@ -136,7 +138,7 @@ class _Reader:
             nics=nics,
             nic_driver=nic_driver,
             nvme=self.count(self.value(facts.hardware.nvme, "NVMe disks"), "NVMe disks"),
-            companions=tuple(_companions(installed, self.driver)),
+            companions=tuple(_companions(installed, self.driver, kind.gpu)),
             cuda=tuple(sorted(package for package in installed if _CUDA.fullmatch(package))),
             doca=tuple(f"{package} {installed[package][0].version}" for package in DOCA if installed.get(package)),
             secure_boot=self.value(facts.kernel.secure_boot, "Secure Boot"),
@@ -215,11 +217,13 @@ def _has_version(packages: tuple[Package, ...], version: str) -> bool:
     return any(pattern.match(package.version) for package in packages)
 
 
-def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str) -> Iterator[str]:
+def _companions(installed: Mapping[str, tuple[Package, ...]], driver: str, gpu: str) -> Iterator[str]:
+    """nvlink5 in the fabric manager's place where NVLSM is there, and on Blackwell, where the profile has to say it."""
+    with_nvlsm = gpu == "blackwell" or NVLSM in installed
     for companion, pattern in _COMPANIONS.items():
         packages = [packages for name, packages in installed.items() if re.fullmatch(pattern, name)]
         if driver and any(_has_version(each, driver) for each in packages):
-            yield companion
+            yield "nvlink5" if companion == "fabricmanager" and with_nvlsm else companion
 
 
 def _loaded_version(facts: HostFacts) -> str:

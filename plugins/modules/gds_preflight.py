@@ -40,6 +40,18 @@ options:
     type: list
     elements: str
     default: []
+  driver_version:
+    description:
+      - Version of the locked driver.
+      - A host is refused whose fabric manager or IMEX is of another one, and one with NVSwitches for which the lock has
+        no fabric manager. Empty means that this isn't checked.
+    type: str
+    default: ""
+  imex_nodes:
+    description: IP addresses of the hosts in the host's IMEX domain.
+    type: list
+    elements: str
+    default: []
   unasked_kernel:
     description:
       - Release of the locked kernel, where no flavour was asked for.

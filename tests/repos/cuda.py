@@ -19,7 +19,8 @@ UBUNTU_SURROUNDINGS: list[Stanza] = [
         "linux-base": "4.5ubuntu9", "libc6": "2.39-0ubuntu8", "gcc-13": "13.3.0-6ubuntu2",
         "kmod": "31+20240202-2ubuntu7", "make": "4.3-4.1build2", "libnuma1": "2.0.18-1build1",
         "wireless-regdb": "2024.07.04-0ubuntu1",
-        "libibverbs1": "50.0-2build2", "python3": "3.12.3-0ubuntu2", "libelf1t64": "0.190-1.1build4",
+        "libibverbs1": "50.0-2build2",
+        "infiniband-diags": "50.0-2build2", "python3": "3.12.3-0ubuntu2", "libelf1t64": "0.190-1.1build4",
     }.items()),
 ]  # fmt: skip
 
@@ -131,6 +132,17 @@ def cuda_driver(
         suffix, rebuilt = ("", full) if name == "persistenced" else (s, f"{version}-1")
         built.append(package(f"nvidia-{name}{suffix}", rebuilt, depends="libc6"))
     return built
+
+
+def nvlink5(version: str, *nvlsms: str) -> list[Stanza]:
+    """The metapackage for fourth-generation NVSwitches, and NVLSM, which has versions of its own."""
+    s = branch(version)
+    depends = f"nvidia-fabricmanager{s} (= {version}-1), libnvsdm{s} (= {version}-1), nvlsm, infiniband-diags"
+    return [
+        package(f"nvlink5{s}", f"{version}-1", depends=depends),
+        package(f"libnvsdm{s}", f"{version}-1", depends="libc6"),
+        *(package("nvlsm", each, depends="libc6") for each in nvlsms),
+    ]
 
 
 def stub(name: str, version: str, stands_for: str) -> Stanza:

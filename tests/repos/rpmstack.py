@@ -155,6 +155,10 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
         # These come from another pipeline, without epoch and distribution tag.
         Rpm("nvidia-fabricmanager", f"{version}-1", requires=("nvlsm",)),
         Rpm("nvidia-imex", f"{version}-1"),
+        Rpm(
+            f"nvlink5-{version.split('.', 1)[0]}", f"{version}-1",
+            requires=(f"nvidia-fabricmanager = {version}-1", "nvlsm"),
+        ),
         Rpm("cuda-drivers", full, requires=("kmod-nvidia-latest-dkms >= 3:0", f"nvidia-driver-cuda = {full}")),
         Rpm(
             "nvidia-open", full, "noarch", requires=(f"nvidia-driver = {full}", f"kmod-nvidia-open-dkms = {full}"),

@@ -21,7 +21,7 @@ from tests.commandline import plain, run
 from tests.repos import dkmspackages
 from tests.repos.archive import Key
 from tests.repos.conftest import Ubuntu
-from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites
+from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites, nvlink5
 from tests.repos.stack import Stanza, package, without
 
 
@@ -77,6 +77,33 @@ def test_a_branch_that_became_a_stub_does_not_jump(ubuntu: Ubuntu, capsys: pytes
     ubuntu.write_fleet("driver: '570'")
     assert run("lock", "--json", ubuntu.fleet) == 0
     assert json.loads(capsys.readouterr().out)["profiles"]["gds"]["driver"] == "570.172.08 (open)"
+
+
+def test_nvlink5_is_locked_with_nvlsm_and_explained(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
+    """A newer NVLSM may come by itself; the metapackage has to wait for its driver."""
+    cuda = [*CUDA_UBUNTU, *nvlink5("580.82.07", "2025.03.1-1"), *nvlink5("590.44.01", "2025.06.10-1")]
+    ubuntu.publish(noble_suites(), cuda)
+    ubuntu.write_fleet("driver: '580', gpu: blackwell, companions: [persistenced, nvlink5]")
+    assert run("lock", ubuntu.fleet) == 0
+    by_name = {p.package: p for p in locked(ubuntu.fleet).packages}
+    assert {by_name[n].version for n in ("nvlink5-580", "nvidia-fabricmanager-580", "libnvsdm-580")} == {"580.82.07-1"}
+    assert (by_name["nvlsm"].version, by_name["nvlsm"].repository) == ("2025.06.10-1", "cuda")
+    assert "nvlink5" not in by_name
+    ubuntu.publish(noble_suites(), [*cuda, package("nvlsm", "2025.10.14-1", depends="libc6")])
+    assert run("lock", ubuntu.fleet) == 0
+    assert {p.package: p.version for p in locked(ubuntu.fleet).packages}["nvlsm"] == "2025.06.10-1"
+    capsys.readouterr()
+    assert run("lock", "--explain", "nvlsm", ubuntu.fleet) == 0
+    out = capsys.readouterr().out
+    assert "nvlsm 2025.10.14-1" in out
+    assert "[driver] it has to be of the driver's own version" not in out
+
+
+def test_without_nvlsm_nothing_is_locked_and_said_why(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
+    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *nvlink5("580.82.07")])
+    ubuntu.write_fleet("driver: '580.82.07', companions: [nvlink5]")
+    assert run("lock", ubuntu.fleet) != 0
+    assert "Its companion nvlink5 needs nvlsm; there is nothing of the kind" in capsys.readouterr().err
 
 
 def test_a_lagging_companion_is_named(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,6 +209,13 @@ def test_companions_come_in_the_drivers_own_version(rhel: Rhel) -> None:
     assert "nvlsm" in versions
 
 
+def test_nvlink5_comes_in_the_drivers_own_version_with_nvlsm(rhel: Rhel) -> None:
+    rhel.write_fleet("driver: '580', gpu: blackwell, companions: [nvlink5]")
+    packages = {p.package: (p.version, p.part) for p in locked(rhel).packages}
+    assert packages["nvlink5-580"] == packages["nvidia-fabricmanager"] == ("580.95.05-1", "companion")
+    assert packages["nvlsm"] == ("2025.10.14-1", "companion")
+
+
 def test_a_metapackage_that_pulls_a_driver_is_refused_and_the_toolkit_taken(
     rhel: Rhel, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.companions import ImexNode
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.repository import Repository
@@ -98,6 +99,31 @@ def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> No
     assert {"dkms", "nvidia-fs-dkms", "libcufile0", "linux-headers-6.12.94+deb13-amd64"} <= set(names)
     assert len(names) == len(set(names)), "a package belongs to one role"
     assert (host["gds_modules_from"], host["gds_modules_archive"]) == ("build", "")
+
+
+def with_companions(fleet: Fleet, companions: tuple[str, ...], **profile: Any) -> Fleet:
+    changed = fleet.profiles["gds"].model_copy(update={"companions": companions, **profile})
+    node = ImexNode(domain="rack1", address="10.0.0.1") if "imex" in companions else None
+    host = fleet.hosts["gpu1"].model_copy(update={"imex": node})
+    return fleet.model_copy(update={"profiles": {"gds": changed}, "hosts": {**fleet.hosts, "gpu1": host}})
+
+
+def test_a_host_in_an_imex_domain_gets_its_nodes_and_a_channel(fleet: Fleet, lock: Lock) -> None:
+    hosts = render(with_companions(fleet, ("imex",)), lock)
+    usual = render(fleet, lock)["gpu1"]
+    assert hosts["gpu1"]["gds_driver_imex_nodes"] == hosts["gpu1"]["gds_preflight_imex_nodes"] == ["10.0.0.1"]
+    assert hosts["gpu1"]["gds_driver_options"] == {**usual["gds_driver_options"], "NVreg_CreateImexChannel0": "1"}
+    assert (usual["gds_driver_imex_nodes"], "NVreg_CreateImexChannel0" in usual["gds_driver_options"]) == ([], False)
+    assert hosts["build1"]["gds_preflight_driver_version"] == "", "nothing runs on a builder"
+    driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_CreateImexChannel0": 0}})
+    own = render(with_companions(fleet, ("imex",), driver=driver), lock)["gpu1"]
+    assert own["gds_driver_options"]["NVreg_CreateImexChannel0"] == "0", "the fleet file decides"
+
+
+def test_nvlsm_finds_its_module(fleet: Fleet, lock: Lock) -> None:
+    host = render(with_companions(fleet, ("nvlink5",)), lock)["gpu1"]
+    assert host["gds_driver_modules"] == ["nvidia", "nvidia-fs", "ib_umad"] == host["gds_modules_loaded"]
+    assert host["gds_modules_names"] == ["nvidia", "nvidia-fs"], "the kernel has it: it isn't built"
 
 
 def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(fleet: Fleet, lock: Lock) -> None:

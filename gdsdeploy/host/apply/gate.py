@@ -122,7 +122,7 @@ def unit(desired: Desired) -> str:
         "Description=GPUDirect Storage gate: judges this boot before a scheduler gives it work",
         "ConditionPathExists=/etc/gdsdeploy/expectation.json",
         "After=systemd-modules-load.service local-fs.target remote-fs.target",
-        "After=nvidia-persistenced.service nvidia-fabricmanager.service openibd.service",
+        "After=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-imex.service openibd.service",
     ]
     if desired.slurm:
         lines += ["Wants=network-online.target", "After=network-online.target munge.service"]

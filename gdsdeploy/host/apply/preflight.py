@@ -11,7 +11,7 @@ from ..foreign import Locked
 from ..kmod.flavour import flavour_of
 from ..model.system import system_of
 from ..rootdir import inside
-from . import foreign_look
+from . import companions_look, foreign_look
 from .host import ManagedHost
 from .model import Refusal, Resource
 from .packages.managers import manager
@@ -28,6 +28,8 @@ class Desired:
     kernel, where the profile leaves the kernel's flavour to its default; empty where it doesn't, or where the host's
     kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
     isn't looked at.  ``versions``: package → version of the lock.  ``repositories``: addresses of the lock's.
+    ``driver_version``: of the locked driver; empty: what runs beside it isn't looked at.  ``imex_nodes``: the addresses
+    of the host's IMEX domain.
     """
 
     os: str
@@ -38,12 +40,14 @@ class Desired:
     kernel_release: str = ""
     versions: Dict[str, str] = field(default_factory=dict)
     repositories: List[str] = field(default_factory=list)
+    driver_version: str = ""
+    imex_nodes: List[str] = field(default_factory=list)
 
 
 class Preflight(Resource[Desired]):
     """Refuses a host of another system, one without room, one with half-installed packages, and one whose kernel has
     another flavour than the locked one while its profile names none.  Refuses what others have installed of the stack
-    where it would win over the lock's: see docs/foreign.md.
+    where it would win over the lock's: see docs/foreign.md.  Refuses services that don't go with the locked driver.
     """
 
     name = "preflight"
@@ -59,6 +63,7 @@ class Preflight(Resource[Desired]):
             "half_installed": chosen.half_installed(host),
             "spare": chosen.spare,
             "foreign": self._foreign(host, desired) if desired.kernel_release else _NOT_ASKED,
+            "companions": companions_look.observe(host, chosen.installed(host)) if desired.driver_version else None,
         }
 
     def _foreign(self, host: ManagedHost, desired: Desired) -> Any:
@@ -83,6 +88,9 @@ class Preflight(Resource[Desired]):
             message = f"there is no room for the installation: {'; '.join(shortages)}"
             refusals.append(Refusal("space", message, f"make room there (old kernels: {observed['spare']})"))
         others = foreign_look.refusals(observed["foreign"], desired.kernel_release)
+        others += companions_look.refusals(
+            observed["companions"], desired.driver_version, desired.versions, desired.imex_nodes
+        )
         return [*refusals, *_other_flavour(desired, observed["kernel"]), *observed["half_installed"], *others]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:

@@ -142,6 +142,11 @@ def start(host: ManagedHost, unit: str) -> None:
     _systemctl(host, "start", unit)
 
 
+def restart(host: ManagedHost, unit: str) -> None:
+    """Restart a unit; raises ApplyError."""
+    _systemctl(host, "restart", unit)
+
+
 def disable(host: ManagedHost, unit: str, *, stop: bool = False) -> None:
     """Disable a unit, and stop it if systemd runs; raises ApplyError."""
     if observe(host, unit).exists:

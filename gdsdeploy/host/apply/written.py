@@ -10,6 +10,7 @@ import posixpath
 from functools import lru_cache
 from typing import FrozenSet, List
 
+from ..paths import IMEX_NODES
 from ..rootdir import list_folder, read_text
 from . import registry
 
@@ -52,8 +53,8 @@ KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-
 RECIPES = ("/etc/dkms", "*.conf")
 DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
 _PATTERNS = (*KEYS, RECIPES, DEPMOD)
-#: A file with lines of gdsdeploy among others, and the boot loader's settings.
-SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
+#: Files with lines of gdsdeploy among others, or that others write where gdsdeploy doesn't; the boot loader's settings.
+SHARED = (IMEX_NODES, "/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
 
 
 def is_ours(path: str) -> bool:

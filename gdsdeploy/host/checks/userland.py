@@ -9,6 +9,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
 from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
 from ..model.expectation import Expectation
+from ..paths import IMEX_NODES
 from .registry import Answer, check, failed, not_applicable, passed
 
 #: Class code of NVSwitch: bridge, other.
@@ -72,7 +73,7 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
 @check(
     "driver.services",
     "the driver's services that the lock has or the hardware needs are running",
-    expects="all of them active",
+    expects="all of them active, IMEX with the addresses of the host's domain",
     prevents="GPUs behind NVSwitch that no program can use because the fabric manager is missing or failed",
 )
 def services(facts: HostFacts, expectation: Expectation) -> Answer:
@@ -95,6 +96,10 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     if down:
         lines = [f"{unit}: {state}" for unit, state in states.items()]
         return failed("; ".join(lines), "Read why: systemctl status {0}; journalctl -b -u {0}".format(down[0]), lines)
+    nodes = require(facts.boot.imex_nodes) if expectation.imex_nodes else ()
+    if sorted(nodes) != sorted(expectation.imex_nodes):
+        words = f"{IMEX_NODES} has {', '.join(nodes) or 'no addresses'}, not {', '.join(expectation.imex_nodes)}"
+        return failed(words, "Provision the hosts of this IMEX domain again", nodes)
     return passed(", ".join(services) + " active")
 
 

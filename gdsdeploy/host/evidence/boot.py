@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ..paths import ENTRY_FOLDERS, ENTRY_LINES, GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from ..paths import (
+    ENTRY_FOLDERS,
+    ENTRY_LINES,
+    GRUB_ENVIRONMENTS,
+    GRUB_FILES,
+    IMEX_NODES,
+    LOAD_FOLDERS,
+    PROBE_FOLDERS,
+)
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -25,6 +33,7 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     for folder in LOAD_FOLDERS + PROBE_FOLDERS:
         recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
     recorder.text("/etc/modules")
+    recorder.text(IMEX_NODES)
     for path in GRUB_FILES:
         recorder.excerpt(path, GRUB)
     for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):

@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, Optional, Tuple, Union
 from ..boot import bls
 from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
-from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, IMEX_NODES, LOAD_FOLDERS, PROBE_FOLDERS
 from .document import Document, Ran
 from .unknown import Maybe, Unknown, when_known
 
@@ -28,6 +28,8 @@ class BootFacts:
     units: Maybe[Mapping[str, Mapping[str, str]]]
     #: in-kernel name → (options, file) as modprobe.d has them for that module, in the order in which they count
     options: Maybe[Mapping[str, Tuple[Tuple[str, str], ...]]]
+    #: the addresses in IMEX's nodes file
+    imex_nodes: Maybe[Tuple[str, ...]] = ()
 
 
 #: (path, text) of configuration fragments
@@ -42,6 +44,7 @@ def boot_facts(document: Document) -> BootFacts:
         forbidden=when_known(probes, lambda fragments: _forbidden(fragments, document.text("/proc/cmdline"))),
         units=when_known(document.ran("systemctl-units"), _units),
         options=when_known(probes, _options),
+        imex_nodes=when_known(document.text(IMEX_NODES), lambda text: tuple((text or "").split())),
     )
 
 

@@ -68,6 +68,8 @@ class Expectation:
     module_parameters: Dict[str, str] = field(default_factory=dict)
     #: modules that locked packages bring, for the locked kernel; empty where the modules are built
     packaged: List[PackagedFile] = field(default_factory=list)
+    #: addresses of the hosts in this host's IMEX domain; empty: it is in none
+    imex_nodes: List[str] = field(default_factory=list)
     version: int = VERSION
 
     def modules(self) -> List[str]:

@@ -18,7 +18,7 @@ from gdsdeploy.lock.resolve.search import Search
 from gdsdeploy.lock.resolve.target import base, enabled, first
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
-from gdsdeploy.platform.base import StackPlatform
+from gdsdeploy.platform.base import NVLSM, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
 
@@ -187,7 +187,7 @@ def _newer_files(stack: _Stack, package: Package) -> list[Newer]:
 
 
 def _against_file(stack: _Stack, package: Package, candidate: Candidate) -> list[str]:
-    follows = stack.platform.follows_driver(candidate) or package.part == "companion"
+    follows = stack.platform.follows_driver(candidate) or (package.part == "companion" and package.package != NVLSM)
     version = stack.target.driver.version
     if follows and stack.platform.upstream_version(candidate.version) != version:
         must = f"[driver] it has to be of the driver's own version, {version}"

@@ -12,7 +12,7 @@ from gdsdeploy.lock.resolve import metapackages, packaged
 from gdsdeploy.lock.resolve.offer import Incomplete, Option, Options
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
-from gdsdeploy.platform.base import KernelImage, StackPlatform
+from gdsdeploy.platform.base import NVLSM, KernelImage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
 
@@ -113,18 +113,25 @@ def _drivers(
 def _companions(
     label: str, driver: Candidate, profile: Profile, platform: StackPlatform, universe: Universe
 ) -> tuple[tuple[Candidate, ...], RefusedChoice | None]:
-    """The companions that the profile asks for, each of the driver's own version and maker, or which is missing."""
+    """The companions that the profile asks for, each of the driver's own version and maker, or which is missing.
+
+    With nvlink5 come the fabric manager, and an NVLSM of any version: the package set chooses that one.
+    """
     chosen: list[Candidate] = []
     version = platform.upstream_version(driver.version)
-    for companion in profile.companions:
-        names = platform.companion_packages(companion, driver)
+    needs: dict[str, tuple[str, ...]] = {c: platform.companion_packages(c, driver) for c in profile.companions}
+    if "nvlink5" in needs:
+        needs |= {"fabricmanager": platform.companion_packages("fabricmanager", driver), NVLSM: (NVLSM,)}
+    for companion, names in needs.items():
         candidates = [c for name in names for c in universe.named(name) if c.origin == driver.origin]
-        same = [c for c in candidates if platform.upstream_version(c.version) == version]
+        own = "" if companion == NVLSM else version
+        same = [c for c in candidates if own in ("", platform.upstream_version(c.version))]
         if not same:
             offered = ", ".join(map(str, candidates[:6])) or "nothing of the kind from this maker"
             words = f"It needs {companion} of its own version ({names[0]} {version}); there is {offered}."
+            words = words if own else f"Its companion nvlink5 needs {NVLSM}; there is {offered}."
             return (), RefusedChoice(what=label, rule="companion", words=words)
-        chosen.append(_preferred_first(platform, universe, same)[0])
+        chosen += _preferred_first(platform, universe, same)[:1] if own else []
     return tuple(chosen), None
 
 

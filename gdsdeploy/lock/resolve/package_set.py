@@ -8,7 +8,7 @@ from gdsdeploy.lock.resolve.dependencies import Need, Provider, Requirement, Uns
 from gdsdeploy.lock.resolve.search import Choice
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
-from gdsdeploy.platform.base import Packaging, StackPackage, StackPlatform
+from gdsdeploy.platform.base import NVLSM, Packaging, StackPackage, StackPlatform
 from gdsdeploy.repo.candidate import Candidate, Key
 from gdsdeploy.repo.packages import Universe
 
@@ -126,6 +126,7 @@ def _question(
 def _further(profile: Profile, platform: StackPlatform, choice: Choice) -> tuple[StackPackage, ...]:
     """The stack's packages beside the choice itself."""
     further = [*packaging(profile, platform, choice).further]
+    further += [StackPackage(NVLSM, "companion", "host")] if "nvlink5" in profile.companions else []
     for option in choice:
         if option.subject == "kernel":
             further += platform.kernel_extras(option.release)

@@ -27,7 +27,7 @@ PLAYBOOK = "rollout_host"
 STEPS: Mapping[str, frozenset[str]] = {
     "apply": frozenset({
         "repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile", "packages.driver",
-        "packages.kernel", "packages.cufile", "module_options", "boot_arguments",
+        "packages.kernel", "packages.cufile", "imex", "module_options", "boot_arguments",
     }),
     "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate"}),
 }  # fmt: skip

@@ -29,6 +29,7 @@ WHOLE = document(
     resource("program"),
     resource("expectation", content="{}"),
     resource("driver_options", kernel_release=RELEASE, modules=["nvidia"], rdma="peermem"),
+    resource("imex", nodes=["10.0.0.1", "fd00::2"]),
     resource("cufile", content=CUFILE),
     resource("peermem", rdma="peermem"),
     GATE,
@@ -48,6 +49,7 @@ def test_applied_as_predicted_twice_and_taken_back(system: System) -> None:
     wants = "/etc/systemd/system/multi-user.target.wants"
     assert {f"{wants}/gds-gate.service", f"{wants}/gds-peermem.service", PROGRAM} <= system.changed()
     assert "/etc/systemd/system/k3s.service.requires/gds-gate.service" in system.changed()
+    assert system.path("/etc/nvidia-imex/nodes_config.cfg").read_text() == "10.0.0.1\nfd00::2\n"
     assert system.path(PROGRAM).read_bytes() == system.path(SENT).read_bytes()
     assert subjects(system.apply(WHOLE, "--check")[1]) == []
     assert subjects(system.apply(WHOLE)[1]) == []

@@ -16,11 +16,18 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.provision import only_converges
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.paths import IMEX_NODES
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.lock import Package
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
 
 RIGHT = {"profile": "right"}
+IMEX = Package(
+    package="nvidia-imex", version="550.1-1", architecture="amd64", part="companion", needed_by="host",
+    file="pool/nvidia-imex.deb", size=1, sha256="0" * 64, repository="cuda", suite="", component="",
+)  # fmt: skip
 #: The fleet is locked for Debian 13, which this machine need not run.
 REFUSED = platform.freedesktop_os_release().get("VERSION_ID") != "13"
 Make = Callable[..., LoopbackFleet]
@@ -67,6 +74,30 @@ def test_json_has_every_action_with_reason_and_disruption(make_fleet: Make, run:
     words, data = {"role", "what", "found", "wanted"}, {field.name for field in dataclasses.fields(Change)}
     assert all(set(action) == words | data for action in host["actions"])
     assert {"gds_host", "gds_cufile", "gds_modules"} <= {action["role"] for action in host["actions"]}
+
+
+def test_imex_without_nodes_is_refused_and_a_domain_is_planned(make_fleet: Make, run: Run) -> None:
+    """Before anything is installed, and not by a service that fails after the reboot."""
+
+    def planned(**host: Any) -> tuple[set[str], set[str]]:
+        fleet = make_fleet(gpu1={**RIGHT, **host})
+        locked = lockfile.read(lockfile.beside(fleet.path)).targets
+        pins = {name: {**target.pins, "companions": "imex"} for name, target in locked.items()}
+        targets = {n: t.model_copy(update={"packages": (IMEX,), "pins": pins[n]}) for n, t in locked.items()}
+        lockfile.write(lockfile.beside(fleet.path), lockfile.build(targets))
+        text = fleet.path.read_text().replace("os: debian-13", "os: debian-13\n    companions: [imex]")
+        fleet.path.write_text(text)
+        _, out, _ = run("plan", fleet.path, "--limit", "gpu1", "--json")
+        (answer,) = json.loads(out)["hosts"].values()
+        return {one["id"] for one in answer["refusals"]}, {one["subject"] for one in answer["actions"]}
+
+    refusals, subjects = planned()
+    assert "imex-nodes" in refusals
+    assert IMEX_NODES not in subjects
+    refusals, subjects = planned(imex={"domain": "rack1", "address": "10.0.0.1"})
+    assert "imex-nodes" not in refusals
+    assert IMEX_NODES in subjects
+    assert not Path(IMEX_NODES).exists(), "a plan touches nothing"
 
 
 def test_what_the_user_gave_is_wrong(make_fleet: Make, run: Run) -> None:

@@ -77,8 +77,8 @@ def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
 
 HOST = [
     "preflight", "repositories", "pins", "program", "expectation", "guard", "driver_options", "packages.driver",
-    "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules", "boot_default",
-    "peermem", "gate", "loaded", "reboot",
+    "imex", "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules",
+    "boot_default", "peermem", "gate", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
     "preflight", "repositories", "pins", "program", "expectation", "recipes", "packages.kernel", "packages.modules",
@@ -90,7 +90,7 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     variants = ways(fleet, "gpu1")
     assert list(variants) == ["build", "keep", "receive"]
     assert list(variants["keep"]) == list(variants["receive"]) == HOST
-    assert list(variants["build"]) == [*HOST[:5], "recipes", *HOST[5:13], "packages.modules", *HOST[13:]]
+    assert list(variants["build"]) == [*HOST[:5], "recipes", *HOST[5:14], "packages.modules", *HOST[14:]]
     sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in variants.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert variants["build"]["modules"].hand_over

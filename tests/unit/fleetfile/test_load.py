@@ -144,7 +144,10 @@ def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ("companions: [nscq]", "profiles.gds.companions.0: input should be 'persistenced', 'fabricmanager' or 'imex'"),
+        (
+            "companions: [nscq]",
+            "profiles.gds.companions.0: input should be 'persistenced', 'fabricmanager', 'imex' or 'nvlink5'",
+        ),
         ("companions: [imex, imex]", "profiles.gds.companions: imex is listed twice"),
         ("cuda: ['cuda-toolkit-12-4 = 1']", "profiles.gds.cuda.0: write the name of a package, without a version"),
         ("gpu: h100", "profiles.gds.gpu: input should be 'maxwell', "),
@@ -167,3 +170,53 @@ def test_a_fleet_has_a_host(tmp_path: Path) -> None:
     text = "version: 1\nprofiles:\n  gds: {os: debian-13}\n"
     assert problems(tmp_path, text) == [f"fleet.yml:1:1: {words}"]
     assert problems(tmp_path, f"{text}hosts: {{}}\n") == [f"fleet.yml:4:8: {words}"]
+
+
+IMEX = """\
+version: 1
+profiles:
+  rack: {os: ubuntu-24.04, arch: aarch64, companions: [imex]}
+  other: {os: ubuntu-24.04, arch: aarch64, companions: [imex]}
+  plain: {os: ubuntu-24.04}
+hosts:
+  a: {profile: rack, address: 10.0.0.1, imex: one}
+  b: {profile: rack, imex: {domain: one, address: "FD00::2"}}
+  c: {profile: rack, imex: {domain: two, address: 10.0.0.1}}
+  d: rack
+"""
+
+
+def test_hosts_of_an_imex_domain_know_each_other(tmp_path: Path) -> None:
+    fleet = loaded(tmp_path, IMEX)
+    assert fleet.imex_nodes("a") == fleet.imex_nodes("b") == ("10.0.0.1", "fd00::2")
+    assert fleet.alone("b").imex_nodes("b") == ("10.0.0.1", "fd00::2"), "a rollout works on one host at a time"
+    assert (fleet.imex_nodes("c"), fleet.imex_nodes("d")) == (("10.0.0.1",), ())
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("e: {profile: rack, imex: one}", "hosts.e.imex: e isn't an IP address; write imex: {domain: one"),
+        ("e: {profile: rack, imex: {domain: one, address: node5}}", "hosts.e.imex.address: write an IP address"),
+        ("e: {profile: rack, imex: {domain: one, address: 10.0.0.1}}", "hosts.e.imex: a of domain one has the same"),
+        ("e: {profile: other, address: 10.0.0.9, imex: one}", "hosts.e.imex: a is in domain one, too, and has another"),
+        ("e: {profile: plain, address: 10.0.0.9, imex: x}", "hosts.e.imex: profile plain doesn't have imex among"),
+    ],
+)
+def test_a_domain_that_cannot_work_is_named_by_place(tmp_path: Path, host: str, words: str) -> None:
+    (problem,) = problems(tmp_path, f"{IMEX}  {host}\n")
+    assert problem.startswith("fleet.yml:11:")
+    assert words in problem
+
+
+def test_a_builder_is_in_no_domain(tmp_path: Path) -> None:
+    builder = "builders:\n  e: {profile: rack, address: 10.0.0.9, imex: one}\nhosts:"
+    (problem,) = problems(tmp_path, IMEX.replace("hosts:", builder))
+    assert "builders.e.imex: only hosts are in an IMEX domain" in problem
+
+
+def test_the_fabric_manager_of_blackwell_comes_with_nvlsm(tmp_path: Path) -> None:
+    keys = "gpu: blackwell, companions: [fabricmanager]"
+    (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))
+    assert "write nvlink5" in problem
+    loaded(tmp_path, SMALL.replace('"550"}', '"550", gpu: blackwell, companions: [nvlink5]}'))

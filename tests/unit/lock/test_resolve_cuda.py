@@ -10,6 +10,7 @@ import pytest
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.resolve import Resolution, resolve
+from gdsdeploy.lock.resolve.keep import Keep
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
@@ -23,6 +24,7 @@ from tests.repos.cuda import (
     UBUNTU_SURROUNDINGS,
     cuda_driver,
     cuda_gds,
+    nvlink5,
     ubuntu_kernel,
 )
 from tests.repos.dkmspackages import sources, with_tree
@@ -294,6 +296,41 @@ def test_a_pin_that_excludes_the_older_driver_names_the_lagging_package() -> Non
     assert lines[0].startswith("[driver] no driver on offer is complete") or lines[0].startswith("[pin]")
     (why,) = [r for r in lines if r.startswith("[companion] driver 580.95.05 (open): ")]
     assert "nvidia-fabricmanager-580 580.82.07-1" in why
+
+
+def with_nvlink5(*stanzas: Stanza, ubuntu: Iterable[Stanza] = ()) -> Offer:
+    return {"cuda": ("nvidia", [*CUDA_UBUNTU, *stanzas]), "ubuntu": ("ubuntu", [*NOBLE, *ubuntu])}
+
+
+def test_nvlink5_brings_the_fabric_manager_of_the_driver_and_the_makers_newest_nvlsm() -> None:
+    distributions = package("nvlsm", "2026.01.01-0ubuntu1", depends="libc6")
+    offer = with_nvlink5(*nvlink5("580.82.07", "2025.03.1-1", "2025.06.10-1"), ubuntu=[distributions])
+    result = target(offer, driver="580", gpu="blackwell", companions=["nvlink5"])
+    parts = {p.package: (p.version, p.part) for p in result.packages}
+    assert result.driver.version == "580.82.07"
+    assert parts["nvlink5-580"] == ("580.82.07-1", "companion")
+    assert parts["nvidia-fabricmanager-580"] == ("580.82.07-1", "companion")
+    assert parts["nvlsm"] == ("2025.06.10-1", "companion")
+    assert parts["libnvsdm-580"] == ("580.82.07-1", "driver-userland")
+    first = target(dict(reversed(offer.items())), driver="580.82.07", companions=["nvlink5"])
+    assert versions(first)["nvlsm"] == "2025.06.10-1", "the distribution's comes first, and has another maker"
+    (why,) = [r for r in result.refused if r.rule == "companion" and r.what == "driver 580.95.05 (open)"]
+    assert why.words.startswith("It needs nvlink5 of its own version (nvlink5-580 580.95.05); there is nvlink5-580 580")
+
+
+def test_a_metapackage_without_nvlsm_is_refused_and_said() -> None:
+    offer = with_nvlink5(*nvlink5("580.82.07"))
+    (why,) = [r for r in reasons(offer, driver="580.82.07", companions=["nvlink5"]) if "580.82.07 (open)" in r]
+    assert "Its companion nvlink5 needs nvlsm; there is nothing of the kind from this maker." in why
+
+
+def test_a_locked_nvlsm_stays_while_its_driver_does() -> None:
+    older = with_nvlink5(*nvlink5("580.82.07", "2025.03.1-1"))
+    before = target(older, driver="580", companions=["nvlink5"])
+    newer = with_nvlink5(*nvlink5("580.82.07", "2025.03.1-1", "2025.06.10-1"))
+    wish = Profile.model_validate({"os": "ubuntu-24.04", "driver": "580", "companions": ["nvlink5"]})
+    result = resolve("gds", wish, stack_platform_for("ubuntu-24.04"), universe(newer), [], sources, keep=Keep(before))
+    assert versions(result.target)["nvlsm"] == "2025.03.1-1"
 
 
 def test_names_of_companions_from_590_on() -> None:

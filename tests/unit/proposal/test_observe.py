@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gdsdeploy.errors import HostUnfit
@@ -23,6 +25,15 @@ def test_an_ubuntu_host_with_nvidias_driver() -> None:
     assert host.driver_packaged is True
     assert host.companions == ("fabricmanager",)
     assert "cuda-toolkit-13-0-config-common" not in host.cuda
+
+
+def test_a_fabric_manager_with_nvlsm_is_nvlink5() -> None:
+    """As a profile with Blackwell GPUs has to say it: the file that init writes is loaded without an edit."""
+    packages = [*OPEN_580, ("nvlsm", "2025.06.10-1"), ("nvidia-imex-580", "580.95.05-1")]
+    assert observed("gpu1", with_packages(gpu(), packages)).companions == ("nvlink5", "imex")
+    blackwell = json.loads(json.dumps(gpu()).replace("NVIDIA H100 80GB HBM3", "NVIDIA B200"))
+    host = observed("gpu1", with_packages(blackwell, OPEN_580))
+    assert (host.kind.gpu, host.companions) == ("blackwell", ("nvlink5",))
 
 
 def test_a_companion_of_another_version_is_none() -> None:

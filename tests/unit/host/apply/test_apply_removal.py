@@ -159,7 +159,7 @@ def test_every_resource_that_changes_a_host_is_taken_back() -> None:
 def test_the_order_of_removal() -> None:
     """Hooks go before what they call, packages before what they came from."""
     assert " ".join(registry.removal_order()) == (
-        "guard gate peermem modules boot_default boot_arguments packages pins repositories driver_options "
+        "guard gate peermem modules boot_default boot_arguments imex packages pins repositories driver_options "
         "module_options cufile signing recipes expectation program"
     )
 
@@ -172,6 +172,11 @@ def test_one_list_of_files_serves_removal_and_snapshots() -> None:
         for path in getattr(registry.resource(name), "reverts", ())
         if not path.startswith(written.FOLDERS)
     }
-    snapshot = {*written.FILES, *written.PASSING, *(f"{folder}/{pattern}" for folder, pattern in written.KEYS)}
+    snapshot = {
+        *written.FILES,
+        *written.PASSING,
+        *written.SHARED,
+        *(f"{folder}/{pattern}" for folder, pattern in written.KEYS),
+    }
     recipes = f"{written.RECIPES[0]}/{written.RECIPES[1]}"
     assert {path for path in paths if path not in snapshot and path != recipes} == set()

@@ -180,6 +180,17 @@ def test_services(document: Document, expectation: Expectation, verdict: str, wo
     assert words in result.found
 
 
+def test_imex_has_the_addresses_of_the_domain() -> None:
+    document = switched(fabricmanager="active", imex="active")
+    expectation = replace(locked("nvidia-fabricmanager", "nvidia-imex"), imex_nodes=["10.0.0.1", "10.0.0.2"])
+    for nodes, verdict in (("10.0.0.2\n10.0.0.1\n", PASS), ("10.0.0.1\n", FAIL), ({"error": "ENOENT"}, FAIL)):
+        document["files"]["/etc/nvidia-imex/nodes_config.cfg"] = nodes
+        assert findings(document, expectation)["driver.services"].verdict == verdict, nodes
+    words = "nodes_config.cfg has no addresses, not 10.0.0.1, 10.0.0.2"
+    assert words in findings(document, expectation)["driver.services"].found
+    assert findings(document, locked("nvidia-fabricmanager", "nvidia-imex"))["driver.services"].verdict == PASS
+
+
 def test_a_container_is_told_everything_it_lacks() -> None:
     def bare(document: Document) -> None:
         contained(devices=[], udev=False)(document)

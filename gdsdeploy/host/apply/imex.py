@@ -1,0 +1,78 @@
+"""The nodes file of IMEX: the addresses of the hosts that share GPU memory over NVLink.
+
+IMEX guide, IMEX Service Config Options: ``IMEX_NODE_CONFIG_FILE`` is this path by default, with one address a line.
+The service reads it when it starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, ClassVar, List, Sequence
+
+from ..errors import DesiredError
+from ..paths import IMEX_NODES
+from . import services
+from .file_resource import FileResource, restoration_changes, take_back
+from .files import File
+from .host import ManagedHost
+from .model import RELOAD, Change, Words
+
+UNIT = "nvidia-imex.service"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``nodes``: the addresses of the host's IMEX domain; empty: it is in none, and a file of others stays."""
+
+    nodes: List[str] = field(default_factory=list)
+
+
+class Imex(FileResource[Desired]):
+    """``/etc/nvidia-imex/nodes_config.cfg``; IMEX restarts where it runs with another one."""
+
+    name = "imex"
+    desired_type = Desired
+    removal_rank = 55
+    reverts = (IMEX_NODES,)
+    kinds: ClassVar[Words] = {"restart": "restart {}"}
+    reasons: ClassVar[Words] = {"nodes": "it runs with other nodes"}
+
+    def desired_files(self, desired: Desired) -> List[File]:
+        return [File.of(IMEX_NODES, text(desired.nodes))] if desired.nodes else []
+
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        """Also what takes back an earlier domain's file, and whether IMEX runs."""
+        _check(desired.nodes)
+        observed = super().observe(host, desired)
+        observed["left"] = [] if desired.nodes else restoration_changes(host, self.reverts)
+        observed["active"] = services.is_booted(host) and services.is_active(host, UNIT)
+        return observed
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """The file, and the restart, which ends what programs share over NVLink."""
+        changes: List[Change] = observed["left"] + super().changes(desired, observed, pending)
+        if changes and observed["active"]:
+            changes.append(Change("restart", UNIT, "", "", "nodes", RELOAD))
+        return changes
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        if change.kind == "restart":
+            services.restart(host, change.subject)
+        elif change.reason in ("restore", "not-recorded"):
+            take_back(host, change.subject)
+        else:
+            super().apply(host, desired, change)
+
+
+def text(nodes: Sequence[str]) -> str:
+    """The text of the nodes file."""
+    return "".join(f"{node}\n" for node in nodes)
+
+
+def _check(nodes: Sequence[str]) -> None:
+    for node in nodes:
+        try:
+            ip_address(node)
+        except ValueError:
+            raise DesiredError(f"imex.nodes: {node!r} isn't an IP address") from None
