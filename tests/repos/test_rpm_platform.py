@@ -163,7 +163,8 @@ def test_what_is_locked_and_what_is_of_the_driver(package: str, stack: bool, dri
     ],
 )
 def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, package: str, out: bool) -> None:
-    patterns: tuple[re.Pattern[str], ...] = RHEL_9.excluded(flavour)
+    packaging = RHEL_9.packaging(candidate("kmod-nvidia-open-dkms"), flavour)
+    patterns = (*packaging.excluded, *packaging.umbrellas)
     assert any(pattern.fullmatch(package) for pattern in patterns) is out
 
 

@@ -81,7 +81,8 @@ def compare(place: str, option: Mapping[str, Any], value: Mapping[str, Any], *, 
 
 
 def test_every_resource_has_a_module() -> None:
-    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names()}
+    """But for that of images, which aren't Ansible's hosts: `gdsdeploy provision --root` applies it."""
+    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names() if name != "image"}
 
 
 def test_modules_are_documented(collections: Path, tmp_path: Path) -> None:
