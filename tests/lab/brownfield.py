@@ -129,7 +129,8 @@ _UBUNTU = Family(
         ),
         "node7": Start(
             # The build of its modules fails, and dpkg leaves it half-configured.
-            _apt("nvidia-dkms-550-open=550.54.15-0ubuntu1").replace("set -eu", "set -u") + "dpkg --audit",
+            _apt("dkms", "nvidia-dkms-550-open=550.54.15-0ubuntu1").replace("set -eu", "set -u") + "dpkg --audit",
+            lost="(package iF|manual) nvidia-dkms-550-open.*",
         ),
     },
     adopted=frozenset({"libnvidia-encode-550"}),
