@@ -401,10 +401,12 @@ def test_what_cannot_come_back_is_said_and_stays_on_record(program: Path) -> Non
     assert sorted(changes(checked)) == sorted(changes(done))
     assert "install stack-library1 1" in changes(done)
     for line in (checked, done, again):
-        (note,) = json.loads(line)["notes"]
-        assert note.startswith("stack-decode=1 left for the lock and can't come back: ")
+        notes = json.loads(line)["notes"]
+        (note,) = (note for note in notes if note.startswith("stack-decode=1 left for the lock and can't come back: "))
         assert "stack-driver (= 1)" in note
         assert note.endswith("to try it: apt-get install stack-decode=1")
+        # That line goes: the driver is there.
+        assert any(note.startswith("stack-driver=1 was there before") for note in notes) is (line is not again)
     assert "ii|stack-driver=2" in state.split()
     assert recorded == "stack-decode=1 manual"
     assert changes(again) == []

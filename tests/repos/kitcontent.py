@@ -22,6 +22,7 @@ _FILES = {
     f"libcuda1_{cuda.DRIVER}": {f"{_CURRENT}/libcuda.so.{cuda.DRIVER}": "cuda"},
     f"libnvidia-ml1_{cuda.DRIVER}": {f"{_CURRENT}/libnvidia-ml.so.{cuda.DRIVER}": "ml"},
     f"libnvidia-cfg1_{cuda.DRIVER}": {f"{_CURRENT}/libnvidia-cfg.so.{cuda.DRIVER}": "cfg"},
+    f"libnvidia-encode1_{cuda.DRIVER}": {f"{_CURRENT}/libnvidia-encode.so.{cuda.DRIVER}": "encode"},
     f"nvidia-smi_{cuda.DRIVER}": {"usr/lib/nvidia/current/nvidia-smi": "smi"},
     f"nvidia-fs-dkms_{cuda.DEBIAN_NVIDIA_FS}": {
         f"{_FS}/dkms.conf": (
