@@ -32,4 +32,6 @@ for folder in {0}; do
     mkdir -p /mnt/$folder /mnt/$folder.work
     mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
 done
+# Of a node exporter on this machine; users of the namespace are few, so its owner isn't one of them.
+[ -z "{0}" ] || [ ! -d /var/lib/prometheus ] || mount -t tmpfs tmpfs /var/lib/prometheus
 """
