@@ -6,6 +6,7 @@ Only units and the two small modules are compiled; whole drivers are built where
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kbuild
 
 P2P = "nvidia_p2p_"
+#: What nvidia-fs's configure prints.
+ANSWERS = re.compile(r"^[Cc]hecking .* (?:yes|no)$", re.MULTILINE)
 
 
 def quick(host: Builder, *words: str, kernel: str = "", status: int = 0) -> dict[str, Any]:
@@ -135,6 +138,11 @@ def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: 
     assert not any(name.startswith(P2P) for name in versions(trixie, "/build/stock/nvidia-fs.ko"))
     right = versions(trixie, "/build/out/nvidia-fs.ko")
     assert sum(name.startswith(P2P) for name in right) == 6
+    # The stock way asks kbuild each of the probes.
+    report = json.loads(trixie.path("/build/report.json").read_text())
+    answers = ANSWERS.findall(done.stdout)
+    assert ANSWERS.findall(trixie.path(report["modules"][1]["log"]).read_text()) == answers
+    assert len(answers) > 20
 
 
 def test_the_stock_makefile_takes_the_first_source_that_a_listing_has(fresh: Builder) -> None:

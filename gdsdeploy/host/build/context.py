@@ -68,10 +68,15 @@ class BuildContext:
     #: remarks for the user, one line each
     notes: List[str] = field(default_factory=list)
 
+    @property
+    def empty(self) -> str:
+        """The folder of the empty module that :meth:`check_headers` builds."""
+        return os.path.join(self.folder, "probe")
+
     def check_headers(self, log: Log) -> None:
         """Build an empty module, once; raises KernelError."""
         if not self._checked:
-            check_headers(log, self.request.kernel, os.path.join(self.folder, "probe"), self.request.variables)
+            check_headers(log, self.request.kernel, self.empty, self.request.variables)
             self._checked = True
 
     def versions(self, log: Log) -> Versions:

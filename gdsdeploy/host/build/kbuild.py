@@ -28,6 +28,8 @@ _CLEARED = (
 )
 _FAILED, _HINT = "error: ", "hint: "
 _TAIL = 1 << 16
+#: The name of the empty module.
+EMPTY = "probe"
 _PROBE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION("probe");\n'
 
 
@@ -90,11 +92,11 @@ def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str
     Raises KernelError with what is missing (a compiler, pahole, generated files).
     """
     os.makedirs(folder)
-    for name, text in (("probe.c", _PROBE), ("Makefile", "obj-m += probe.o\n")):
+    for name, text in ((f"{EMPTY}.c", _PROBE), ("Makefile", f"obj-m += {EMPTY}.o\n")):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
     done = make_modules(log, kernel, folder, variables, 1)
-    if done.status == 0 and os.path.isfile(os.path.join(folder, "probe.ko")):
+    if done.status == 0 and os.path.isfile(os.path.join(folder, f"{EMPTY}.ko")):
         return
     message = f"the headers of kernel {kernel.release} cannot build even an empty module: {first_error(done)}"
     raise KernelError(message, _missing_hint(kernel, done) + f"; the log is {log.path}")

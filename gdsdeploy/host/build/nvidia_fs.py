@@ -13,6 +13,7 @@ from typing import List
 
 from ..errors import BuildError, KernelError, TreeError
 from ..kmod.tree import digest_files
+from . import configure
 from .context import SKIPPED, BuildContext, BuildRequest, Built
 from .kbuild import Log, first_error, make_modules
 from .place import audit_built, place, provenance, record
@@ -32,7 +33,7 @@ def build_nvidia_fs(context: BuildContext, source: str, output: str, log: Log) -
     versions = context.versions(log)
     folder = os.path.join(context.folder, "nvidia-fs")
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*SKIPPED))
-    _configure(request, log, folder)
+    _configure(context, log, folder)
     built = _compile(request, log, folder, versions.path)
     record(log, built, {**provenance(request), "source": source_digest(source)})
     results = audit_built(request, log, [built], versions.extra, "nvidia-fs")
@@ -61,10 +62,12 @@ def source_version(source: str) -> str:
     return ".".join(part.group(1) for part in parts if part)
 
 
-def _configure(request: BuildRequest, log: Log, folder: str) -> None:
+def _configure(context: BuildContext, log: Log, folder: str) -> None:
     """Run the source's own probes for the target kernel; their answers go to config-host.h."""
-    release = request.kernel.release
-    done = log.run(["bash", "./configure", release], folder, {"KVER": release})
+    kernel = context.request.kernel
+    release = kernel.release
+    quick = configure.settings(log, kernel, context.empty, context.folder, context.request.variables)
+    done = log.run(["bash", "./configure", release], folder, {"KVER": release, **quick})
     answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
     if done.status != 0 or "yes" not in answers:
         # The headers were checked, so the compiler works; the script itself must be broken.

@@ -96,6 +96,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
     "build/place.py": {"open": (1, OWN)},
+    "build/configure.py": {"open": (2, OWN), "[sh]": (1, "the compiler, " + OWN)},
     "build/context.py": {"shutil.copytree": (1, OWN)},
     "build/dkms_backup.py": {
         "tempfile.mkdtemp": (1, ROOTS),
