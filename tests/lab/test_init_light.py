@@ -29,7 +29,7 @@ from tests.naming import unique
 pytestmark = pytest.mark.lab
 
 #: Name of the host → system.
-SYSTEMS = {"deb1": "debian-13", "noble1": "ubuntu-24.04", "rocky1": "rocky-9"}
+SYSTEMS = {"deb1": "debian-12", "noble1": "ubuntu-24.04", "rocky1": "rocky-9"}
 _APT = """
 set -eu
 cat >/usr/share/keyrings/cuda-archive-keyring.gpg
