@@ -24,8 +24,9 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
     """Undo what provision changed on the hosts of FLEET.
 
     It removes the files and modules that provision put there, restores the boot default, and removes the packages
-    that weren't installed before. Packages that left for the lock come back in the version that they had, if the
-    host's repositories still offer it and nothing that stays conflicts with them; the others are named.
+    that weren't installed before. Packages that left for the lock come back, and those of the lock that were there
+    before return, in the version that they had, if the host's repositories still offer it and nothing that stays
+    conflicts with them. The others are named.
 
     Loaded modules keep running until the next reboot; a second remove after it deletes the running kernel's package.
     --check and --diff preview it.
