@@ -179,7 +179,12 @@ def _moves(host: ManagedHost, chosen: Manager, lines: Sequence[Left], purged: Se
     """What bringing them back changes; raises CannotTellError where others that stay would change or leave."""
     names = {one.name for one in lines}
     moves = chosen.simulate_return(host, _packages(lines), [name for name in purged if name not in names])
-    moves = [move for move in moves if move.kind != "remove" or move.subject not in purged]
+    # In a check they are still there.
+    moves = [
+        replace(move, kind="install", before="") if move.subject in purged else move
+        for move in moves
+        if move.kind != "remove" or move.subject not in purged
+    ]
     others = [move for move in moves if move.subject not in names and move.kind != "install"]
     if others:
         words = ", ".join(f"{move.kind} {move.subject}" for move in others)

@@ -127,6 +127,36 @@ def test_everything_comes_back_as_it_was(apt: AptHost) -> None:
     assert not (apt.root / "var/lib/gdsdeploy").exists()
 
 
+def test_a_package_that_needs_one_of_the_locks_comes_back_in_its_version(apt: AptHost) -> None:
+    """The driver moved, and its new version leaves with a package that came for it."""
+    apt.packages = {"driver": ("1", "hi")}
+    moved(apt, "Inst driver [1] (2 x [all])", "Inst helper (1 x [all])")
+    apt.apply(packages(wanted="driver=2 helper=1"))
+    apt.simulated = None
+    assert apt.text(left.RECORD) == "driver=1 manual held moved\n"
+    apt.offered = {"driver=1": SHA}
+    change, simulate = apt._change, apt._simulate
+
+    def purge(words: list[str]) -> None:
+        change(words)
+        if "purge" in words:
+            apt.packages.pop("driver")
+
+    def resolve(words: list[str]) -> str:
+        dependent = "Remv driver [2]\n" if words[-1] == "helper" else ""
+        return simulate(words) + dependent
+
+    apt._change, apt._simulate = purge, resolve  # type: ignore[method-assign]
+    checked = removal.remove(ManagedHost(root=str(apt.root), check=True))
+    host = ManagedHost(root=str(apt.root))
+    done = removal.remove(host)
+    for changes in (checked, done):
+        packaged = [(one.kind, one.subject, one.after) for one in changes if one.subject in ("driver", "helper")]
+        assert ("remove", "driver", "") in packaged
+        assert packaged[-1] == ("install", "driver", "1")
+    assert (apt.packages, host.notes) == ({"driver": ("1", "hi")}, [])
+
+
 def test_what_no_repository_offers_is_said_and_the_rest_comes(apt: AptHost) -> None:
     provision(apt)
     apt.offered = {"library1=1": SHA}
