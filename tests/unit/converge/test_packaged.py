@@ -131,6 +131,11 @@ def test_a_host_is_asked_for_its_packages_modules_alone(locked: Lock) -> None:
     ]
 
 
+def test_the_roles_bring_no_archive(locked: Lock) -> None:
+    files = plan_fleet.write_run_files(fleet(), locked, Path("/nowhere"))
+    assert inventory.variables(fleet(), locked, "gpu1", files)["gds_modules_archive"] == ""
+
+
 def test_the_kernel_comes_with_its_modules_and_after_the_userland(locked: Lock) -> None:
     resources = resources_of(locked)
     names = list(resources)
