@@ -295,8 +295,10 @@ def _boot(profile: Profile, target: Target) -> dict[str, Any]:
 
 def _archive(name: str, *, is_host: bool, supply: Supply, sources: RunFiles) -> str:
     """The archive that a machine hands over or receives; empty where it does neither."""
+    if supply.mode == "packaged" or supply.source == "kept":
+        return ""
     alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
-    return "" if alone or supply.mode == "packaged" or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
+    return "" if alone else str(archive_of(supply.want, sources.modules))
 
 
 def addresses(target: Target) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gdsdeploy.builds.assign import BuildFacts, by_intent, supplies
-from gdsdeploy.converge import plan_fleet, plan_report
+from gdsdeploy.converge import inventory, plan_fleet, plan_report
 from gdsdeploy.converge.diff import PACKAGED, HostPlan, Result, plan
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import FleetInvalid, GdsError
