@@ -86,8 +86,8 @@ class Store:
     def take(self, name: str, build: Callable[[Path], str]) -> Build:
         """The build ``name``; if there is none, ``build`` writes its archive to a path and returns its key."""
         with self.hold(name) as entry, tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            if (found := entry.build) is not None:
-                return found
+            if (earlier := entry.build) is not None:
+                return earlier
             archive = Path(folder) / _ARCHIVE
             return entry.put(archive, build(archive))
 

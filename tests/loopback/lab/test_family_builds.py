@@ -29,8 +29,8 @@ def take(folder: Path, name: str, log: Path, seconds: float) -> str:
         archive.write_text("modules")
         return f"key of {name}"
 
-    found = Store(folder).take(name, build)
-    return f"{found.archive.read_text()}, {found.key}"
+    result = Store(folder).take(name, build)
+    return f"{result.archive.read_text()}, {result.key}"
 
 
 def _report(answers: Connection, *argv: object) -> None:
@@ -62,10 +62,10 @@ def began(log: Path) -> int:
 
 def test_processes_that_ask_at_once_get_the_same_build(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    asked = [start(tmp_path / "store", "one", log, 0.5) for _ in range(4)]
-    assert [answer(connection) for _, connection in asked] == ["modules, key of one"] * 4
+    clients = [start(tmp_path / "store", "one", log, 0.5) for _ in range(4)]
+    assert [answer(connection) for _, connection in clients] == ["modules, key of one"] * 4
     assert len(log.read_text().split()) == 1
-    for process, _ in asked:
+    for process, _ in clients:
         process.join(PATIENCE)
 
 
