@@ -65,12 +65,13 @@ class Field:
         document = json.loads(gdsdeploy(*argv, status=status).stdout)
         return {name: document["hosts"][name] for name in self.family.starts}
 
-    def write(self, **profile: Any) -> None:
-        """The fleet file, whose builder is switched off; the profile has these settings."""
+    def write(self, *, builder: bool = True, **profile: Any) -> None:
+        """The fleet file, whose profile has these settings, and a builder, which is switched off, or none."""
         lab = self.lab
         value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
-        family_builds.name_builder(value, "nodes")
-        value["profiles"]["nodes"].update(profile)
+        if builder:
+            family_builds.name_builder(value, "nodes")
+        value["profiles"]["nodes"].update(family_builds.PINS | profile)
         lab.fleet_path.write_text(yaml.safe_dump({**value, "rollout": ROLLOUT}, sort_keys=False))
 
     def lost(self, name: str) -> re.Pattern[str]:
@@ -176,7 +177,8 @@ def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, A
     ready.root("node1", f"{ready.family.install} {brownfield.TOOL}")
     before = ready.snapshot("node1")
     removes, lock = list(ready.family.removes), lockfile.beside(lab.fleet_path).read_bytes()
-    ready.write(removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
+    # A rollout asks builders, too.  Without one, hosts keep what they have received.
+    ready.write(builder=False, removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
     rollouts.upgraded_lock(lab.fleet_path)
     gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
     gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)

@@ -67,8 +67,8 @@ class Stack:
         return self.lab.host("node1").ssh(["sudo", "sh", "-c", script]).stdout
 
     def plan(self, status: int = 0) -> dict[str, Any]:
-        argv = ("plan", self.lab.fleet_path, "--limit", "node1", "--json")
-        return dict(json.loads(gdsdeploy(*argv, status=status).stdout)["hosts"]["node1"])
+        plan: dict[str, Any] = json.loads(gdsdeploy("plan", self.lab.fleet_path, "--json", status=status).stdout)
+        return dict(plan["hosts"]["node1"])
 
     def findings(self, *, status: int = 0) -> dict[str, dict[str, Any]]:
         report = json.loads(gdsdeploy("validate", self.lab.fleet_path, "--json", status=status).stdout)
@@ -76,10 +76,14 @@ class Stack:
 
 
 def write(lab: Lab, repositories: dict[str, Any] | None = None, **profile: Any) -> None:
-    """The lab's fleet file with these settings of its profile; repositories: more of them, which come first."""
+    """The lab's fleet file with these settings of its profile; repositories: more of them, which come first.
+
+    Without the setting ``modules``, its builder is one that is switched off.
+    """
     value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
     value["repositories"].update(repositories or {})
-    family_builds.name_builder(value, "nodes")
+    if "modules" not in profile:
+        family_builds.name_builder(value, "nodes")
     nodes = value["profiles"]["nodes"]
     nodes.update(profile, repositories=[*(repositories or {}), *nodes["repositories"]])
     lab.fleet_path.write_text(yaml.safe_dump(value, sort_keys=False))
@@ -156,7 +160,7 @@ def test_the_plan_names_what_leaves_and_what_comes(stack: Stack) -> None:
 
 @pytest.fixture(scope="module")
 def provisioned(stack: Stack) -> Stack:
-    gdsdeploy("provision", stack.lab.fleet_path, "--limit", "node1")
+    gdsdeploy("provision", stack.lab.fleet_path)
     return stack
 
 
@@ -184,7 +188,7 @@ def test_what_dkms_installs_before_the_packages_is_uninstalled(provisioned: Stac
     provisioned.root(f"{INSTALL} dkms linux-headers-{NUMBER.release}\n{HAND_MADE}")
     actions = [(action["kind"], action["subject"]) for action in provisioned.plan(status=32)["actions"]]
     assert ("unbuild", "handmade/1.0") in actions
-    gdsdeploy("provision", provisioned.lab.fleet_path, "--limit", "node1")
+    gdsdeploy("provision", provisioned.lab.fleet_path)
     assert provisioned.plan()["state"] == "nothing to do"
     assert "installed" not in provisioned.root("dkms status handmade/1.0")
     provisioned.root("dkms remove handmade/1.0 --all; rm -rf /usr/src/handmade-1.0")
@@ -194,7 +198,7 @@ def test_a_module_that_was_changed_is_found_and_comes_back_by_the_command_that_i
     provisioned.root(f"echo >>{FILE}")
     finding = provisioned.findings(status=30)["modules.next-boot"]
     assert "isn't as the lock has it" in finding["found"]
-    done = gdsdeploy("provision", provisioned.lab.fleet_path, "--limit", "node1", status=24)
+    done = gdsdeploy("provision", provisioned.lab.fleet_path, status=24)
     (command,) = set(re.findall(r"apt-get install --reinstall \S+", done.stdout + done.stderr))
     provisioned.root(f"{command} --yes --quiet")
     assert provisioned.findings()["modules.next-boot"]["verdict"] == "pass"
