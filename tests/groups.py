@@ -15,6 +15,9 @@ ORDER = (
     ("lab/test_rollout_story.py", "machines"),
     ("lab/test_story.py", "machines"),
     ("lab/test_vm_modules.py", "machines"),
+    # It compiles the modules of each family; labs of the same systems that start later receive them, and those that
+    # start meanwhile wait for them (lab/family_builds.py).
+    ("lab/test_family_story.py", None),
     ("lab/test_rollout_light.py", None),
     ("lab/test_slurm_lights.py", None),
     ("lab/test_family_vm.py", None),

@@ -69,7 +69,7 @@ class Start:
 class Family:
     """What is specific to a family.
 
-    starts: by host.  adopted: what `lock --adopt` takes of node2.  removes: the profile's list.  install: the command
+    starts: by host.  adopted: what `lock --adopt` takes of node1.  removes: the profile's list.  install: the command
     that installs a package.
     """
 
@@ -92,25 +92,25 @@ _FULL, _EXACT = f"{OLD}-0ubuntu1", f"(= {OLD}-0ubuntu1)"
 _PREBUILT = f"linux-modules-nvidia-550-open-{_KERNEL}"
 _UBUNTU = Family(
     {
-        "node2": Start(
+        "node1": Start(
             _apt("nvidia-open", then="apt-mark hold libnvidia-encode-550"),
             foreign=frozenset({"driver-packages"}),
             refusals=frozenset({"removals", "held"}),
             leaving=frozenset({"nvidia-open", "nvidia-driver-550-open", "libnvidia-encode-550", "libnvidia-gl-550"}),
         ),
-        "node3": Start(
+        "node2": Start(
             _RUN_FILE.replace("@LIBRARIES@", "/usr/lib/x86_64-linux-gnu"),
             foreign=frozenset({"runfile-driver", "library-without-package"}),
             refusals=frozenset({"foreign.runfile-driver", "foreign.library-without-package"}),
             way_out="/usr/bin/nvidia-uninstall --silent",
         ),
-        "node4": Start(
+        "node3": Start(
             _apt("dkms", then=_BY_HAND),
             foreign=frozenset({"dkms-by-hand"}),
             refusals=frozenset({"foreign.dkms-by-hand"}),
             way_out=_WITHOUT_TREE,
         ),
-        "node5": Start(
+        "node4": Start(
             _apt(
                 "libnvidia-compute-550",
                 then=f"apt-mark hold libnvidia-compute-550\n"
@@ -121,13 +121,13 @@ _UBUNTU = Family(
             refusals=frozenset({"foreign.pin"}),
             way_out="rm /etc/apt/preferences.d/00-a-site.pref",
         ),
-        "node6": Start(
+        "node5": Start(
             _apt(_PREBUILT, "libnvidia-gl-550"),
             foreign=frozenset({"prebuilt-modules", "driver-packages"}),
             refusals=frozenset({"removals"}),
             leaving=frozenset({_PREBUILT, "libnvidia-gl-550"}),
         ),
-        "node7": Start(
+        "node6": Start(
             # The build of its modules fails, and dpkg leaves it half-configured.
             _apt("dkms", "nvidia-dkms-550-open=550.54.15-0ubuntu1").replace("set -eu", "set -u") + "dpkg --audit",
             lost="(package iF|manual) nvidia-dkms-550-open.*",
@@ -194,19 +194,19 @@ _EPOCH = f"3:{OLD}-1.{_RELEASE.tag}"
 _KMOD = f"kmod-nvidia-open-{OLD}-{_RELEASE.kernel.partition('.el9')[0]}"
 _EL = Family(
     {
-        "node2": Start(
+        "node1": Start(
             _dnf("nvidia-open", "nvidia-driver-NVML"),
             foreign=frozenset({"driver-packages"}),
             refusals=frozenset({"removals"}),
             leaving=frozenset({"nvidia-open", "nvidia-driver-NVML"}),
         ),
-        "node3": Start(
+        "node2": Start(
             _RUN_FILE.replace("@LIBRARIES@", "/usr/lib64"),
             foreign=frozenset({"runfile-driver", "library-without-package"}),
             refusals=frozenset({"foreign.runfile-driver", "foreign.library-without-package"}),
             way_out="/usr/bin/nvidia-uninstall --silent",
         ),
-        "node4": Start(
+        "node3": Start(
             "set -eu\nsed -i '/^exclude=/d' /etc/dnf/dnf.conf\n"
             "echo 'exclude=nvidia-driver* kmod-nvidia*' >>/etc/dnf/dnf.conf\n"
             f"cat >/etc/cufile.json <<'END'\n{_CUFILE}END\n",
@@ -214,7 +214,7 @@ _EL = Family(
             refusals=frozenset({"foreign.exclude"}),
             way_out="sed -i '/^exclude=/d' /etc/dnf/dnf.conf",
         ),
-        "node5": Start(
+        "node4": Start(
             # Another provider of nvidia-kmod replaces it.
             _dnf(_KMOD),
             foreign=frozenset({"prebuilt-modules"}),

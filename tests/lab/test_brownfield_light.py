@@ -1,7 +1,8 @@
 """Hosts that others have set up come under the lock, and go back: what the plan names is what happens.
 
-One host builds, the others receive its modules.  The tests build on each other, in order: nothing is changed while a
-plan refuses; then each administrator goes the way out; a rollback, and `remove` at the end, bring back what left.
+All receive their modules, which another lab of this run may have built (family_builds.py).  The tests build on each
+other, in order: nothing is changed while a plan refuses; then each administrator goes the way out; a rollback, and
+`remove` at the end, bring back what left.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gdsdeploy.lab import fleet
 from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
-from tests.lab import brownfield, rollouts
+from tests.lab import brownfield, family_builds, rollouts
 from tests.lab.program import gdsdeploy
 from tests.lab.test_family_story import EXPECTED, LEFT, SNAPSHOT
 from tests.naming import unique
@@ -38,7 +39,7 @@ fi
 """
 #: The stack that hosts get first: the older libcufile.
 OLD = {"libcufile": "1.9.0"}
-ROLLOUT = {"canary": {"hosts": ["node2"], "soak": "1s"}}
+ROLLOUT = {"canary": {"hosts": ["node1"], "soak": "1s"}}
 
 
 @dataclass
@@ -60,15 +61,17 @@ class Field:
         return {name: self.snapshot(name) for name in self.family.starts}
 
     def plans(self, *, status: int = 32) -> dict[str, Any]:
-        document = json.loads(gdsdeploy("plan", self.lab.fleet_path, "--json", status=status).stdout)
+        argv = ("plan", self.lab.fleet_path, "--limit", "node*", "--json")
+        document = json.loads(gdsdeploy(*argv, status=status).stdout)
         return {name: document["hosts"][name] for name in self.family.starts}
 
-    def write(self, **profile: Any) -> None:
-        """The fleet file: node1 builds, and the profile has these settings."""
+    def write(self, *, builder: bool = True, **profile: Any) -> None:
+        """The fleet file, whose profile has these settings, and a builder, which is switched off, or none."""
         lab = self.lab
         value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
-        value["profiles"]["nodes"].update(profile)
-        value["hosts"]["node1"]["modules"] = "build"
+        if builder:
+            family_builds.name_builder(value, "nodes")
+        value["profiles"]["nodes"].update(family_builds.PINS | profile)
         lab.fleet_path.write_text(yaml.safe_dump({**value, "rollout": ROLLOUT}, sort_keys=False))
 
     def lost(self, name: str) -> re.Pattern[str]:
@@ -85,18 +88,18 @@ def fields(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.add(site, brownfield.SITE.lstrip("/"))
     try:
-        count = str(len(family.starts) + 1)
+        count = str(len(family.starts))
         gdsdeploy(
             "lab", "up", "--lab", lab.name, "--os", request.param, "--vm", "0", "--light", "0", "--node", count, "--yes"
         )
         value = Field(lab, family)
         value.write(**OLD)
-        rollouts.upgraded_lock(lab.fleet_path)
+        target = rollouts.upgraded_lock(lab.fleet_path).targets["nodes"]
         for name, start in family.starts.items():
             lab.host(name).ssh(["sudo", "tar", "-C", "/", "--no-same-owner", "-xf", "-"], input=archive.getvalue())
             value.root(name, f"{begin}\n{start.script}")
         value.start = value.snapshots()
-        gdsdeploy("provision", lab.fleet_path, "--limit", "node1")
+        family_builds.supply(lab.fleet_path, target)
         yield value
     finally:
         labs.down(lab)
@@ -131,14 +134,13 @@ def test_a_refused_host_stays_as_it_is(fields: Field) -> None:
 @pytest.fixture(scope="module")
 def ready(fields: Field) -> Field:
     """Every administrator has gone the way out that the plan named."""
-    done = json.loads(gdsdeploy("lock", "--adopt", "node2", fields.lab.fleet_path, "--json").stdout)
+    done = json.loads(gdsdeploy("lock", "--adopt", "node1", fields.lab.fleet_path, "--json").stdout)
     assert set(done["adopted"]["nodes"]) == fields.family.adopted
     fields.write(removes=list(fields.family.removes), **OLD)
     gdsdeploy("lock", fields.lab.fleet_path)
     for name, start in fields.family.starts.items():
         fields.root(name, start.way_out or "true")
     fields.ready = fields.snapshots()
-    gdsdeploy("provision", fields.lab.fleet_path, "--limit", "node1")
     return fields
 
 
@@ -146,7 +148,7 @@ def ready(fields: Field) -> Field:
 def provisioned(ready: Field) -> dict[str, Any]:
     """The plans before the provision of all hosts."""
     plans = ready.plans()
-    gdsdeploy("provision", ready.lab.fleet_path)
+    gdsdeploy("provision", ready.lab.fleet_path, "--limit", "node*")
     return plans
 
 
@@ -171,23 +173,24 @@ def test_nothing_is_left_to_do_and_all_hosts_pass(ready: Field, provisioned: dic
 def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:
     """The newer libcufile takes a package away, which the profile allows; then the canary's validation fails."""
     lab = ready.lab
-    ready.root("node2", f"{ready.family.install} {brownfield.TOOL}")
-    before = ready.snapshot("node2")
+    ready.root("node1", f"{ready.family.install} {brownfield.TOOL}")
+    before = ready.snapshot("node1")
     removes, lock = list(ready.family.removes), lockfile.beside(lab.fleet_path).read_bytes()
-    ready.write(removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
+    # A rollout asks builders, too.  Without one, hosts keep what they have received.
+    ready.write(builder=False, removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
     rollouts.upgraded_lock(lab.fleet_path)
     gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
     gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)
     document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
-    assert rollouts.outcome(document, "node2") == "rolled-back", rollouts.words(document, "node2")
-    assert "undo-validate" in rollouts.steps(document, "node2"), rollouts.words(document, "node2")
+    assert rollouts.outcome(document, "node1") == "rolled-back", rollouts.words(document, "node1")
+    assert "undo-validate" in rollouts.steps(document, "node1"), rollouts.words(document, "node1")
     gdsdeploy("rollout", "abort", lab.fleet_path)
     # The archive of the modules before stays until the next rollout.
-    differing = [line for line in ready.snapshot("node2") ^ before if "/var/lib/gdsdeploy/rollout/" not in line]
+    differing = [line for line in ready.snapshot("node1") ^ before if "/var/lib/gdsdeploy/rollout/" not in line]
     assert sorted(differing) == []
     ready.write(removes=removes, **OLD)
     lockfile.beside(lab.fleet_path).write_bytes(lock)
-    ready.root("node2", f"{ready.family.install.replace(' install', ' remove')} {brownfield.TOOL}")
+    ready.root("node1", f"{ready.family.install.replace(' install', ' remove')} {brownfield.TOOL}")
 
 
 def test_remove_brings_back_what_left(ready: Field, provisioned: dict[str, Any]) -> None:

@@ -3,10 +3,13 @@
 Repositories, names and layout are the vendors', the content is Debian's (docs/lab.md); DKMS compiles the driver and
 nvidia-fs.  The rollout brings another nvidia-fs and libcufile, so the driver is compiled once.  Its first attempt meets
 a fault in the canary.  The second host is a copy of the provisioned one.  The tests build on each other, in order.
+
+Other labs of the run receive what the first host has built (family_builds.py).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -18,13 +21,14 @@ import pytest
 import yaml
 
 from gdsdeploy import lab as labs
+from gdsdeploy.host.archive import provenance
 from gdsdeploy.lab import fleet
 from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import cuda, elversions, ubuntu
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
-from tests.lab import rollouts
+from tests.lab import family_builds, rollouts
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import outcome, steps, words
 from tests.naming import unique
@@ -60,7 +64,7 @@ find /etc /boot /lib/modules /usr/src /usr/local /usr/lib/gdsdeploy /var/lib/gds
     -type f -printf '%p %s %T@ %C@\n' | sort
 """
 #: The stack that hosts get first; without these pins, the lock takes the newest that is on offer.
-OLD = {"nvidia_fs": "2.25", "libcufile": "1.9.0"}
+OLD = {**family_builds.PINS, "libcufile": "1.9.0"}
 ROLLOUT = {"canary": {"hosts": ["node1"], "soak": "1s"}}
 #: A copy of the old library in front of the package's own; the loader takes it, whatever is installed.
 COPY_OF_LIBRARY = r"""
@@ -71,6 +75,17 @@ echo /usr/local/lib >/etc/ld.so.conf.d/00-site.conf
 ldconfig
 """
 WITHOUT_COPY = "rm /usr/local/lib/libcufile.so.* /etc/ld.so.conf.d/00-site.conf && ldconfig"
+#: Packs a host's modules as its builder does, for the kernel that it is formatted with; then the archive and the
+#: builder's public key, one line each.  Nothing stays: a builder's key would tell the host from its copy.
+PACK = f"""
+set -eu
+folder=$(mktemp -d)
+{" ".join(rollouts.PROGRAM)} kmod pack --builder {family_builds.BUILDER} --kernel {{}} --output $folder/packed >&2
+base64 -w 0 $folder/packed
+echo
+base64 -w 0 {provenance.PUBLIC}
+rm -r $folder {provenance.KEY} {provenance.PUBLIC}
+"""
 INSTALL = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install "
 
 
@@ -205,9 +220,16 @@ def family(os: str) -> Iterator[Family]:
 
 
 @pytest.fixture(scope="module")
-def provisioned(family: Family) -> dict[str, Any]:
-    """What the first provision did on the host."""
-    hosts: dict[str, Any] = json.loads(gdsdeploy("provision", family.lab.fleet_path, "--json").stdout)["hosts"]
+def provisioned(family: Family, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the first provision did on the host.  Others of this run that need its build wait for it."""
+    with family_builds.of_run().hold(family_builds.name_of(family.target)) as entry:
+        hosts: dict[str, Any] = json.loads(gdsdeploy("provision", family.lab.fleet_path, "--json").stdout)["hosts"]
+        if entry.build is None:
+            archive = tmp_path_factory.mktemp("packed") / "modules.tar"
+            packed = family.root("node1", PACK.format(family.target.kernel.release)).split()
+            content, key = map(base64.b64decode, packed)
+            archive.write_bytes(content)
+            entry.put(archive, key.decode())
     return hosts["node1"]
 
 

@@ -33,8 +33,8 @@ MAKE[0]="unset ARCH; env NV_VERBOSE=1 make ${{parallel_jobs+-j$parallel_jobs}} N
     KERNEL_UNAME=${{kernelver}} IGNORE_CC_MISMATCH=1 modules"
 CLEAN="true"
 {modules}"""
-#: Modules of the driver.
-MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-peermem")
+#: Modules of the driver that the packages' source has, and those of Debian's source that it lacks.
+MODULES, OMITTED = ("nvidia", "nvidia-peermem"), ("nvidia-uvm", "nvidia-modeset", "nvidia-drm")
 _DKMS_POSTINST = """#!/bin/sh
 set -e
 [ "$1" = configure ] || exit 0
@@ -105,12 +105,14 @@ def _unpacked(content: Content, package: str, version: str = DRIVER) -> Path:
 def open_source(content: Content) -> Path:
     """Debian's source of the open modules, without the debugging symbols that are nine tenths of it.
 
-    It has no nvidia-uvm either, which takes two thirds of the time to compile and which nothing loads without a GPU.
+    It has no nvidia-uvm, nvidia-modeset and nvidia-drm either, which take most of the time to compile: without a GPU
+    they have nothing to do.
     """
     source = _unpacked(content, "nvidia-open-kernel-dkms") / f"usr/src/nvidia-current-open-{DRIVER}"
     for built in source.glob("*/*.o_binary"):
         run.run(["objcopy", "--strip-debug", built], doing="leave the debugging symbols out of the driver's source")
-    shutil.rmtree(source / "nvidia-uvm", ignore_errors=True)
+    for module in OMITTED:
+        shutil.rmtree(source / module, ignore_errors=True)
     return source
 
 
