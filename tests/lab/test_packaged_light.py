@@ -1,25 +1,23 @@
-"""A light host of Ubuntu goes from received modules to those of packages: lock, plan, validate, remove.
+"""A light host of Ubuntu goes from modules that it has built to those of packages: lock, plan, validate, remove.
 
-The lab's packages have the modules that the host receives first, signed with a key of the kit (docs/lab.md).  Another
-lab of this run may have built them (family_builds.py).  An administrator has installed the packages by which DKMS would
-build them.  The host runs this machine's kernel, so nothing is loaded.  The tests build on each other, in order.
+The lab's packages have the modules that this host builds first, signed with a key of the kit (docs/lab.md).  The host
+runs this machine's kernel, so nothing is loaded.  The tests build on each other, in order.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from gdsdeploy import lab as labs
-from gdsdeploy.host.archive import pack
 from gdsdeploy.lab import files, fleet
 from gdsdeploy.lab.archive import controller_archive
 from gdsdeploy.lab.kit import cuda, prebuilt, ubuntu
@@ -27,9 +25,9 @@ from gdsdeploy.lab.kit.content import Content
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.state import Lab, cache_directory
 from gdsdeploy.model.lock import Target
-from tests.lab import family_builds, rollouts
+from tests.lab import rollouts
 from tests.lab.program import gdsdeploy
-from tests.lab.test_family_story import INSTALL, target_of
+from tests.lab.test_family_story import target_of
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -39,8 +37,20 @@ NUMBER = ubuntu.RELEASES[OS]
 FOLDER = f"/lib/modules/{NUMBER.release}"
 DRIVER, NVIDIA_FS = f"linux-modules-nvidia-550-open-{NUMBER.release}", f"linux-modules-nvidia-fs-{NUMBER.release}"
 FILE = f"{FOLDER}/kernel/nvidia-550-open/nvidia.ko.zst"
-#: The packages by which DKMS would build the modules; without headers it builds for no kernel.
-RECIPES = ("nvidia-dkms-550-open", "nvidia-fs-dkms")
+#: Each module that DKMS has put in place: its name without a compression, and its uncompressed content.
+MODULES = rf"""
+set -eu
+cd {FOLDER}/updates/dkms
+for file in *.ko *.ko.zst *.ko.xz; do
+    [ -f "$file" ] || continue
+    case "$file" in
+        *.zst) content=$(zstd -dcq "$file" | base64 -w 0) ;;
+        *.xz) content=$(xz -dc "$file" | base64 -w 0) ;;
+        *) content=$(base64 -w 0 "$file") ;;
+    esac
+    echo "${{file%.ko*}}.ko $content"
+done
+"""
 #: A tree of somebody's own by which DKMS builds an empty module under nvidia-fs's name.
 HAND_MADE = rf"""
 set -eu
@@ -76,14 +86,9 @@ class Stack:
 
 
 def write(lab: Lab, repositories: dict[str, Any] | None = None, **profile: Any) -> None:
-    """The lab's fleet file with these settings of its profile; repositories: more of them, which come first.
-
-    Without the setting ``modules``, its builder is one that is switched off.
-    """
+    """The lab's fleet file with these settings of its profile; repositories: more of them, which come first."""
     value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
     value["repositories"].update(repositories or {})
-    if "modules" not in profile:
-        family_builds.name_builder(value, "nodes")
     nodes = value["profiles"]["nodes"]
     nodes.update(profile, repositories=[*(repositories or {}), *nodes["repositories"]])
     lab.fleet_path.write_text(yaml.safe_dump(value, sort_keys=False))
@@ -97,27 +102,28 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def received(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, dict[str, Path]]]:
-    """A lab whose host has received its modules, and their files by name."""
-    lab, folder = Lab(unique("packaged")), tmp_path_factory.mktemp("modules")
+def built() -> Iterator[Lab]:
+    """A lab whose host has built its modules with DKMS, by packages of NVIDIA's repository."""
+    lab = Lab(unique("packaged"))
     try:
         gdsdeploy("lab", "up", "--lab", lab.name, "--os", OS, "--vm", "0", "--light", "0", "--node", "1", "--yes")
         write(lab)
-        target = target_of(rollouts.upgraded_lock(lab.fleet_path))
-        archive = family_builds.supply(lab.fleet_path, target).archive
-        gdsdeploy("provision", lab.fleet_path, "--limit", "node1")
-        lab.host("node1").ssh(["sudo", "sh", "-c", f"{INSTALL} {' '.join(RECIPES)}"])
-        manifest = pack.unpack(str(archive), target.kernel.release, str(folder))
-        yield lab, {module["file"]: folder / module["file"] for module in manifest["modules"]}
+        rollouts.upgraded_lock(lab.fleet_path)
+        gdsdeploy("provision", lab.fleet_path)
+        yield lab
     finally:
         labs.down(lab)
 
 
 @pytest.fixture(scope="module")
-def stack(received: tuple[Lab, dict[str, Path]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same lab after its fleet file has asked for packages, which are made of what the host has received."""
-    lab, modules = received
+def stack(built: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The same lab after its fleet file has asked for packages, which are made of what the host has built."""
     folder = tmp_path_factory.mktemp("restricted")
+    modules = {}
+    for line in built.host("node1").ssh(["sudo", "sh", "-c", MODULES]).stdout.splitlines():
+        name, _, content = line.partition(" ")
+        modules[name] = folder / name
+        modules[name].write_bytes(base64.b64decode(content))
     assert {"nvidia.ko", "nvidia-fs.ko"} <= modules.keys()
     out = folder / "published"
     out.mkdir()
@@ -135,8 +141,8 @@ def stack(received: tuple[Lab, dict[str, Path]], tmp_path_factory: pytest.TempPa
             "keyring": str(out / f"{prebuilt.REPOSITORY}.gpg"),
             "fingerprints": [fingerprint],
         }
-        write(lab, {prebuilt.REPOSITORY: restricted}, modules="packaged", removes=[*RECIPES])
-        yield Stack(lab, target_of(rollouts.upgraded_lock(lab.fleet_path)))
+        write(built, {prebuilt.REPOSITORY: restricted}, modules="packaged")
+        yield Stack(built, target_of(rollouts.upgraded_lock(built.fleet_path)))
     finally:
         server.stop()
 
@@ -185,7 +191,7 @@ def test_validate_names_package_and_signer(provisioned: Stack) -> None:
 
 
 def test_what_dkms_installs_before_the_packages_is_uninstalled(provisioned: Stack) -> None:
-    provisioned.root(f"{INSTALL} dkms linux-headers-{NUMBER.release}\n{HAND_MADE}")
+    provisioned.root(HAND_MADE)
     actions = [(action["kind"], action["subject"]) for action in provisioned.plan(status=32)["actions"]]
     assert ("unbuild", "handmade/1.0") in actions
     gdsdeploy("provision", provisioned.lab.fleet_path)
