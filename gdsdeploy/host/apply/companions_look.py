@@ -22,11 +22,13 @@ _SAME = (FABRIC, IMEX)
 #: Fourth-generation NVSwitches are no PCI functions: ConnectX-7 functions with this word in their VPD lead to them.
 #: Fabric Manager's own start script looks for it; Bottlerocket's and Canonical's tools do too.
 _BRIDGE, _VPD_BYTES = b"SW_MNG", 4096
+#: Class of GPUs.
+_DISPLAY = "0x03"
 
 
 @dataclass(frozen=True)
 class Look:
-    """``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation; PCI addresses.
+    """Of a host with GPUs, ``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation; PCI addresses.
 
     ``installed``: package → versions.  ``enabled``: units that start at boot.  ``masked``: units that can't start.
     ``has_nodes``: IMEX's file has some.
@@ -44,6 +46,9 @@ def observe(host: ManagedHost, installed: Mapping[str, Installed]) -> Look:
     """Look at the host; installed: what the package manager has.  An image has no hardware of its own."""
     functions = [] if host.exists(IMAGE) else list_folder(host.root, PCI)
     kinds = {name: (_line(host, name, "vendor"), _line(host, name, "class")) for name in functions}
+    if not any(vendor == "0x10de" and kind.startswith(_DISPLAY) for vendor, kind in kinds.values()):
+        # As for the check driver.services.
+        kinds = {}
     return Look(
         switches=tuple(name for name, kind in kinds.items() if kind == ("0x10de", f"{NVSWITCH:#08x}")),
         bridges=tuple(

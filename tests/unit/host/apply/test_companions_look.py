@@ -15,6 +15,7 @@ from gdsdeploy.host.apply.packages.managers import Installed
 DRIVER = "580.95.05"
 LOCKED = {"nvidia-utils-580": "580.95.05-0ubuntu1"}
 FABRIC, IMEX = {"nvidia-fabricmanager-580": "580.95.05-1"}, {"nvidia-imex-580": "580.95.05-1"}
+GPU = ("0000:01:00.0", ("0x10de", "0x030200"))
 SWITCH, BRIDGE = ("0x10de", "0x068000"), ("0x15b3", "0x020700")
 
 
@@ -42,7 +43,7 @@ def refused(root: Path, locked: dict[str, str], installed: Mapping[str, str] = {
 
 
 def test_a_host_without_any_of_it_is_let_in(tmp_path: Path) -> None:
-    function(tmp_path, "0000:01:00.0", ("0x10de", "0x030200"))
+    function(tmp_path, *GPU)
     function(tmp_path, "0000:02:00.0", BRIDGE)
     function(tmp_path, "0000:03:00.0", BRIDGE, b"\x82\x08\x00ConnectX")
     assert refused(tmp_path, {}) == {}
@@ -50,6 +51,8 @@ def test_a_host_without_any_of_it_is_let_in(tmp_path: Path) -> None:
 
 def test_nvswitches_need_a_fabric_manager_of_the_locked_driver(tmp_path: Path) -> None:
     function(tmp_path, "0000:c1:00.0", SWITCH)
+    assert refused(tmp_path, {}) == {}, "there is no GPU"
+    function(tmp_path, *GPU)
     words = refused(tmp_path, {})["fabric-manager"]
     assert "has NVSwitches (0000:c1:00.0)" in words
     assert "add fabricmanager to the profile's companions" in words
@@ -60,6 +63,7 @@ def test_nvswitches_need_a_fabric_manager_of_the_locked_driver(tmp_path: Path) -
 
 def test_fourth_generation_nvswitches_need_nvlsm_too(tmp_path: Path) -> None:
     """They are no PCI functions: a ConnectX-7's VPD says that it leads to one."""
+    function(tmp_path, *GPU)
     function(tmp_path, "0000:05:00.0", BRIDGE, b"\x82\x04\x00NVSW\x90\x20\x00V3\x0bSMDL=SW_MNG\x78")
     assert "add nvlink5 to the profile's companions" in refused(tmp_path, {})["fabric-manager"]
     assert set(refused(tmp_path, FABRIC)) == {"nvlsm"}
@@ -94,6 +98,7 @@ def test_a_masked_service_that_is_needed_is_refused(tmp_path: Path) -> None:
     locked = {**FABRIC, **IMEX}
     assert set(refused(tmp_path, locked)) == {"imex-nodes"}, "nothing here needs them"
     assert "systemctl unmask nvidia-imex.service" in refused(tmp_path, locked, nodes=["10.0.0.1"])["masked"]
+    function(tmp_path, *GPU)
     function(tmp_path, "0000:c1:00.0", SWITCH)
     assert "systemctl unmask nvidia-fabricmanager.service" in refused(tmp_path, FABRIC)["masked"]
 
