@@ -68,6 +68,17 @@ OLD = {**family_builds.PINS, "libcufile": "1.9.0"}
 ROLLOUT = {"canary": {"hosts": ["node1"], "soak": "1s"}}
 #: A file system that no host has: the canary fails its validation.
 NOWHERE = {"storage": [{"mount": "/scratch", "path": "compat"}]}
+#: Packs a host's modules as its builder does, for the kernel that it is formatted with; then the archive and the
+#: builder's public key, one line each.  Nothing stays: a builder's key would tell the host from its copy.
+PACK = f"""
+set -eu
+folder=$(mktemp -d)
+{" ".join(rollouts.PROGRAM)} kmod pack --builder {family_builds.BUILDER} --kernel {{}} --output $folder/packed >&2
+base64 -w 0 $folder/packed
+echo
+base64 -w 0 {provenance.PUBLIC}
+rm -r $folder {provenance.KEY} {provenance.PUBLIC}
+"""
 INSTALL = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install "
 
 
