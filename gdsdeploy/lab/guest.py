@@ -46,6 +46,8 @@ KERNEL_MODULES = (
     *("drivers/platform/x86/wmi.*", "drivers/virtio/*"),
     *("net/core/*", "net/dns_resolver/*", "net/ipv4/udp_tunnel.*", "net/ipv6/ip6_udp_tunnel.*", "net/sunrpc/*"),
     *("net/netfilter/nfnetlink.*", "net/vmw_vsock/*"),
+    # Of packages with built modules.
+    *("nvidia-*-open/*", "nvidia-fs/*"),
 )
 #: The file with dpkg's options on all hosts.
 DPKG = "etc/dpkg/dpkg.cfg.d/lab"

@@ -329,7 +329,8 @@ class Rounds:
             self.outcomes[drift.outcome] = self.outcomes.get(drift.outcome, 0) + 1
 
     def _played(self, drifts: Sequence[Drift]) -> list[str]:
-        for drift in drifts:
+        # Packages first: apt has to read its configuration for that.
+        for drift in sorted(drifts, key=lambda drift: not drift.subjects[0].startswith("packages/")):
             drift.make()
         blocking = [drift for drift in drifts if drift.outcome in (REFUSED, UNKNOWN)]
         problems = self._refused(blocking) if blocking else []
