@@ -28,7 +28,9 @@ _DISPLAY = "0x03"
 
 @dataclass(frozen=True)
 class Look:
-    """Of a host with GPUs, ``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation; PCI addresses.
+    """Of a host with GPUs, ``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation.
+
+    Both are PCI addresses.
 
     ``installed``: package → versions.  ``enabled``: units that start at boot.  ``masked``: units that can't start.
     ``has_nodes``: IMEX's file has some.

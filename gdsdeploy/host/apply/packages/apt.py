@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any, Dict, List, Optional, Sequence, Set
@@ -29,6 +30,7 @@ _WAIT = "--option=DPkg::Lock::Timeout=300"
 #: Changed configuration files stay as they are.
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
 #: gdsdeploy holds the packages itself.
+_CONFIGURE = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
 #: Its packages have the same files under other names in NVIDIA's repository than in Ubuntu's archive, without Replaces.
 _FIRMWARE = "nvidia-firmware"
@@ -258,12 +260,10 @@ release=$1
         return [package.name for package in self.list_packages(host) if _is_lost(package.state)]
 
     def finish(self, host: ManagedHost) -> None:
-        interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
-        if not interrupted and not self.unfinished(host):
+        if not _is_interrupted(host) and not self.unfinished(host):
             return
         try:
-            argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
-            run(host, argv, TRANSACTION_SECONDS, ENVIRONMENT)
+            run(host, _CONFIGURE, TRANSACTION_SECONDS, ENVIRONMENT)
         except ApplyError as error:
             if error.kind != "failed":
                 raise
@@ -292,6 +292,10 @@ release=$1
         names = [f"{package.name}={package.version}" if package.version else package.name for package in lost]
         if not names:
             return
+        if _is_interrupted(host):
+            # apt does nothing before that; what can't be configured now may need what is installed again.
+            with contextlib.suppress(ApplyError):
+                run(host, _CONFIGURE, TRANSACTION_SECONDS, ENVIRONMENT)
         words = ["--reinstall", *_INSTALL, *names]
         removed = aptmoves.REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
         if removed:
@@ -327,6 +331,11 @@ release=$1
         )
         hint = f"take them away: dpkg --purge --force-remove-reinstreq {' '.join(names)}; then run this again"
         return [Refusal("half-installed", message, hint)]
+
+
+def _is_interrupted(host: ManagedHost) -> bool:
+    """Whether dpkg was killed at work, and has a journal of it."""
+    return any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
 
 
 def _apt_get(host: ManagedHost, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
