@@ -49,7 +49,7 @@ TAIL = """
 ## What gdsdeploy doesn't find
 
 - A module file under a name that isn't NVIDIA's.
-- Who has a file whose package's list of files is lost. The check then says that it could not tell.
+- The owner of a file if its package's list of files is lost. The check then can't tell.
 - Repositories with a driver under an address that isn't known. gdsdeploy's pins keep their packages out all the same.
 - What is inside a container. In a container, the check is not applicable, since its host's packages are not visible.
 """

@@ -93,7 +93,7 @@ def command(
         raise GdsError(f"{output}: this file exists, and init overwrites none", hint=hint)
     source, errors = _source(hosts, inventory, limit, output)
     if ssh_config is not None:
-        options.require(ssh_config.is_file(), f"--ssh-config: there is no file {ssh_config}")
+        options.require(ssh_config.is_file(), f"--ssh-config: {ssh_config} doesn't exist")
         source = replace(source, ssh_config=_relative(ssh_config, output))
     observations = _ask(source, output, timeout, errors)
     left_out = {name: line(error.message).removeprefix(name).lstrip(": ") for name, error in errors.items()}

@@ -137,7 +137,7 @@ def _require_provisionable(image: Image, planned: HostPlan) -> Supply:
     supply = planned.supply
     assert supply is not None
     if supply.lack:
-        hint = "Provision a machine that builds for this profile first, so that the controller keeps what it has built"
+        hint = "Provision a machine that builds for this profile first, so that the controller keeps its build"
         raise NotProvisioned(f"{image.root.path}: no machine builds its modules: {supply.lack}", hint=hint)
     if supply.mode == "build" and image.profile.signing is not None:
         hint = "Provision a machine that builds for this profile first: the image then receives its modules"

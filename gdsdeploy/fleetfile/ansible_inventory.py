@@ -1,7 +1,7 @@
 """An Ansible inventory as the source of hosts: ansible-inventory reads it, and what it says is checked here.
 
 It may be INI, YAML, a folder, a plugin's configuration or a program.  Its variables are data: ansible-inventory prints
-them without evaluating templates, and a template is no address.
+them without evaluating templates, and a template isn't accepted as an address.
 """
 
 from __future__ import annotations

@@ -74,10 +74,6 @@ def of_package(name: str) -> list[Drift]:
     def unhold() -> None:
         output("apt-mark", "unhold", name)
 
-    def repair() -> None:
-        dpkg("--install", deb(name, 2))
-        output("apt-mark", "hold", name)
-
     def fails(event: str, how: str) -> Callable[[], object]:
         return lambda: Path(f"/{name}.{event}").write_text(how)
 
