@@ -271,7 +271,8 @@ def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
     message, hint = _words(typed.get("message", "")), _words(typed.get("hint") or "").rstrip(".")
-    hint = f"{hint}. {whole}" if hint else whole
+    # A line of its own: people copy the command that a hint ends with.
+    hint = f"{hint}\n{whole}" if hint else whole
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":
         return HostUnfit(f"{host}: {message}", hint=hint)

@@ -251,7 +251,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     # What was not made wrong by hand is as the roles left it.
     assert run["hosts"]["gpu1"]["changed"] == [
         "gds_cufile: Configure libcufile",
-        "gds_modules: Build or receive the modules, and audit them",
+        "gds_modules: Build, receive or verify the modules, and audit them",
         "gds_reboot: Check whether a reboot is needed and allowed",
         "gds_reboot: Reboot",
     ]

@@ -183,7 +183,7 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
     value = outcome.hosts["gpu1"]
     assert type(value.failure) is error
     assert str(value.failure) == words
-    assert getattr(value.failure, "hint", "") == f"do this. Whole output: {tmp_path / 'l'}"
+    assert getattr(value.failure, "hint", "") == f"do this\nWhole output: {tmp_path / 'l'}"
     assert value.kind == kind
 
 
