@@ -90,12 +90,6 @@ def json(value: object) -> None:
     data(dumps(value, indent=2, ensure_ascii=False))
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as one table: columns aligned, two spaces between them."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
 def is_live() -> bool:
     """Whether stderr is a terminal on which lines can be redrawn."""
     return _talk.is_terminal and not _talk.is_dumb_terminal and not _quiet

@@ -13,6 +13,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
@@ -214,4 +215,4 @@ def _table(lock: Lock) -> str:
         subjects = lockdiff.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
         rows.append([name, *(subjects[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
-    return console.columns(rows)
+    return "\n".join(aligned(rows))

@@ -77,14 +77,7 @@ def hidden(text: str) -> list[str]:
 def test_every_public_function_is_here() -> None:
     public = {name for name, member in vars(console).items() if inspect.isfunction(member) and not name.startswith("_")}
     ours = {name for name in public if getattr(console, name).__module__ == console.__name__}
-    assert ours == {*WRITERS, "file", "configure", "is_live", "columns"}
-
-
-def test_columns_are_aligned() -> None:
-    assert (
-        console.columns([("host", "state"), ("gpu1", "done"), ("builder", "")])
-        == "host     state\ngpu1     done\nbuilder"
-    )
+    assert ours == {*WRITERS, "file", "configure", "is_live"}
 
 
 @pytest.mark.parametrize("name", WRITERS)
