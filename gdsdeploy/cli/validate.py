@@ -152,8 +152,10 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
         return
     from gdsdeploy.report import text
 
-    console.table(text.fleet_table(report))
-    console.data(text.details(report, verbose=verbose))
+    console.data(text.summary(report))
+    console.table(text.fleet_table(report, verbose=verbose))
+    if details := text.details(report, verbose=verbose):
+        console.data(f"\n{details}")
 
 
 def _write(report: Report, **files: Path | None) -> None:

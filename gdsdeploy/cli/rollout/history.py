@@ -11,10 +11,11 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.phrases import span
 from gdsdeploy.host.io.table import aligned
 from gdsdeploy.rollout import journal, session, status
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.report.events import span, stamp
+from gdsdeploy.rollout.report.events import stamp
 
 
 @click.command()

@@ -11,11 +11,11 @@ from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.phrases import count, first_few, span
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.preflight.record import Answer
 from gdsdeploy.rollout.preconditions import RolloutPreview, Trial
-from gdsdeploy.rollout.report.events import count, plain, span
+from gdsdeploy.rollout.report.events import plain
 
 #: Hosts of a wave that are named one by one, and actions that are named of each.
 HOSTS, ACTIONS = 12, 4

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from gdsdeploy.host.io.phrases import count, span
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.rollout import status as states
-from gdsdeploy.rollout.report.events import clock, count, plain, sentence, span
+from gdsdeploy.rollout.report.events import clock, plain, sentence
 from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 
 SYMBOLS: Final[Mapping[str, str]] = {

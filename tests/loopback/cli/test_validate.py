@@ -51,7 +51,7 @@ def test_a_failed_check_with_everything_written(make_fleet: Make, run: Run, tmp_
     page, xml = tmp_path / "report.html", tmp_path / "junit.xml"
     code, out, err = run(fleet.path, *KERNEL, "--html", page, "--junit", xml)
     assert code == 30
-    assert "✗ gpu2: kernel.running (FAIL)" in out
+    assert "✗ kernel.running (FAIL) on gpu2" in out
     assert f"found:      {RUNNING}" in out
     assert "expected:   0.0.0-none" in out
     assert "error: checks failed on gpu2 (1 check)" in err

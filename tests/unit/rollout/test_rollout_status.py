@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsdeploy.host.io.phrases import span
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Step, Wave
 from gdsdeploy.rollout.control import objection
@@ -214,7 +215,7 @@ def test_every_event_has_words_even_when_it_lacks_all_data() -> None:
      (200000, "2 d 7 h")],
 )  # fmt: skip
 def test_spans_as_people_say_them(seconds: float, text: str) -> None:
-    assert words.span(seconds) == text
+    assert span(seconds) == text
 
 
 def test_the_bar_is_full_only_when_all_are_done() -> None:
