@@ -45,6 +45,7 @@ limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts
 limit_with_builders = click.option(
     "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."
 )
+verbose = click.option("--verbose", is_flag=True, help="Show everything: all names, causes and lines of evidence.")
 saved_evidence = click.option(
     "--evidence", "--from", "file", type=PATH, metavar="FILE", help="Read saved evidence; no host is asked."
 )

@@ -12,6 +12,7 @@ from gdsdeploy.cli.provision import raise_last, require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.hostnames import words
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -29,7 +30,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) ->
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     names = selection.select(limit, list(intent.everyone()), fleet)
-    with console.step(f"Removing from {', '.join(names)}"):
+    with console.step(f"Removing from {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
     if as_json:
         console.data(summary(run))

@@ -34,8 +34,8 @@ def fold(names: Iterable[str]) -> str:
     groups = [tuple(_NUMBER.split(name)) for name in sorted(set(names), key=natural)]
     places = range(1, max(map(len, groups), default=0), 2)
     # Which number is folded first decides how many groups are left.
-    ways = [_merge(groups, order) for order in (places, places[::-1])]
-    return ", ".join(map("".join, min(ways, key=len)))
+    fewest = min((_merge(groups, order) for order in (places, places[::-1])), key=len)
+    return ", ".join(map("".join, fewest))
 
 
 def _merge(groups: list[tuple[str, ...]], places: range) -> list[tuple[str, ...]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.model import hostnames
 
@@ -22,7 +23,7 @@ MORE: Final = "--verbose shows everything"
 
 def general(text: str, host: str) -> str:
     """``text`` as it would be for another host, to compare: without its name and address before it, and with HOST."""
-    return _named(host, "HOST", about(text, host))
+    return _renamed((host,), "HOST", about(text, host))
 
 
 def about(text: str, host: str) -> str:
@@ -31,23 +32,41 @@ def about(text: str, host: str) -> str:
 
 
 def for_all(text: str, hosts: Sequence[str]) -> str:
-    """``text`` of the first of ``hosts``, whose commands select all of them: ``--limit 'gpu[1-3]'``.
+    """``text`` of the first of ``hosts``, or a general one, whose commands select all: ``--limit 'gpu[1-3]'``.
 
     Names that fill lines are left to the reader: ``--limit HOST,…``.
     """
     names = shlex.quote(hostnames.fold(hosts).replace(", ", ","))
     names = names if len(names) <= 2 * hostnames.WIDTH else "HOST,…"
-    return _named(f"--limit {hosts[0]}", f"--limit {names}", text) if len(hosts) > 1 else text
+    options = [f"--limit {name}" for name in (hosts[0], "HOST")]
+    return _renamed(options, f"--limit {names}", text) if len(hosts) > 1 else text
 
 
-def _named(name: str, other: str, text: str) -> str:
-    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", lambda _: other, text)
+def _renamed(names: Sequence[str], other: str, text: str) -> str:
+    """``other`` in place of ``names``, where they are whole words."""
+    return re.sub(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names))})(?![\w-]|\.\w)", lambda _: other, text)
 
 
 def on(hosts: Sequence[str], *, whole: bool = False) -> str:
     """``gpu1``, or ``3 hosts: gpu[1-3]``."""
     names = hostnames.words(hosts, 0 if whole else hostnames.WIDTH)
     return names if len(hosts) == 1 else f"{count(len(hosts), 'host')}: {names}"
+
+
+def errors(failures: Mapping[str, GdsError]) -> list[GdsError]:
+    """One error for all hosts that failed alike, the most hosts first."""
+
+    def key(host: str, error: GdsError) -> tuple[type[GdsError], str, str]:
+        return type(error), general(error.message, host), general(error.hint or "", host)
+
+    together: list[GdsError] = []
+    for kind, hosts in hostnames.grouped((host, key(host, error)) for host, error in failures.items()).items():
+        error = failures[hosts[0]]
+        if len(hosts) > 1:
+            hint = for_all(error.hint, hosts) if error.hint else None
+            error = kind[0](f"{on(hosts)}: {about(error.message, hosts[0])}", hint=hint)
+        together.append(error)
+    return together
 
 
 def cell(hosts: Sequence[str], *, whole: bool = False) -> str:
@@ -60,7 +79,7 @@ def shown(blocks: Iterable[Sequence[str]], *, whole: bool = False) -> list[str]:
     """The lines of the blocks: in full while there is room, then their first lines, then how many more there are."""
     lines: list[str] = []
     headings: list[str] = []
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(blocks if whole else (cut(block, LINES) for block in blocks)):
         if whole or (not headings and (number == 0 or len(lines) + len(block) <= LINES)):
             lines += block
         else:

@@ -146,12 +146,13 @@ def causes(report: Report, verdict: str, *, evidence: bool = False) -> list[dict
     evidence: where their evidence is equal, too.
     """
     findings = {(host.host, one.check): one for host in report.hosts for one in host.of(verdict)}
-    keys = [
-        (name, (check, *(general(text, name) for text in (one.expected, one.found, one.hint)),
-                tuple(sorted((one.waiver or {}).items())), tuple(one.evidence if evidence else ())))
-        for (name, check), one in findings.items()
-    ]  # fmt: skip
-    return [{name: findings[name, check] for name in hosts} for (check, *_), hosts in grouped(keys).items()]
+
+    def key(name: str, one: Finding) -> tuple[object, ...]:
+        texts = (general(text, name) for text in (one.expected, one.found, one.hint))
+        return (*texts, *sorted((one.waiver or {}).items()), *(one.evidence if evidence else ()))
+
+    keys = ((name, (check, key(name, one))) for (name, check), one in findings.items())
+    return [{name: findings[name, check] for name in hosts} for (check, _), hosts in grouped(keys).items()]
 
 
 def examined(findings: Sequence[Finding]) -> str:

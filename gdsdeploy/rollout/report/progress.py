@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gdsdeploy.host.io.phrases import count, span
+from gdsdeploy.host.io.table import aligned
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import FAILURES, Outcome
+from gdsdeploy.report.alike import for_all
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report.events import clock, plain, sentence
 from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
@@ -116,13 +119,14 @@ def _hosts(status: Status, since: float, shown: int, latest: Mapping[str, str]) 
     if not begun:
         return
     yield "  under way:"
-    room = max(len(host.name) for host in begun[:shown])
+    rows = []
     for host in begun[:shown]:
         work = host.running or host.works[-1]
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         lasts = span(status.lapse - (work.begin if work.end is None else work.end) + since)
         text = f": {plain(latest[host.name])}" if host.running and host.name in latest else ""
-        yield f"    {host.name:<{room}}  {host.state} for {lasts}{again}{text}"
+        rows.append([host.name, f"{host.state} for {lasts}{again}{text}"])
+    yield from aligned(rows, "    ")
     if len(begun) > shown:
         groups = Counter(host.state for host in begun[shown:])
         yield f"    and {len(begun) - shown} more: {', '.join(f'{n} {state}' for state, n in groups.most_common())}"
@@ -134,25 +138,29 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
     if not failed:
         return
     yield "  failed:"
-    for host in failed[:shown]:
+    alike = list(hostnames.grouped((host.name, failure(host, "")) for host in failed).items())
+    for _, names in alike[:shown]:
+        host = status.hosts[names[0]]
         if not wrapped:
-            yield f"    {failure(host)}"
+            yield f"    {failure(host, hostnames.words(names))}"
             continue
         hints = [error.hint or "" for _, error in host.errors[:1]]
-        for text, indent in ((failure(host), "    "), *((plain(hint), "      what to do: ") for hint in hints if hint)):
+        todo = ((plain(for_all(hint, names)), "      what to do: ") for hint in hints if hint)
+        for text, indent in ((failure(host, hostnames.words(names)), "    "), *todo):
             yield from textwrap.wrap(
                 text, wrapped, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False,
                 max_lines=WRAPPED, placeholder=" … (all of it: --html, --json)",
             )  # fmt: skip
-    if len(failed) > shown:
-        yield f"    and {len(failed) - shown} more; the report (--html, --json) has all of them"
+    if len(alike) > shown:
+        rest = sum(len(names) for _, names in alike[shown:])
+        yield f"    and {rest} more; the report (--html, --json) has all of them"
 
 
-def failure(host: HostStatus) -> str:
-    """A host that failed in one line: symbol, name, state and the first reason."""
+def failure(host: HostStatus, names: str) -> str:
+    """A host that failed in one line: symbol, ``names`` of all that are like it, state and the first reason."""
     state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
     reason = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
-    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {reason}")
+    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {names}: {state}: {reason}")
 
 
 def reasons(host: HostStatus) -> list[tuple[str, str]]:

@@ -48,11 +48,11 @@ def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(make_fleet: Ma
     code, out, err = run("plan", fleet.path, "--limit", "gpu*,gone")
     assert code == (HostUnreachable if REFUSED else ChangesPending).exit_code
     assert fleet.sessions() == 2
-    table = out.splitlines()[:4]
-    assert [line.split()[0] for line in table] == ["host", "gone", "gpu1", "gpu2"]
-    assert "  - write /usr/lib/gdsdeploy/gdsdeploy-host.pyz\n      found missing" in out
+    first, _, *table = out.splitlines()[:5]
+    assert first.endswith("1 not asked")
+    assert [line.split()[0] for line in table] == ["host", "gone", "gpu[1-2]"]
+    assert "  - write /usr/lib/gdsdeploy/gdsdeploy-host.pyz: found missing" in out
     assert "! gone:" in out
-    assert out.rstrip().endswith("1 not asked")
     assert ("error:" in err) == REFUSED, "pending changes are no error"
     assert not Path("/usr/lib/gdsdeploy").exists(), "a plan touches nothing"
 
@@ -151,7 +151,7 @@ def test_a_host_that_would_lose_packages_is_not_touched(
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
     planned(gpu1=HostPlan("gpu1", (CHANGE,)), gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     _, _, err = run("provision", fleet, "--limit", "gpu*")
-    assert "gpu2: refused: gpu2: decode would leave" in err
+    assert "gpu2: refused: decode would leave" in err
     assert "played gpu1" in err.splitlines()[-1]
     planned(gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     code, _, err = run("provision", fleet, "--limit", "gpu2")
