@@ -85,7 +85,7 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
     path = lockfile.beside(fleet)
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
-    with Fetcher() as fetcher:
+    with console.step(f"Resolving the pins of {fleet}"), Fetcher() as fetcher:
         resolved = resolve_fleet.resolve_fleet(intent, fetcher, old=old, upgrade=upgrade, step=console.step)
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
@@ -138,7 +138,7 @@ def _check(fleet: Path, as_json: bool) -> None:
     intent = load_fleet(fleet)
     path = lockfile.beside(fleet)
     lock = lockfile.read(path)
-    with Fetcher() as fetcher:
+    with console.step(f"Checking {path}"), Fetcher() as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]

@@ -86,7 +86,7 @@ def _saved(hosts: dict[str, HostFacts], as_json: bool) -> None:
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {hostnames.words(names)}"):
-        answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
+        answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
     results, errors = reply_schema.judge_each(answers, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
         console.json(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -48,7 +49,7 @@ def command(fleet: Path, limit: str | None, timeout: float, verbose: bool, as_js
     names = selection.select(limit, list(intent.everyone()), fleet)
 
     with console.step(f"Planning {words(names)}"):
-        result = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=say_plan)
+        result = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)))
     if as_json:
         console.data(plan_report.to_json(result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest))
     else:
@@ -58,9 +59,10 @@ def command(fleet: Path, limit: str | None, timeout: float, verbose: bool, as_js
         raise error
 
 
-def say_plan(plan: HostPlan | GdsError, name: str, seconds: float) -> None:
-    """Print one line about a host that was asked."""
-    console.say(f"  {plan_report.line(name, plan)} ({seconds:.1f} s)")
+def say_plans(number: int) -> Callable[[HostPlan | GdsError, str, float], None]:
+    """What prints a line about each of ``number`` hosts that was asked, where they are few."""
+    say = console.say_each(number)
+    return lambda plan, name, seconds: say(f"  {plan_report.line(name, plan)} ({seconds:.1f} s)")
 
 
 def outcome(result: FleetPlan) -> GdsError | None:

@@ -47,7 +47,7 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
     require_folder(output)
     with console.step(f"Asking {words(names)}"):
         data, replaced = pack_fleet(
-            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
+            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names))
         )
     write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")

@@ -75,7 +75,7 @@ def command(
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {hostnames.words(names)}"):
-        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
+        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
     shapes, errors = reply_schema.judge_each(facts, topologies.require_topology)
     if golden == "write":
         _raise_first(errors)

@@ -186,7 +186,14 @@ def _validate_hosts(
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {words(names)}"):
         return validate(
-            intent, lock, fleet, names, timeout=timeout, options=request, since_boot=since_boot, progress=console.say
+            intent,
+            lock,
+            fleet,
+            names,
+            timeout=timeout,
+            options=request,
+            since_boot=since_boot,
+            progress=console.say_each(len(names)),
         )
 
 
@@ -196,7 +203,7 @@ def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
 
     saved = bundle.read(source)
     with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
-        return judge(saved, request, fleet=str(source), progress=console.say)
+        return judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:

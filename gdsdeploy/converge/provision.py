@@ -179,7 +179,10 @@ def _play(
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
             environment = ansible.environment(control_dir=Path(control), program=run_files.program)
-            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=path.stat().st_size)
+            outcome = ansible.play(
+                command, environment, log=log, progress=progress, each=console.say_each(len(reachable)),
+                inventory=path.stat().st_size,
+            )  # fmt: skip
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):

@@ -27,6 +27,8 @@ SHOWN: Final = 12
 #: Lines for one reason.
 WRAPPED: Final = 9
 _BAR: Final = 24
+#: Hosts under way in a line of a log.
+BEATS: Final = 3
 
 
 def lines(
@@ -44,8 +46,7 @@ def lines(
     shown: lines for hosts under way, and for those that failed.  latest: host → the last line of its step.
     whole: reasons are whole, with their hints.
     """
-    # The clock may have been set back.
-    since = max(0.0, now - status.last.time) if live and status.last is not None else 0.0
+    since = _since(status, now) if live else 0.0
     text = [
         *_head(status, since, live=live),
         *_waves(status, width),
@@ -55,6 +56,18 @@ def lines(
     if status.last is not None:
         text.append(f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}")
     return [line if len(line) <= width else line[: width - 1] + "…" for line in text]
+
+
+def heartbeat(status: Status, *, now: float, latest: Mapping[str, str]) -> str:
+    """The same in one line, for a log.  now: seconds since the epoch."""
+    since = _since(status, now)
+    hosts = [line.strip() for line in _hosts(status, since, BEATS, latest)]
+    return f"  still at work: {'; '.join([_summary(status, since, live=True), *hosts[1:]])}"
+
+
+def _since(status: Status, now: float) -> float:
+    """Seconds since the last event; the clock may have been set back."""
+    return max(0.0, now - status.last.time) if status.last is not None else 0.0
 
 
 def phase(status: Status, *, live: bool = True) -> str:
@@ -85,15 +98,23 @@ def _head(status: Status, since: float, *, live: bool) -> Iterator[str]:
     if status.reason and status.phase != states.RUNNING:
         yield f"  because: {plain(status.reason)}"
     hosts = status.taking_part()
-    ended = sum(bool(host.outcome) for host in hosts)
-    left = status.left()
-    # The end of the last event's wait is part of what was left then.
-    words = [f"{span(status.lapse + since)} so far"]
-    if left is not None and live:
-        words.append(f"about {span(max(0.0, left - since))} left")
-    yield f"  {bar(ended, len(hosts))} {ended} of {count(len(hosts), 'host')}, {', '.join(words)}"
+    yield f"  {bar(_ended(status), len(hosts))} {_summary(status, since, live=live)}"
     yield f"  {outcomes(status)}"
     yield f"  out of work: {len(status.away())} of at most {status.plan.max_unavailable}"
+
+
+def _ended(status: Status) -> int:
+    return sum(bool(host.outcome) for host in status.taking_part())
+
+
+def _summary(status: Status, since: float, *, live: bool) -> str:
+    """``8 of 11 hosts, 20 min so far, about 5 min left``."""
+    left = status.left()
+    # The end of the last event's wait is part of what was left then.
+    words = [f"{_ended(status)} of {count(len(status.taking_part()), 'host')}", f"{span(status.lapse + since)} so far"]
+    if left is not None and live:
+        words.append(f"about {span(max(0.0, left - since))} left")
+    return ", ".join(words)
 
 
 def _waves(status: Status, width: int) -> Iterator[str]:
