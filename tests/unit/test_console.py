@@ -107,7 +107,7 @@ def test_our_own_styles_stay_on_a_terminal(name: str, monkeypatch: pytest.Monkey
     # Colours and, below a live block, cursor movements are rich's own.
     own = re.findall(r"\x1b\[[0-9;?]*[mAKhlG]", written.getvalue())
     assert hidden(re.sub(r"\x1b\[[0-9;?]*[mAKhlG]|\r", "", written.getvalue())) == []
-    assert bool(own) == (name in {"warn", "error", "table", "live"})
+    assert bool(own) == (name in {"warn", "error", "table", "live", "step"})
     assert not any(code in {"\x1b[2J", "\x1b[H"} for code in own)
 
 
