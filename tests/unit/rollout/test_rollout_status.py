@@ -49,7 +49,7 @@ def test_a_log_gets_the_same_in_one_line() -> None:
     status = fold(small().events)
     assert status.last is not None
     assert heartbeat(status, now=status.last.time + 60, latest={"gpu7": "DKMS: nvidia"}) == (
-        "  still at work: 6 of 8 hosts, 1 h 19 min so far; gpu7  preflight for 60 s, attempt 2: DKMS: nvidia"
+        "  still at work: 6 of 8 hosts, 1 h 18 min so far; gpu7  preflight for 60 s, attempt 2: DKMS: nvidia"
     )
 
 
