@@ -35,7 +35,7 @@ def record(work: Mapping[str, Sequence[float]]) -> None:
     for what, seconds in work.items():
         # What was done last is at the end; what wasn't done for the longest time is forgotten first.
         times[what] = [*times.pop(what, []), *(round(each, 1) for each in seconds)][-TIMES:]
-    kept = dict(list(times.items())[-KINDS:])
+    latest = dict(list(times.items())[-KINDS:])
     with contextlib.suppress(OSError):
         paths.state().mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic.write(paths.state() / "durations.json", json.dumps(kept, ensure_ascii=False), mode=0o600)
+        atomic.write(paths.state() / "durations.json", json.dumps(latest, ensure_ascii=False), mode=0o600)

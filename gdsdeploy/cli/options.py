@@ -41,9 +41,9 @@ def _naming_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns and node[1-3,7] work.")
 limit_with_builders = click.option(
-    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."
+    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns and node[1-3,7] work."
 )
 verbose = click.option("--verbose", is_flag=True, help="Show everything: all names, causes and lines of evidence.")
 saved_evidence = click.option(

@@ -18,7 +18,12 @@ from gdsdeploy.model.hostnames import words
 @click.command(context_settings={"ignore_unknown_options": True})
 @options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option("--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work.")
+@click.option(
+    "--limit",
+    required=True,
+    metavar="HOST[,HOST…]",
+    help="These hosts or builders; shell patterns and node[1-3,7] work.",
+)
 @options.as_json("Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) -> None:
     """Undo what provision changed on the hosts of FLEET.

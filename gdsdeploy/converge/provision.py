@@ -184,6 +184,9 @@ def _play(
                 inventory=path.stat().st_size,
             )  # fmt: skip
     finally:
+        for name in reachable:
+            # A host whose task never came to its end.
+            console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)

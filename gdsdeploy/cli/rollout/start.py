@@ -25,7 +25,7 @@ from gdsdeploy.validate.fleet_validation import require_folder, write
 @click.command()
 @options.fleet
 @options.limit
-@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns work.")
+@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns and node[1-3,7] work.")
 @click.option(
     "--from", "since", type=options.FILE, metavar="LOCK", help="The hosts' current lock, if it isn't kept here."
 )
