@@ -7,6 +7,7 @@ numbers share a group only where every combination is a name.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from bisect import bisect_right
@@ -23,6 +24,7 @@ _NUMBER: Final = re.compile(r"([0-9]+)")
 _RANGES: Final = re.compile(r"\[((?![0-9]+\])[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
 
 
+@functools.lru_cache(2 * MOST)
 def natural(text: str) -> tuple[tuple[int, str], ...]:
     """A key to sort by: numbers by value, ``rack9`` before ``rack10``; the text itself decides between 01 and 1."""
     parts = filter(None, _NUMBER.split(text))
@@ -31,7 +33,13 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
 
 def fold(names: Iterable[str]) -> str:
     """Each of ``names`` once, in natural order and as few groups: ``gpu[1-2].rack1, login``."""
-    groups = [tuple(_NUMBER.split(name)) for name in sorted(set(names), key=natural)]
+    return _fold(tuple(sorted(set(names), key=natural)))
+
+
+# A report names the same hosts in its table, in headings and in commands.
+@functools.lru_cache(64)
+def _fold(names: tuple[str, ...]) -> str:
+    groups = [tuple(_NUMBER.split(name)) for name in names]
     places = range(1, max(map(len, groups), default=0), 2)
     # Which number is folded first decides how many groups are left.
     fewest = min((_merge(groups, order) for order in (places, places[::-1])), key=len)

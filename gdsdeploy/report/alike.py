@@ -23,7 +23,8 @@ MORE: Final = "--verbose shows everything"
 
 def general(text: str, host: str) -> str:
     """``text`` as it would be for another host, to compare: without its name and address before it, and with HOST."""
-    return _renamed((host,), "HOST", about(text, host))
+    # Most texts don't name their host, and each name makes another expression.
+    return _renamed((host,), "HOST", about(text, host)) if host in text else text
 
 
 def about(text: str, host: str) -> str:
