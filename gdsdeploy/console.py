@@ -7,9 +7,10 @@ control codes but this module's styles.  Colour never carries meaning alone; ric
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from json import dumps
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,7 +19,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from gdsdeploy.board import Board
+from gdsdeploy.host.io.phrases import span
 from gdsdeploy.host.io.printable import printable
+from gdsdeploy.report import working
+from gdsdeploy.report.alike import FEW
 
 
 class _Terminal(Console):
@@ -32,6 +37,14 @@ class _Terminal(Console):
 _talk = _Terminal(stderr=True, highlight=False, soft_wrap=True)
 _data = _Terminal(highlight=False, soft_wrap=True)
 _quiet = False
+#: Seconds between two lines about work that is under way, where lines can't be redrawn.
+BEAT = 60.0
+#: Lines of the live region.
+ROWS = 12
+#: What is under way, of all threads.
+board = Board()
+_drawing, _stepping = threading.Lock(), threading.Lock()
+_steps, _region = 0, ExitStack()
 
 
 def configure(*, quiet: bool) -> None:
@@ -90,39 +103,109 @@ def json(value: object) -> None:
     data(dumps(value, indent=2, ensure_ascii=False))
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text as one table: columns aligned, two spaces between them."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+def say_each(number: int) -> Callable[[str], None]:
+    """``say`` for a line about each of a few hosts; what says nothing where their ``number`` is large."""
+    return say if number <= FEW else lambda _: None
 
 
 def is_live() -> bool:
     """Whether stderr is a terminal on which lines can be redrawn."""
-    return _talk.is_terminal and not _talk.is_dumb_terminal and not _quiet
+    # rich takes a pipe for a terminal where FORCE_COLOR is set.
+    return _talk.is_terminal and _talk.file.isatty() and not _talk.is_dumb_terminal and not _quiet
 
 
 @contextmanager
-def live(render: Callable[[int, int], Sequence[str]]) -> Iterator[None]:
-    """Keep lines below all other output, redraw them twice a second, and leave the last ones there.
+def live(
+    render: Callable[[int, int], Sequence[str]],
+    beat: Callable[[], str],
+    *,
+    redraw: bool = True,
+    transient: bool = False,
+) -> Iterator[None]:
+    """Keep lines below all other output and redraw them twice a second; elsewhere, say ``beat()`` every BEAT seconds.
 
-    render: columns, rows → lines; called by another thread.
+    render: columns, rows → lines; called by another thread, as is ``beat``, whose text may be empty.
+    redraw: False: only say beats.  transient: remove the last lines at the end.
+    Within another one, it shows nothing.
     """
 
     def drawn() -> Text:
         return Text("\n".join(render(_talk.width, _talk.height)), no_wrap=True, overflow="ellipsis")
 
-    with Live(get_renderable=drawn, console=_talk, refresh_per_second=2, vertical_overflow="ellipsis"):
+    if not _drawing.acquire(blocking=False):
         yield
+        return
+    try:
+        if redraw and is_live():
+            region = Live(
+                get_renderable=drawn, console=_talk, refresh_per_second=2, vertical_overflow="ellipsis",
+                transient=transient, redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            with region:
+                yield
+        else:
+            with _beating(beat):
+                yield
+    finally:
+        _drawing.release()
+
+
+@contextmanager
+def _beating(beat: Callable[[], str]) -> Iterator[None]:
+    ended = threading.Event()
+    thread = threading.Thread(target=keep_beating, args=(beat, ended.wait), daemon=True)
+    if not _quiet:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if thread.ident is not None:
+            thread.join()
+
+
+def keep_beating(beat: Callable[[], str], wait: Callable[[float], bool]) -> None:
+    """Say ``beat()`` every BEAT seconds until ``wait``, which waits for some seconds, returns True."""
+    while not wait(BEAT):
+        if text := beat():
+            say(text)
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce a long step, measure its time, and print its end."""
-    say(f"‣ {title} …")
+    """Announce a long step, show it with all that is on the board while it lasts, measure it, and print its end."""
+    if not is_live():
+        say(f"‣ {title} …")
     begin = time.monotonic()
+    mark = "✗"
+    try:
+        with _shown(), board.step(title):
+            yield
+        mark = "✓"
+    finally:
+        say(f"  {mark} {title} ({span(time.monotonic() - begin)})")
+
+
+@contextmanager
+def _shown() -> Iterator[None]:
+    """Show the board while at least one thread is in a step."""
+    global _steps
+    with _stepping:
+        _steps += 1
+        if _steps == 1:
+            _region.enter_context(live(_lines, _beat, transient=True))
     try:
         yield
-    except BaseException:
-        say(f"  ✗ {title} ({time.monotonic() - begin:.0f} s)")
-        raise
-    say(f"  ✓ {title} ({time.monotonic() - begin:.0f} s)")
+    finally:
+        with _stepping:
+            _steps -= 1
+            if not _steps:
+                _region.close()
+
+
+def _lines(_columns: int, rows: int) -> Sequence[str]:
+    return working.lines(board.activities(), board.clock(), min(ROWS, rows - 2))
+
+
+def _beat() -> str:
+    return working.heartbeat(board.activities(), board.clock())

@@ -30,7 +30,7 @@ def _open(fleet: Path, folder: Path, limit: str | None, *, fresh: bool = True) -
         yield image
 
 
-def plan(fleet: Path, folder: Path, limit: str | None, *, as_json: bool) -> None:
+def plan(fleet: Path, folder: Path, limit: str | None, *, whole: bool, as_json: bool) -> None:
     """``plan --root``; raises what the plan ends in."""
     with _open(fleet, folder, limit) as image:
         begin = time.monotonic()
@@ -43,7 +43,7 @@ def plan(fleet: Path, folder: Path, limit: str | None, *, as_json: bool) -> None
                 plan_report.to_json(plans, seconds, fleet=str(fleet), lock_digest=image.lock.digest, image=value)
             )
         else:
-            console.data("\n\n".join([plan_report.text(plans), *_left(planned)]))
+            console.data("\n\n".join([plan_report.text(plans, whole=whole), *_left(planned)]))
     if planned.plan.changes and not planned.plan.refusal:
         raise ChangesPending("")
     if planned.plan.refusal:

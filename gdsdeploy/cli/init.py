@@ -19,7 +19,9 @@ from gdsdeploy.errors import FleetInvalid, GdsError, HostKeyMismatch, HostUnreac
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.facts import as_dict
 from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import words
 from gdsdeploy.proposal import render
 from gdsdeploy.proposal.model import Observation, Proposal
 from gdsdeploy.proposal.observe import observe
@@ -207,14 +209,14 @@ def _show(
         )
         return
     show = console.say if output == _STDOUT else console.data
-    rows = [["profile", "hosts"], *([name, ", ".join(names)] for name, names in proposal.profiles.items())]
-    show(console.columns(rows))
+    rows = [["profile", "hosts"], *([name, words(names)] for name, names in proposal.profiles.items())]
+    show("\n".join(aligned(rows)))
     for name, reason in left_out.items():
         show(f"left out: {name}: {reason}")
     if proposal.checks:
         show("Check first:")
-        for words in proposal.checks:
-            show(f"  {render.comment(words)}")
+        for check in proposal.checks:
+            show(f"  {render.comment(check)}")
     if output != _STDOUT:
         show(f"Next: gdsdeploy lock {shlex.quote(str(output))}")
 

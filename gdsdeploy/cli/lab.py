@@ -11,6 +11,7 @@ from gdsdeploy import console, run
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin, systems
 from gdsdeploy.lab.guest import RELEASES
 from gdsdeploy.lab.state import Lab, all_labs
@@ -113,9 +114,9 @@ def list_labs(as_json: bool) -> None:
         console.data(f"{lab['name']} ({lab['os']}) {lab['fleet']}")
         if server := lab["repositories"]:
             console.data(f"  repositories {server['uri']} {_state(server['running'])}")
-        for host in lab["hosts"]:
-            state = _state(host["running"])
-            console.data(f"  {host['name']:<8} {host['kind']:<6} {host['runtime']:<15} {host['port']:<6} {state}")
+        hosts = [[host["name"], host["kind"], host["runtime"], str(host["port"])] for host in lab["hosts"]]
+        rows = [[*cells, _state(host["running"])] for cells, host in zip(hosts, lab["hosts"], strict=True)]
+        console.data("\n".join(aligned(rows, "  ")))
 
 
 def _state(running: bool) -> str:

@@ -14,6 +14,7 @@ from gdsdeploy.errors import LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.adopt_hosts import Pieces, ask_pieces
 from gdsdeploy.lock.lockfile import Difference
@@ -106,7 +107,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, as_jso
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
-    with Fetcher() as fetcher:
+    with console.step(f"Resolving the pins of {fleet}"), Fetcher() as fetcher:
         resolved = resolve_fleet.resolve_fleet(
             intent, fetcher, old=old, upgrade=upgrade, step=console.step, installed=pieces.by_profile()
         )
@@ -183,7 +184,7 @@ def _check(fleet: Path, as_json: bool) -> None:
     intent = load_fleet(fleet)
     path = lockfile.beside(fleet)
     lock = lockfile.read(path)
-    with Fetcher() as fetcher:
+    with console.step(f"Checking {path}"), Fetcher() as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
@@ -260,4 +261,4 @@ def _table(lock: Lock) -> str:
         subjects = lockdiff.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
         rows.append([name, *(subjects[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
-    return console.columns(rows)
+    return "\n".join(aligned(rows))

@@ -16,7 +16,9 @@ from gdsdeploy.host.explain.mechanisms import choose, mechanisms, usability
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.report import alike
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as asking
@@ -77,21 +79,22 @@ def _saved(hosts: dict[str, HostFacts], as_json: bool) -> None:
         documents = {name: _document(facts) for name, facts in hosts.items()}
         console.json(documents.get(UNNAMED, documents))
         return
-    for name, facts in hosts.items():
-        console.data((f"{name}:\n" if name else "") + _text(facts))
+    for text, names in hostnames.grouped((name, _text(facts)) for name, facts in hosts.items()).items():
+        console.data((f"{alike.on(names)}:\n" if names != [UNNAMED] else "") + text)
 
 
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     names = selection.select(limit, list(intent.hosts), fleet)
-    with console.step(f"Asking {', '.join(names)}"):
-        answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
+    with console.step(f"Asking {hostnames.words(names)}"):
+        answers = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
     results, errors = reply_schema.judge_each(answers, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
         console.json(results)
     else:
-        for name, text in results.items():
-            profile = intent.profiles[intent.hosts[name].profile]
-            console.data(f"{name} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{text}")
+        each = ((name, (intent.hosts[name].profile, text)) for name, text in results.items())
+        for (name, text), hosts in hostnames.grouped(each).items():
+            profile = intent.profiles[name]
+            console.data(f"{alike.on(hosts)} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{text}")
     if errors:
         raise errors[0]
 

@@ -41,9 +41,9 @@ def _naming_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns and node[1-3,7] work.")
 limit_with_builders = click.option(
-    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work."
+    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns and node[1-3,7] work."
 )
 #: The folder of an image, in place of the hosts.
 root = click.option(
@@ -52,6 +52,7 @@ root = click.option(
     metavar="DIR",
     help="Work in the root folder of an image; --limit names the host whose state it gets.",
 )
+verbose = click.option("--verbose", is_flag=True, help="Show everything: all names, causes and lines of evidence.")
 saved_evidence = click.option(
     "--evidence", "--from", "file", type=PATH, metavar="FILE", help="Read saved evidence; no host is asked."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from gdsdeploy.converge.plan_fleet import TIMEOUT, FleetPlan, plan_fleet
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.hostnames import words
 
 
 @click.command()
@@ -22,8 +24,9 @@ from gdsdeploy.lock import lockfile
 @options.root
 @options.timeout(TIMEOUT)
 @options.at_once
+@options.verbose
 @options.as_json()
-def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, as_json: bool) -> None:
+def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, verbose: bool, as_json: bool) -> None:
     """Show what provision would change on each host of FLEET, and why, without touching it.
 
     All hosts are asked at the same time. For each host it lists the changes in the order of the roles, with the found
@@ -47,25 +50,26 @@ def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, a
       sudo gdsdeploy plan fleet.yml --root /mnt/image --limit gpu1
     """
     if root is not None:
-        image.plan(fleet, root, limit, as_json=as_json)
+        image.plan(fleet, root, limit, whole=verbose, as_json=as_json)
         return
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
 
-    with console.step(f"Planning {', '.join(names)}"):
-        result = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=say_plan)
+    with console.step(f"Planning {words(names)}"):
+        result = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)))
     if as_json:
         console.data(plan_report.to_json(result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest))
     else:
-        console.data(plan_report.text(result.hosts))
+        console.data(plan_report.text(result.hosts, whole=verbose))
     error = outcome(result)
     if error is not None:
         raise error
 
 
-def say_plan(plan: HostPlan | GdsError, name: str, seconds: float) -> None:
-    """Print one line about a host that was asked."""
-    console.say(f"  {plan_report.line(name, plan)} ({seconds:.1f} s)")
+def say_plans(number: int) -> Callable[[HostPlan | GdsError, str, float], None]:
+    """What prints a line about each of ``number`` hosts that was asked, where they are few."""
+    say = console.say_each(number)
+    return lambda plan, name, seconds: say(f"  {plan_report.line(name, plan)} ({seconds:.1f} s)")
 
 
 def outcome(result: FleetPlan) -> GdsError | None:
@@ -76,11 +80,11 @@ def outcome(result: FleetPlan) -> GdsError | None:
         return ChangesPending("")
     if errors:
         kind = type(next(iter(errors.values())))
-        return kind(f"could not ask {', '.join(errors)}", hint="See the reasons above")
+        return kind(f"could not ask {words(errors)}", hint="See the reasons above")
     refused = [plan.host for plan in plans if plan.refusal]
     if refused:
-        return HostUnfit(f"provision would refuse {', '.join(refused)}", hint="See the reasons above")
+        return HostUnfit(f"provision would refuse {words(refused)}", hint="See the reasons above")
     unknown = [plan.host for plan in plans if plan.unknown]
     if unknown:
-        return ChecksUnknown(f"the plan is incomplete for {', '.join(unknown)}", hint="See the reasons above")
+        return ChecksUnknown(f"the plan is incomplete for {words(unknown)}", hint="See the reasons above")
     return None

@@ -12,7 +12,10 @@ from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.hostnames import grouped, words
+from gdsdeploy.report import alike
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -65,18 +68,17 @@ def command(
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
-    with console.step(f"Provisioning {', '.join(names)}"):
+    with console.step(f"Provisioning {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)
     if as_json:
         console.data(summary(run))
     failures = run.failures()
     if set(names) == set(run.satisfied):
         console.say("Nothing to change: every host matches the lock")
-    for name in names:
-        result = run.outcome.hosts.get(name)
-        if name not in failures and name not in run.satisfied:
-            changed = len(result.changed) if result else 0
-            console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
+    results = {name: run.outcome.hosts.get(name) for name in names if name not in {*failures, *run.satisfied}}
+    changes = grouped((name, len(result.changed) if result else 0) for name, result in results.items())
+    for number, hosts in changes.items():
+        console.say(f"  {alike.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
     raise_last(failures, fleet)
     console.say(f"Next: gdsdeploy validate {fleet}")
 
@@ -90,8 +92,8 @@ def require_flags(ansible: tuple[str, ...]) -> None:
 
 
 def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
-    """Print every failure; the last one ends the command with its exit code."""
-    errors = list(failures.values())
+    """Print every failure once, with its hosts; the last one ends the command with its exit code."""
+    errors = alike.errors(failures)
     for error in errors[:-1]:
         error.name_fleet(fleet)
         console.error(error.message, error.hint)

@@ -12,12 +12,18 @@ from gdsdeploy.cli.provision import raise_last, require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.hostnames import words
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @options.fleet
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option("--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work.")
+@click.option(
+    "--limit",
+    required=True,
+    metavar="HOST[,HOST…]",
+    help="These hosts or builders; shell patterns and node[1-3,7] work.",
+)
 @options.root
 @options.as_json("Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None, as_json: bool) -> None:
@@ -40,7 +46,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     names = selection.select(limit, list(intent.everyone()), fleet)
-    with console.step(f"Removing from {', '.join(names)}"):
+    with console.step(f"Removing from {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
     if as_json:
         console.data(summary(run))

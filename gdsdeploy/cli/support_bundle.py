@@ -10,6 +10,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.fleet_validation import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
@@ -44,9 +45,9 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     require_folder(output)
-    with console.step(f"Asking {', '.join(names)}"):
+    with console.step(f"Asking {words(names)}"):
         data, replaced = pack_fleet(
-            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
+            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names))
         )
     write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")

@@ -14,7 +14,9 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as view
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.report import alike
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate import topology as topologies
@@ -72,13 +74,13 @@ def command(
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
-    with console.step(f"Asking {', '.join(names)}"):
-        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
+    with console.step(f"Asking {hostnames.words(names)}"):
+        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
     shapes, errors = reply_schema.judge_each(facts, topologies.require_topology)
     if golden == "write":
         _raise_first(errors)
         for path, hosts in topologies.write_golden(intent, fleet, shapes).items():
-            console.say(f"{path}: the topology of {', '.join(hosts)}")
+            console.say(f"{path}: the topology of {hostnames.words(hosts)}")
     elif golden == "check":
         _check(intent, shapes, as_json, errors)
     else:
@@ -99,8 +101,8 @@ def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) ->
     if as_json:
         console.json(next(iter(views.values()), None) if alone else views)
         return errors
-    for name, text in views.items():
-        console.data((f"{name}:\n" if not alone else "") + str(text))
+    for text, names in hostnames.grouped((name, str(text)) for name, text in views.items()).items():
+        console.data((f"{alike.on(names)}:\n" if not alone else "") + text)
     return errors
 
 
@@ -109,12 +111,16 @@ def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: lis
     if as_json:
         console.json(differences)
     else:
-        for name, lines in differences.items():
-            words = ["its profile names no golden topology"] if lines is None else lines or ["matches"]
-            console.data("\n".join(f"{name}: {line}" for line in words))
+        words: dict[tuple[str, ...] | None, tuple[str, ...]] = {
+            None: ("its profile names no golden topology",),
+            (): ("matches",),
+        }
+        each = ((name, None if lines is None else tuple(lines)) for name, lines in differences.items())
+        for key, hosts in hostnames.grouped(each).items():
+            console.data("\n".join(f"{hostnames.words(hosts)}: {line}" for line in words.get(key) or key or ()))
     moved = [name for name, lines in differences.items() if lines]
     if moved and not errors:
         raise ChecksFailed(
-            f"the topology has moved on {', '.join(moved)}",
+            f"the topology has moved on {hostnames.words(moved)}",
             hint="Restore the old topology, or write the golden topology again: --golden write",
         )

@@ -13,6 +13,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
 # What a run needs is imported by the functions that need it, so that --help and a mistake in the options are quick.
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
 @click.option("--reason", metavar="TEXT", help="Why --waive is given; the report shows it.")
 @click.option("--evidence", "--from", "source", type=options.PATH, metavar="BUNDLE", help="Judge a support bundle.")
-@click.option("--verbose", is_flag=True, help="Also list the checks that are not applicable, with the reason.")
+@options.verbose
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @options.timeout(TIMEOUT)
 @options.at_once
@@ -152,8 +153,10 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
         return
     from gdsdeploy.report import text
 
-    console.table(text.fleet_table(report))
-    console.data(text.details(report, verbose=verbose))
+    console.data(text.summary(report))
+    console.table(text.fleet_table(report, verbose=verbose))
+    if details := text.details(report, verbose=verbose):
+        console.data(f"\n{details}")
 
 
 def _write(report: Report, **files: Path | None) -> None:
@@ -181,9 +184,16 @@ def _validate_hosts(
 
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
-    with console.step(f"Validating {', '.join(names)}"):
+    with console.step(f"Validating {words(names)}"):
         return validate(
-            intent, lock, fleet, names, timeout=timeout, options=request, since_boot=since_boot, progress=console.say
+            intent,
+            lock,
+            fleet,
+            names,
+            timeout=timeout,
+            options=request,
+            since_boot=since_boot,
+            progress=console.say_each(len(names)),
         )
 
 
@@ -192,8 +202,8 @@ def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
     from gdsdeploy.validate.support_bundle import judge
 
     saved = bundle.read(source)
-    with console.step(f"Judging the evidence from {', '.join(saved.hosts)} of {saved.when}"):
-        return judge(saved, request, fleet=str(source), progress=console.say)
+    with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
+        return judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:

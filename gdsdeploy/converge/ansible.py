@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from gdsdeploy import resources, run
+from gdsdeploy import console, resources, run
 from gdsdeploy.converge.diff import change, text
 from gdsdeploy.errors import (
     Busy,
@@ -31,9 +31,12 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
 
+Say = Callable[[str], None]
 MARK = "\x1e"
 #: Variable with what follows the mark in a run: hosts, whose words are in Ansible's output, too, don't know it.
 EVENTS = "GDSDEPLOY_EVENTS"
+#: Seconds after which callbacks/gds_events.py says that a task is running.
+LONG = 5.0
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
 #: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
@@ -151,10 +154,12 @@ def play(
     *,
     log: Path,
     progress: Callable[[str], None],
+    each: Callable[[str], None] | None = None,
     inventory: int = 0,
 ) -> Outcome:
     """Run the playbook and return what it did; failures are in the outcome, not raised.
 
+    each: takes lines about one host; None: ``progress`` does.
     log: receives everything Ansible itself prints.  inventory: its size in bytes, for which Ansible needs memory.
     """
     outcome = Outcome(status=0)
@@ -164,7 +169,7 @@ def play(
     with log.open("a", encoding="utf-8") as sink:
 
         def line(text: str) -> None:
-            if not _event(text, mark, outcome, progress, log):
+            if not _event(text, mark, outcome, (progress, each or progress), log):
                 sink.write(text + "\n")
                 sink.flush()
                 tail.append(f"  | {text[:TAIL_WIDTH]}")
@@ -208,8 +213,11 @@ class _HostPart(BaseModel):
             return cls(detail={"msg": f"what the host says is malformed{why}"})
 
 
-def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
-    """Take in an event line; False for every other line, also for one that only begins like it."""
+def _event(text: str, mark: str, outcome: Outcome, says: tuple[Say, Say], log: Path) -> bool:
+    """Take in an event line; False for every other line, also for one that only begins like it.
+
+    says: what takes lines about the run, and about one host.
+    """
     if not text.startswith(mark):
         return False
     try:
@@ -218,11 +226,13 @@ def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], Non
         return False
     place = f"  {event.host}: {event.role}: {event.task}"
     if event.event == "play":
-        progress(f"▸ {event.name}")
+        says[0](f"▸ {event.name}")
     elif event.event == "long":
-        progress(f"{place} …")
+        console.board.begin(event.host, f"{event.role}: {event.task}", ago=LONG)
+        says[1](f"{place} …")
     else:
-        _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), progress, log)
+        console.board.end(event.host, done=event.status == "ok")
+        _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), says[1], log)
     return True
 
 

@@ -1,8 +1,9 @@
-"""A plan as text and as one JSON object: the fleet first, then every change with its reason."""
+"""A plan as text and as one JSON object: the fleet first, then the changes with their reasons."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -10,9 +11,16 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import change_words
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.foreign import words
+from gdsdeploy.host.foreign import words as foreign_words
+from gdsdeploy.host.io.table import aligned
+from gdsdeploy.model.hostnames import grouped, words
+from gdsdeploy.report import alike
 
 SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!", "not asked": "!"}
+
+#: Rows of the table without --verbose, its heading included.
+ROWS = 13
+_DIGEST, _NUMBER = re.compile(r"sha256:\w+…?"), re.compile(r"(?<![A-Za-z])\d+")
 
 Plans = Mapping[str, HostPlan | GdsError]
 
@@ -26,12 +34,33 @@ def state(plan: HostPlan | GdsError) -> str:
     return "changes" if plan.changes else "unknown" if plan.unknown else "nothing to do"
 
 
-def text(plans: Plans) -> str:
-    """The summary table, then per host what would change and why, then the outcome in one line."""
-    blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, plan)) for name, plan in plans.items())]
-    blocks.append("\n".join(origins(_supplies(plans))))
-    blocks.append(sentence(plans))
-    return "\n\n".join(block for block in blocks if block)
+def text(plans: Plans, *, whole: bool = False) -> str:
+    """The outcome in one line, the summary table, then what would change and why: once for hosts that are alike.
+
+    Hosts are alike where only digests, their own names and processes differ.  whole: all lines, and all names.
+    """
+    groups = grouped((name, (_rank(plan), tuple(_lines(plan, name, masked=True)))) for name, plan in plans.items())
+    blocks = [
+        [f"{SYMBOLS[state(plans[hosts[0]])]} {alike.on(hosts, whole=whole)}:", *_of_all(plans, hosts)]
+        for (_, lines), hosts in sorted(groups.items(), key=lambda group: group[0][0])
+        if lines
+    ]
+    details = "\n".join(alike.shown(blocks, whole=whole))
+    parts = [sentence(plans), "\n".join(_table(plans, whole)), details, "\n".join(origins(_supplies(plans)))]
+    return "\n\n".join(filter(None, parts))
+
+
+def _rank(plan: HostPlan | GdsError) -> int:
+    """What hinders comes first."""
+    return -[*SYMBOLS].index(state(plan))
+
+
+def _of_all(plans: Plans, hosts: Sequence[str]) -> Sequence[str]:
+    """The first host's lines, without what is another on the others."""
+    masked = _lines(plans[hosts[0]], hosts[0], masked=True)
+    of_each = zip(*(_lines(plans[name], name) for name in hosts), strict=True)
+    lines = [same[0] if len(set(same)) == 1 else line for same, line in zip(of_each, masked, strict=True)]
+    return [alike.for_all(line, hosts) for line in lines]
 
 
 def line(name: str, plan: HostPlan | GdsError) -> str:
@@ -92,7 +121,7 @@ def built_on(supplies: Mapping[str, Supply]) -> dict[str, list[str]]:
 
 def origins(supplies: Mapping[str, Supply]) -> list[str]:
     """The same, a sentence for each machine that builds for others."""
-    return [f"These hosts run kernel code built on {name}: {', '.join(of)}" for name, of in built_on(supplies).items()]
+    return [f"These hosts run kernel code built on {name}: {words(of)}" for name, of in built_on(supplies).items()]
 
 
 def _supplies(plans: Plans) -> dict[str, Supply]:
@@ -115,32 +144,41 @@ def supply_words(supply: Supply) -> str:
 def _foreign(plan: HostPlan) -> Iterator[str]:
     """What others have installed and no refusal names yet."""
     for install in (install for install in plan.foreign if not install.breaks):
-        yield f"  {words.ANSWERS[install.answer]}: {words.sentence(install)}"
-        yield f"      {words.way_out(install, '')}"
+        yield f"  {foreign_words.ANSWERS[install.answer]}: {foreign_words.sentence(install)}"
+        yield f"      {foreign_words.way_out(install, '')}"
     for reason in plan.foreign_unknown:
         yield f"  ? it is unknown what others have installed: {reason}"
 
 
-def _table(plans: Plans) -> Iterator[str]:
-    rows: list[Sequence[str]] = [("host", "plan", "changes", "disruption")]
-    for name, plan in plans.items():
-        what = state(plan)
-        number, disruption = (str(len(plan.changes)), plan.disruption) if isinstance(plan, HostPlan) else ("-", "-")
-        rows.append((name, f"{SYMBOLS[what]} {what}", number, disruption))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _table(plans: Plans, whole: bool) -> list[str]:
+    def row(plan: HostPlan | GdsError) -> tuple[str, str, str]:
+        what = f"{SYMBOLS[state(plan)]} {state(plan)}"
+        return (what, str(len(plan.changes)), plan.disruption) if isinstance(plan, HostPlan) else (what, "-", "-")
+
+    groups = grouped((name, (_rank(plan), *row(plan))) for name, plan in plans.items())
+    rows = [[alike.cell(hosts, whole=whole), *cells] for (_, *cells), hosts in sorted(groups.items(), key=_first)]
+    return alike.cut(aligned([("host", "plan", "changes", "disruption"), *rows]), ROWS, whole=whole, indent="")
 
 
-def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
+def _first(group: tuple[tuple[int, str, str, str], list[str]]) -> int:
+    return group[0][0]
+
+
+def _lines(plan: HostPlan | GdsError, name: str, *, masked: bool = False) -> Iterator[str]:
+    """What would change on one host; nothing where that is nothing.
+
+    masked: without what differs between hosts that are alike: their names, digests of their own files, processes.
+    """
     if isinstance(plan, GdsError):
-        yield f"! {name}: {plan.message}"
+        message = alike.general(plan.message, name) if masked else plan.message
+        yield from (f"  {line}" for line in message.splitlines())
         if plan.hint:
-            yield f"    hint: {plan.hint}"
-        return
-    if plan.satisfied:
-        return
-    yield f"{SYMBOLS[state(plan)]} {name}:"
+            yield f"      hint: {alike.general(plan.hint, name) if masked else plan.hint}"
+    elif not plan.satisfied:
+        yield from (alike.general(line, name) if masked else line for line in _words(plan, masked))
+
+
+def _words(plan: HostPlan, masked: bool) -> Iterator[str]:
     for refusal in plan.refusals:
         yield f"  provision would refuse it: {refusal.message}"
         if refusal.hint:
@@ -151,10 +189,11 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
     for group in change_words.grouped(plan.changes):
         suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
         leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
-        yield f"  - {change_words.sentence(group)}{leave}{suffix}"
-        yield f"      found {change_words.before_words(group[0])}; wanted {change_words.after_words(group[0])}"
+        states = f"found {change_words.before_words(group[0])}; wanted {change_words.after_words(group[0])}"
+        states = _DIGEST.sub("sha256:…", states) if masked else states
+        yield f"  - {change_words.sentence(group)}{leave}: {states}{suffix}"
         for user in (user for change in group for user in change.users):
-            yield f"      in use: {user}"
+            yield f"      in use: {_NUMBER.sub('…', user) if masked else user}"
     for reason in plan.unknown:
         yield f"  ? unknown: {reason}"
     for reason in (text for text in plan.removals_unknown if text not in plan.unknown):

@@ -28,7 +28,9 @@ from gdsdeploy.errors import GdsError, HostUnfit, NotProvisioned
 from gdsdeploy.host.apply.packages.removals import REFUSAL as REMOVALS
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.report import alike
 from gdsdeploy.ssh import machines
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
@@ -85,15 +87,16 @@ def provision(
         plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
         leave = not force_roles and only_converges(extra)
         satisfied = tuple(name for name, plan in plans.items() if leave and plan.satisfied)
-        for name in satisfied:
-            progress(f"  {name}: nothing to change")
+        if satisfied:
+            progress(f"  {words(satisfied)}: nothing to change")
         if not CHECKS & set(extra):
             refused |= _without_supply(plans, satisfied) | _with_removals(plans)
-        for name, supply in planned.supplies.items():
-            if name not in satisfied and name not in refused:
-                progress(f"  {name}: {supply_words(supply)}")
-        for words in origins(planned.supplies):
-            progress(f"  {words}")
+        supplies = {name: supply_words(each) for name, each in planned.supplies.items()}
+        at_work = ((name, what) for name, what in supplies.items() if name not in {*satisfied, *refused})
+        for what, hosts in grouped(at_work).items():
+            progress(f"  {words(hosts)}: {what}")
+        for line in origins(planned.supplies):
+            progress(f"  {line}")
         play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf)
         try:
             run = _play(play, names, refused, progress)
@@ -155,8 +158,9 @@ def _play(
     play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]
 ) -> ProvisionRun:
     """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
-    for name, error in refused.items():
-        progress(f"  {name}: refused: {error.message.splitlines()[0]}")
+    first_lines = ((name, alike.about(error.message.splitlines()[0], name)) for name, error in refused.items())
+    for why, hosts in grouped(first_lines).items():
+        progress(f"  {words(hosts)}: refused: {why}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]
     work = paths.state() / "runs"
     # Each run has another log: a run of another fleet may be under way.
@@ -175,8 +179,14 @@ def _play(
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
             environment = ansible.environment(control_dir=Path(control), program=run_files.program)
-            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=path.stat().st_size)
+            outcome = ansible.play(
+                command, environment, log=log, progress=progress, each=console.say_each(len(reachable)),
+                inventory=path.stat().st_size,
+            )  # fmt: skip
     finally:
+        for name in reachable:
+            # A host whose task never came to its end.
+            console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
@@ -212,9 +222,9 @@ def _explained(run: ProvisionRun, supplies: Mapping[str, Supply], folder: Path) 
         if cause is None or delivered or result is None or result.kind != "not-delivered":
             continue
         reason = cause.message.splitlines()[0]
-        words = f"{name}: not provisioned because {supply.builder}, which builds its modules (key {supply.want[:12]})"
+        why = f"{name}: not provisioned because {supply.builder}, which builds its modules (key {supply.want[:12]})"
         hint = f"Repair {supply.builder} and provision again; what is done on {name} stays"
-        result.failure = NotProvisioned(f"{words}, failed: {reason}", hint=hint)
+        result.failure = NotProvisioned(f"{why}, failed: {reason}", hint=hint)
     return run
 
 

@@ -12,6 +12,7 @@ from gdsdeploy.cufile import document
 from gdsdeploy.cufile.library import TIMEOUT, Answer, Library
 from gdsdeploy.cufile.model import NEWEST, half_set_p2pdma, keys, release_of
 from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
+from gdsdeploy.host.io.table import aligned
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
 #: knows the key but doesn't log its value; half-set: it does nothing without another key of PCI P2PDMA; default and
@@ -133,7 +134,5 @@ def text(result: Effective, *, every: bool) -> str:
             mark = _MARKS.get(value.state, "")
             used = value.effective or (value.state if value.state in {"ignored", "not logged"} else "")
             rows.append((mark, value.key, value.intended or "-", used, value.default or "-"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     head = f"{result.file}: {result.problem or f'accepted by libcufile {result.libcufile}, every key as intended'}"
-    return "\n".join([head, *(f"  {line}" for line in lines)] if result.values else [head])
+    return "\n".join([head, *aligned(rows, "  ")] if result.values else [head])

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, did_you_mean
+from gdsdeploy.model import hostnames
 
 
 def select(limit: str | None, names: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
-    """Those of ``names`` that ``limit`` (comma separated, shell patterns) selects, in the fleet's order.
+    """Those of ``names`` that ``limit`` (comma separated; shell patterns, ranges) selects, in the fleet's order.
 
     option: what a user calls it.
     Raises FleetInvalid for a pattern that selects nothing: a typing error must not mean "none", nor "all".
     """
     if limit is None:
         return list(names)
-    selected: set[str] = set()
-    for pattern in (part.strip() for part in limit.split(",")):
-        matches = fnmatch.filter(names, pattern) if pattern else []
+    every, selected = set(names), set[str]()
+    for group in hostnames.split(limit):
+        matches = {name for pattern in _patterns(group) for name in _matches(pattern, every)}
         if not matches:
-            raise _no_host(f"{option}: ", pattern, names, fleet)
-        selected |= set(matches)
+            raise _no_host(f"{option}: ", group, names, fleet)
+        selected |= matches
     return [name for name in names if name in selected]
+
+
+def _patterns(group: str) -> list[str]:
+    try:
+        return hostnames.expand(group)
+    except ValueError:
+        return []
+
+
+def _matches(pattern: str, names: set[str]) -> Iterable[str]:
+    return fnmatch.filter(names, pattern) if set("*?[") & set(pattern) else [pattern] if pattern in names else []
 
 
 def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
@@ -34,4 +46,4 @@ def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
 
 def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> FleetInvalid:
     words = f"{option}{fleet} has no host {name!r}{did_you_mean(name, names)}"
-    return FleetInvalid(words, hint=f"It has: {', '.join(names)}")
+    return FleetInvalid(words, hint=f"It has: {hostnames.words(names)}")

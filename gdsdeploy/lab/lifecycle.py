@@ -78,7 +78,8 @@ def up(
     also = requirements.RPM if system.kit == "el" else ()
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm, also=also)
     archive = archives.controller_archive()
-    with lab.exclusive():
+    # Around all of it: work between the steps isn't silent either.
+    with console.step(f"Bringing lab {lab_name} up"), lab.exclusive():
         if not lab.exists():
             lab.write({"os": system.os, "release": system.base.name, "hosts": []})
         lab.directory.chmod(0o700)

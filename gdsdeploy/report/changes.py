@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
+from gdsdeploy.model.hostnames import grouped, words
+from gdsdeploy.report.alike import on
 from gdsdeploy.report.json import VERSION
 
 #: Bytes of a report.
@@ -112,19 +115,20 @@ def to_json(changes: Changes) -> str:
 
 
 def to_text(changes: Changes) -> str:
-    """A block for each host, the reasons below each change; then the outcome in one line."""
+    """A block for hosts with the same changes, the reasons below each change; then the outcome in one line."""
     lines: list[str] = []
-    for host, its_changes in groupby(changes.changes, key=lambda change: change.host):
-        indent = "  " if host else ""
-        lines += [f"{host}:"] if host else []
-        for change in its_changes:
+    each = groupby(changes.changes, key=lambda change: change.host)
+    groups = grouped((name, tuple(replace(one, host="") for one in of)) for name, of in each)
+    for same, hosts in sorted(groups.items(), key=lambda group: group[1] != [""]):
+        indent = "  " if hosts != [""] else ""
+        lines += [f"{on(hosts)}:"] if indent else []
+        for change in same:
             lines.append(f"{indent}{change.what}: {change.before} → {change.after}")
             lines += [f"{indent}  {line}" for line in change.why.splitlines()]
     if changes.rebooted:
-        lines.append(f"rebooted in between: {', '.join(changes.rebooted)}")
-    number = len(changes.changes)
-    words = "nothing changed" if not number else f"{number} change{'' if number == 1 else 's'}"
-    return "\n".join([*lines, f"{words} between {changes.before} and {changes.after}"])
+        lines.append(f"rebooted in between: {words(changes.rebooted)}")
+    number = count(len(changes.changes), "change") if changes.changes else "nothing changed"
+    return "\n".join([*lines, f"{number} between {changes.before} and {changes.after}"])
 
 
 def _host(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from gdsdeploy import __version__, resources
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.report.alike import for_all
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import (
     ORDER,
@@ -20,6 +21,7 @@ from gdsdeploy.report.model import (
     HostReport,
     Report,
     by_verdict,
+    causes,
     check_id,
     examined,
     sentence,
@@ -70,7 +72,7 @@ def render(report: Report) -> str:
         tool=f"gdsdeploy {__version__}",
         checks=checks,
         rows=rows,
-        problems=[*_problems(rows)],
+        problems=[*_problems(report, rows)],
         order=ORDER,
         symbols=SYMBOLS,
         words=WORDS,
@@ -107,16 +109,12 @@ def _tree(host: HostReport) -> Markup | None:
     return draw(host.topology, mounts, f"PCIe tree of {host.host}; the distances are in the table below it")
 
 
-def _problems(rows: list[Row]) -> Iterator[Problem]:
-    for verdict in (FAIL, UNKNOWN):
-        same: dict[tuple[str, str, str], list[tuple[Finding, tuple[str, str]]]] = {}
-        for row in rows:
-            for target, finding in row.findings:
-                if finding.verdict == verdict:
-                    key = (finding.check, finding.expected, finding.found)
-                    same.setdefault(key, []).append((finding, (row.host.host, target)))
-        for findings in same.values():
-            yield Problem(findings[0][0], tuple(host for _, host in findings))
+def _problems(report: Report, rows: list[Row]) -> Iterator[Problem]:
+    targets = {(row.host.host, finding.check): target for row in rows for target, finding in row.findings}
+    for findings in (same for verdict in (FAIL, UNKNOWN) for same in causes(report, verdict)):
+        first = next(iter(findings.values()))
+        hosts = tuple((host, targets[host, first.check]) for host in findings)
+        yield Problem(replace(first, hint=for_all(first.hint, list(findings))), hosts)
 
 
 def _fit(value: object) -> object:

@@ -9,6 +9,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
 from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
+from gdsdeploy.model.hostnames import grouped
+from gdsdeploy.report.alike import general
 
 #: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"
@@ -135,6 +137,22 @@ def sentence(report: Report) -> str:
     hosts = ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
     findings = [finding for host in report.hosts for finding in host.findings]
     return f"{hosts}; {examined(findings)}" if findings else hosts
+
+
+def causes(report: Report, verdict: str, *, evidence: bool = False) -> list[dict[str, Finding]]:
+    """Host → finding of each cause with that verdict; the causes that hit the most hosts first.
+
+    Findings are of one cause where check, expected, found and next step are equal, apart from the host's own name.
+    evidence: where their evidence is equal, too.
+    """
+    findings = {(host.host, one.check): one for host in report.hosts for one in host.of(verdict)}
+
+    def key(name: str, one: Finding) -> tuple[object, ...]:
+        texts = (general(text, name) for text in (one.expected, one.found, one.hint))
+        return (*texts, *sorted((one.waiver or {}).items()), *(one.evidence if evidence else ()))
+
+    keys = ((name, (check, key(name, one))) for (name, check), one in findings.items())
+    return [{name: findings[name, check] for name in hosts} for (check, _), hosts in grouped(keys).items()]
 
 
 def examined(findings: Sequence[Finding]) -> str:

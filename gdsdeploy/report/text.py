@@ -1,4 +1,4 @@
-"""The report for a terminal: the fleet first, then what failed and what to do about it."""
+"""The report for a terminal: a summary, the fleet, then causes by the number of hosts, and what to do about them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from rich.text import Text
 
 from gdsdeploy.host.explain import COMPAT
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
-from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, examined, sentence, subject
+from gdsdeploy.model.hostnames import grouped
+from gdsdeploy.report import alike
+from gdsdeploy.report.model import ORDER, SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, causes, sentence, subject
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
 #: Verdicts with a column of their own.
 COLUMNS = (PASS, FAIL, UNKNOWN, NOT_APPLICABLE)
 #: Path of a mount → what the table of the fleet has; the others stand for themselves.
 PATHS = {"none": "not mounted"}
-#: Lines of evidence shown for one finding; the other formats have all of them.
-EVIDENCE_LINES = 5
+#: Without --verbose: rows of the table, lines of evidence of one cause, and lines of one of its fields.
+ROWS, EVIDENCE_LINES, FIELD_LINES = 12, 3, 6
 
 
-def fleet_table(report: Report) -> Table:
-    """One row per host: verdict, counts, what runs and the path of each mount."""
+def fleet_table(report: Report, *, verbose: bool = False) -> Table:
+    """One row for all hosts that are alike: verdict, counts, what runs and the path of each mount; the worst first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("host", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -29,25 +31,22 @@ def fleet_table(report: Report) -> Table:
         table.add_column(SYMBOLS[verdict], justify="right", no_wrap=True)
     table.add_column("runs", overflow="fold")
     table.add_column("storage paths", overflow="fold")
-    for host in report.hosts:
-        table.add_row(
-            Text(host.host, style="bold"),
-            Text(f"{SYMBOLS[host.verdict]} {WORDS[host.verdict]}", style=STYLES[host.verdict]),
-            *(Text("-" if host.trouble else str(host.count(verdict))) for verdict in COLUMNS),
-            Text(", ".join(f"{name} {value}" for name, value in host.stack) or "-"),
-            Text("\n".join(_paths(host)) or "-"),
-        )
+    groups = grouped((host.host, (host.verdict, *_cells(host))) for host in report.hosts)
+    rows = sorted(groups.items(), key=lambda row: ORDER.index(row[0][0]))
+    for (verdict, *cells), hosts in rows if verbose else rows[:ROWS]:
+        words = Text(f"{SYMBOLS[verdict]} {WORDS[verdict]}", style=STYLES[verdict])
+        table.add_row(Text(alike.cell(hosts, whole=verbose), style="bold"), words, *map(Text, cells))
+    if len(rows) > ROWS and not verbose:
+        table.add_row(f"and {sum(len(hosts) for _, hosts in rows[ROWS:])} more; --verbose")
     return table
 
 
-def details(report: Report, *, verbose: bool = False) -> str:
-    """What did not pass, with expected, found and next step; mounts in compat mode; then the outcome in one line.
-
-    verbose: each check that is not applicable with its reason; otherwise the line of its host counts them.
-    """
-    expired = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
-    blocks = [*(list(_host(host, verbose)) for host in report.hosts), expired, [sentence(report)]]
-    return "\n".join(line for block in blocks if block for line in ("", *block))
+def _cells(host: HostReport) -> Iterator[str]:
+    """What the row of a host has behind its verdict."""
+    for verdict in COLUMNS:
+        yield "-" if host.trouble else str(host.count(verdict))
+    yield ", ".join(f"{name} {value}" for name, value in host.stack) or "-"
+    yield "\n".join(_paths(host)) or "-"
 
 
 def _paths(host: HostReport) -> list[str]:
@@ -56,45 +55,80 @@ def _paths(host: HostReport) -> list[str]:
     return [" ".join(filter(None, words)) for words in parts]
 
 
-def _host(host: HostReport, verbose: bool) -> Iterator[str]:
-    if host.trouble:
-        yield f"{SYMBOLS[UNREACHABLE]} {host.host}: {host.trouble.kind}"
-        yield from _field("", host.trouble.message)
-        yield from _field("what to do", host.trouble.hint)
-    else:
-        yield f"{SYMBOLS[host.verdict]} {host.host} {WORDS[host.verdict]}  {examined(host.findings)}"
-    for verdict in (FAIL, UNKNOWN):
-        for finding in host.of(verdict):
-            yield from _finding(host, finding)
-    for finding in host.of(WAIVED):
-        until = " until {until}: {reason}".format(**finding.waiver) if finding.waiver else ""
-        yield f"{SYMBOLS[WAIVED]} {host.host}: {finding.check} ({WORDS[WAIVED]}{until})"
-        yield from _field("expected", finding.expected)
-        yield from _field("found", finding.found)
-    for finding in host.of(PASS):
-        # Accepted, and still shown: this mount bounces through CPU memory.
-        if finding.path == COMPAT:
-            yield f"  {host.host}: {subject(finding)} takes {finding.found}"
-    for finding in host.of(NOT_APPLICABLE) if verbose else ():
-        yield f"{SYMBOLS[NOT_APPLICABLE]} {host.host}: {finding.check} ({WORDS[NOT_APPLICABLE]}): {finding.found}"
-    for gap in host.gaps:
-        yield f"  {host.host}: evidence is incomplete: {gap}"
+def summary(report: Report) -> str:
+    """The outcome in one line, and an empty one."""
+    return f"{sentence(report)}\n"
 
 
-def _finding(host: HostReport, finding: Finding) -> Iterator[str]:
-    yield f"{SYMBOLS[finding.verdict]} {host.host}: {finding.check} ({WORDS[finding.verdict]})"
-    yield from _field("", finding.title)
-    yield from _field("expected", finding.expected)
-    yield from _field("found", finding.found)
-    yield from _field("what to do", finding.hint)
-    for line in finding.evidence[:EVIDENCE_LINES]:
-        yield f"    | {line}"
-    if len(finding.evidence) > EVIDENCE_LINES:
-        yield f"    | and {len(finding.evidence) - EVIDENCE_LINES} more lines (see --html or --json)"
+def details(report: Report, *, verbose: bool = False) -> str:
+    """Each cause once, with its hosts, expected, found and next step; then mounts in compat mode; empty: all is well.
+
+    verbose: all lines of all causes, and each check that is not applicable with its reason.
+    """
+    blocks = [
+        *_causes(report, FAIL, verbose), *_troubles(report, verbose), *_causes(report, UNKNOWN, verbose),
+        *_causes(report, WAIVED, verbose), *([line] for line in _notes(report, verbose)),
+    ]  # fmt: skip
+    return "\n".join(alike.shown(blocks, whole=verbose))
 
 
-def _field(name: str, text: str) -> Iterator[str]:
+def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:
+    for findings in causes(report, verdict, evidence=verbose):
+        hosts, finding = list(findings), next(iter(findings.values()))
+        until = " until {until}: {reason}".format(**finding.waiver) if verdict == WAIVED and finding.waiver else ""
+        heading = f"{SYMBOLS[verdict]} {finding.check} ({WORDS[verdict]}{until}) on {alike.on(hosts, whole=verbose)}"
+        block = [heading, f"    {finding.title}"]
+        for name in ("expected", "found"):
+            block += _field(name, getattr(finding, name), verbose)
+        if verdict != WAIVED:
+            block += [*_field("what to do", alike.for_all(finding.hint, hosts), verbose), *_evidence(findings, verbose)]
+        yield block
+
+
+def _evidence(findings: dict[str, Finding], verbose: bool) -> list[str]:
+    """The first host's, named where others have other evidence."""
+    host, finding = next(iter(findings.items()))
+    lines = [f"    | {line}" for line in finding.evidence]
+    if any(other.evidence != finding.evidence for other in findings.values()):
+        lines.insert(0, f"    | on {host}:")
+    return alike.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
+
+
+def _troubles(report: Report, verbose: bool) -> Iterator[list[str]]:
+    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
+    alike_ones = grouped((name, (each.kind, alike.general(each.message, name))) for name, each in troubles.items())
+    for (kind, _), hosts in alike_ones.items():
+        first = troubles[hosts[0]]
+        message = first.message if len(hosts) == 1 else alike.about(first.message, hosts[0])
+        hint = alike.for_all(first.hint, hosts)
+        heading = f"{SYMBOLS[UNREACHABLE]} {kind} on {alike.on(hosts, whole=verbose)}"
+        yield [heading, *_field("", message, verbose), *_field("what to do", hint, verbose)]
+
+
+def _notes(report: Report, verbose: bool) -> Iterator[str]:
+    """What is accepted, and still shown: mounts that bounce through CPU memory, gaps, waivers that have ended."""
+
+    def together(notes: Iterator[tuple[str, str]]) -> Iterator[str]:
+        for words, hosts in grouped(notes).items():
+            yield f"  {words}, on {alike.on(hosts, whole=verbose)}"
+
+    each = [(host.host, finding) for host in report.hosts for finding in host.findings]
+    mounts = ((name, one) for name, one in each if one.verdict == PASS and one.path == COMPAT)
+    yield from together((name, f"{subject(mount)} takes {mount.found}") for name, mount in mounts)
+    if verbose:
+        skipped = ((name, one) for name, one in each if one.verdict == NOT_APPLICABLE)
+        head = f"{SYMBOLS[NOT_APPLICABLE]} "
+        yield from together(
+            (name, f"{head}{one.check} ({WORDS[NOT_APPLICABLE]}): {one.found}") for name, one in skipped
+        )
+    yield from together((host.host, f"evidence is incomplete: {gap}") for host in report.hosts for gap in host.gaps)
+    for waiver in report.waivers:
+        if waiver.expired:
+            yield f"the waiver of {waiver.check} ended on {waiver.until}: {waiver.reason}"
+
+
+def _field(name: str, text: str, verbose: bool) -> list[str]:
     """A value under its name, continued lines aligned; nothing when there is no value."""
-    for number, line in enumerate(text.splitlines()):
-        label = f"{name}:" if name and number == 0 else ""
-        yield f"    {label:<12}{line}" if name else f"    {line}"
+    labels = [f"{name}:" if name else "", *[""] * text.count("\n")]
+    lines = [f"    {label:<{12 if name else 0}}{line}" for label, line in zip(labels, text.splitlines(), strict=False)]
+    return alike.cut(lines, FIELD_LINES, whole=verbose)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from gdsdeploy import console
 from gdsdeploy.errors import JournalUnusable
@@ -56,8 +56,8 @@ class Watch:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Keep the live display at the bottom of the terminal during the block."""
-        with console.live(self._lines) if self._live else nullcontext():
+        """Keep the live display at the bottom of the terminal during the block; elsewhere, say what is under way."""
+        with console.live(self._lines, self._beat, redraw=self._live):
             yield
 
     def lines(
@@ -72,6 +72,12 @@ class Watch:
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:
         return self.lines(width=columns, shown=min(progress.SHOWN, max(2, (rows - _OTHER_ROWS) // 2)))
+
+    def _beat(self) -> str:
+        with self._lock:
+            if self.status is None or self.status.finished:
+                return ""
+            return progress.heartbeat(self.status, now=time.time(), latest=dict(self._latest))
 
     def _feed(self, event: Event) -> None:
         with self._lock:

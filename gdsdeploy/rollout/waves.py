@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.model.hostnames import natural
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.model.rollout_settings import Batches, Canary, Rollout
 
@@ -122,10 +122,4 @@ def _one_of_each(hosts: Iterable[Candidate]) -> Iterator[str]:
 
 def _order(names: Iterable[str], labels: Mapping[str, str]) -> list[tuple[int, tuple[tuple[int, str], ...]]]:
     """By the labels' values, ``rack9`` before ``rack10``; hosts without a label after those that have it."""
-    return [(0, _natural(labels[name])) if name in labels else (1, ()) for name in names]
-
-
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
-    """Numbers in it by value; the text itself decides between ``01`` and ``1``."""
-    parts = re.findall(r"\d+|\D+", text)
-    return (*((int(part), "") if part.isdecimal() else (-1, part) for part in parts), (-2, text))
+    return [(0, natural(labels[name])) if name in labels else (1, ()) for name in names]

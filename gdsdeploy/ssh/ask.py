@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import machines, reach, transport
@@ -40,7 +41,19 @@ def ask(
     ways = reach.reaches(fleet, fleet_path.resolve().parent, names)
     hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
     answers = transport.fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
-    return ((answer, _result(judge, answer)) for answer in answers)
+    return ((answer, _result(judge, answer)) for answer in _on_board(names, answers))
+
+
+def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answer]:
+    for name in names:
+        console.board.begin(name, "hasn't answered yet,", timed=False)
+    try:
+        for answer in answers:
+            console.board.end(answer.host)
+            yield answer
+    finally:
+        for name in names:
+            console.board.end(name)
 
 
 def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:

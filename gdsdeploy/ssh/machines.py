@@ -16,6 +16,7 @@ import yaml
 
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.files import yamlfile
+from gdsdeploy.model import hostnames
 from gdsdeploy.ssh.endpoint import Endpoint
 
 _HINT = "Remove one of the names from the fleet file, or correct its address"
@@ -93,7 +94,7 @@ def clones(identities: Mapping[str, Identity]) -> list[str]:
     """A warning for each machine id that several machines have."""
     machine_ids = {name: identity.machine_id for name, identity in identities.items() if identity.machine_id}
     return [
-        f"cloned machine id: {', '.join(names)} have the same /etc/machine-id; give each its own:"
+        f"cloned machine id: {hostnames.words(names)} have the same /etc/machine-id; give each its own:"
         " rm /etc/machine-id && systemd-machine-id-setup, then reboot"
         for names in shared(machine_ids)
         if len({identities[name].boot_id for name in names}) > 1

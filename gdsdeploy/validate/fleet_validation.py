@@ -31,10 +31,12 @@ from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.facts.storage import disks_of
 from gdsdeploy.host.gate import gate
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
@@ -171,18 +173,19 @@ def outcome(report: Report) -> GdsError | None:
     if troubles:
         kinds = {kind.__name__: kind for kind in all_errors()}
         kind = kinds.get(next(iter(troubles.values())).kind, HostUnreachable)
-        return kind(f"no evidence from {', '.join(troubles)}", hint="See the reason above")
+        return kind(f"no evidence from {hostnames.words(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:
         return ChecksUnknown(f"could not tell on {_counted(report, UNKNOWN) or 'any host: there is none'}", hint=hint)
     return None
 
 
 def _counted(report: Report, verdict: str) -> str:
-    """The hosts with that verdict, each with the number of its checks that have it."""
-    counts = {host.host: host.count(verdict) for host in report.hosts if host.verdict == verdict}
+    """The hosts with that verdict, with the number of their checks that have it."""
+    counts = hostnames.grouped((host.host, host.count(verdict)) for host in report.hosts if host.verdict == verdict)
     return ", ".join(
-        f"{host} ({number} check{'' if number == 1 else 's'})" if number else f"{host} (nothing was examined)"
-        for host, number in counts.items()
+        f"{hostnames.words(hosts)} ({count(number, 'check') if number else 'nothing was examined'}"
+        f"{' each' if number and len(hosts) > 1 else ''})"
+        for number, hosts in counts.items()
     )
 
 

@@ -403,7 +403,7 @@ EVENTS = (
 def event(data: bytes) -> None:
     outcome = ansible.Outcome(status=0)
     for line in data.decode("utf-8", "replace").splitlines():
-        ansible._event(line, ansible.MARK, outcome, lambda _: None, FOLDER / "log")
+        ansible._event(line, ansible.MARK, outcome, (lambda _: None, lambda _: None), FOLDER / "log")
 
 
 # ── cufile.json, gdscheck, modules ───────────────────────────────────────────────────────────────────────────────

@@ -48,8 +48,13 @@ def a_step(text: str) -> None:
 
 
 def a_live(text: str) -> None:
-    with console.live(lambda columns, rows: [text, f"{columns} {rows}"]):
+    with console.live(lambda columns, rows: [text, f"{columns} {rows}"], lambda: text):
         console.say(text)
+
+
+def a_beat(text: str) -> None:
+    ends = iter([False, True])
+    console.keep_beating(lambda: text, lambda _: next(ends))
 
 
 def an_error(text: str) -> None:
@@ -66,6 +71,8 @@ WRITERS: dict[str, Callable[[str], None]] = {
     "json": console.json,
     "table": a_table,
     "live": a_live,
+    "keep_beating": a_beat,
+    "say_each": lambda text: console.say_each(1)(text),
     "step": a_step,
 }
 
@@ -77,14 +84,7 @@ def hidden(text: str) -> list[str]:
 def test_every_public_function_is_here() -> None:
     public = {name for name, member in vars(console).items() if inspect.isfunction(member) and not name.startswith("_")}
     ours = {name for name in public if getattr(console, name).__module__ == console.__name__}
-    assert ours == {*WRITERS, "file", "configure", "is_live", "columns"}
-
-
-def test_columns_are_aligned() -> None:
-    assert (
-        console.columns([("host", "state"), ("gpu1", "done"), ("builder", "")])
-        == "host     state\ngpu1     done\nbuilder"
-    )
+    assert ours == {*WRITERS, "file", "configure", "is_live"}
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -99,6 +99,7 @@ def test_what_is_said_is_shown_and_not_obeyed(name: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"data"}))
 def test_our_own_styles_stay_on_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
     for stream in ("_talk", "_data"):
         drawn = console._Terminal(file=written, force_terminal=True, color_system="standard", width=200)
         monkeypatch.setattr(console, stream, drawn)
@@ -106,7 +107,7 @@ def test_our_own_styles_stay_on_a_terminal(name: str, monkeypatch: pytest.Monkey
     # Colours and, below a live block, cursor movements are rich's own.
     own = re.findall(r"\x1b\[[0-9;?]*[mAKhlG]", written.getvalue())
     assert hidden(re.sub(r"\x1b\[[0-9;?]*[mAKhlG]|\r", "", written.getvalue())) == []
-    assert bool(own) == (name in {"warn", "error", "table", "live"})
+    assert bool(own) == (name in {"warn", "error", "table", "live", "step"})
     assert not any(code in {"\x1b[2J", "\x1b[H"} for code in own)
 
 

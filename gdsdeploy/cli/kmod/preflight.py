@@ -14,6 +14,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
@@ -137,7 +138,7 @@ def _table(cells: list[Cell]) -> str:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.is_earlier else f"now, {record.seconds:.0f} s"
             answers = [record.builds, record.loads, compiled(record), record.mode, when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
-    return console.columns(rows)
+    return "\n".join(aligned(rows))
 
 
 def compiled(record: PreflightRecord) -> str:

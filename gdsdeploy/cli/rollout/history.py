@@ -11,9 +11,11 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.phrases import span
+from gdsdeploy.host.io.table import aligned
 from gdsdeploy.rollout import journal, session, status
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.report.events import span, stamp
+from gdsdeploy.rollout.report.events import stamp
 
 
 @click.command()
@@ -39,7 +41,7 @@ def command(fleet: Path, as_json: bool) -> None:
         for rollout in rollouts:
             began = str(rollout["began"])[:16].replace("T", " ")
             rows.append((rollout["rollout"], began, span(rollout["seconds"]), rollout["state"], rollout["outcomes"]))
-        console.data(console.columns(rows))
+        console.data("\n".join(aligned(rows)))
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:

@@ -11,10 +11,10 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.errors import Interrupted, RolloutRefused
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.model.events import RollbackBegun
 from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import session, status
-from gdsdeploy.rollout.report.events import count
 from gdsdeploy.validate.fleet_validation import require_folder
 
 

@@ -10,7 +10,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.cli.plan import say_plan
+from gdsdeploy.cli.plan import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.lock import lockfile, releases
@@ -25,7 +25,7 @@ from gdsdeploy.validate.fleet_validation import require_folder, write
 @click.command()
 @options.fleet
 @options.limit
-@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns work.")
+@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns and node[1-3,7] work.")
 @click.option(
     "--from", "since", type=options.FILE, metavar="LOCK", help="The hosts' current lock, if it isn't kept here."
 )
@@ -78,7 +78,9 @@ def command(
     chosen = preconditions.choose(intent, fleet, limit, exclude)
     before = lockfile.read(since) if since else None
     with console.step(f"Asking {len(chosen.names)} machines"):
-        outlook = preconditions.prepare(intent, lock, fleet, chosen, since=before, timeout=timeout, progress=say_plan)
+        outlook = preconditions.prepare(
+            intent, lock, fleet, chosen, since=before, timeout=timeout, progress=say_plans(len(chosen.names))
+        )
     if dry_run:
         console.data(preview.to_json(outlook) if as_json else preview.text(outlook, time.time()))
         outlook.require()

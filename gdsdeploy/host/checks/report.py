@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Sequence
 
 from ..facts import HostFacts, Unknown
 from ..facts.stack import stack
+from ..io.table import aligned
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 
@@ -39,8 +40,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
     for verdict in (FAIL, UNKNOWN, WAIVED):
         for finding in by_verdict[verdict]:
             lines += _block(finding)
-    width = max((len(finding.check) for finding in by_verdict[PASS]), default=0)
-    lines += [f"{WORDS[PASS]}  {finding.check.ljust(width)}  {finding.found}" for finding in by_verdict[PASS]]
+    lines += aligned([(WORDS[PASS], finding.check, finding.found) for finding in by_verdict[PASS]])
     skipped = by_verdict[NOT_APPLICABLE]
     if skipped:
         lines.append("{}  {}".format(WORDS[NOT_APPLICABLE], ", ".join(finding.check for finding in skipped)))

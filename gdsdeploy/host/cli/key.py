@@ -8,6 +8,7 @@ import os
 from typing import Any, Dict
 
 from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
+from ..io.table import aligned
 from ..kmod import tree
 from ..kmod.kernel import Kernel
 from ..kmod.vouch import installed_manifest
@@ -53,8 +54,7 @@ def _key(arguments: argparse.Namespace) -> int:
         print(json.dumps(value, indent=2, sort_keys=True))
         return 0
     print(value["key"] or f"no key: {', '.join(missing)} cannot be told here")
-    for name in INGREDIENTS:
-        print(f"  {name:<17} {ingredients[name] or '(unknown)'}")
+    print("\n".join(aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")))
     if value["installed"]:
         print(f"received modules have key {value['installed']}")
     return 0

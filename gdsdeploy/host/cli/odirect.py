@@ -18,12 +18,12 @@ from ..facts.odirect import NOT_PROVEN, Audit, audits
 from ..facts.storage import Mount, StorageFacts, storage_facts
 from ..facts.unknown import Unknown
 from ..io.printable import line
+from ..io.table import aligned
 from ..odirect.audit import SECONDS, audit
 from ..paths import MOUNTINFO
 from . import parsers
 
 VERSION = 1
-_WIDTH = max(len(name) for name in ("write into preallocated space", "overwrite, unaligned memory"))
 
 
 def add_parser(commands: Any) -> None:
@@ -98,12 +98,11 @@ def _text(entry: Dict[str, Any]) -> Iterator[str]:
         visibility = f"seen with {entry['instrument']}" if entry["instrument"] else "nothing shows the page cache here"
         if entry["kept"]:
             yield f"  {visibility}; scratch file {entry['kept']}; {entry['seconds']:.2f} s"
-    for trial in entry["trials"]:
-        pages = f"{trial['pages']} page(s)" if trial["pages"] else ""
-        words = [trial["name"].ljust(_WIDTH), trial["result"].ljust(10), trial["error"] or pages]
-        yield "    " + " ".join(words).rstrip()
-    width = max((len(condition["name"]) for condition in entry["conditions"]), default=0)
-    for condition in entry["conditions"]:
-        reasons = condition["reason"] or "; ".join(condition["said"])
-        yield f"    {condition['name']:<{width}} {condition['state'] or 'not shown':<9} {reasons}"
+    pages = [f"{trial['pages']} page(s)" if trial["pages"] else "" for trial in entry["trials"]]
+    rows = [[trial["name"], trial["result"], trial["error"] or of_it] for trial, of_it in zip(entry["trials"], pages)]
+    yield from aligned(rows, "    ")
+    yield from aligned(
+        [[each["name"], each["state"] or "not shown", each["reason"] or "; ".join(each["said"])]
+         for each in entry["conditions"]], "    ",
+    )  # fmt: skip
     yield ""

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 from ..facts import Maybe, Unknown, as_dict
 from ..facts.pci import Link
 from ..facts.topology import GPU, Node, Pair, Topology, degraded, link_words
+from ..io.table import aligned
 
 VERSION = 1
 LEGEND = (
@@ -83,7 +84,7 @@ def matrix(topology: Topology) -> List[str]:
         # With one NUMA node only, firmware needn't name it.
         node = 0 if device.numa_node < 0 and topology.numa_nodes == 1 else device.numa_node
         rows.append([device.label, *cells, str(node) if node >= 0 else "N/A"])
-    return _columns(rows)
+    return aligned(rows)
 
 
 def _cell(topology: Topology, one: str, other: str) -> str:
@@ -101,7 +102,7 @@ def _devices(topology: Topology) -> List[str]:
         names = ", ".join(device.names) or device.driver or "-"
         cells = [device.label, device.address, part, _link(device), _text(device.iommu), group, _bar1(device), names]
         rows.append(cells)
-    return _columns(rows)
+    return aligned(rows)
 
 
 def _link(device: Node) -> str:
@@ -149,8 +150,3 @@ def _redirections(pairs: Sequence[Pair]) -> Iterator[str]:
         yield f"ACS sends {', '.join(names)} up to the host bridge: {', '.join(bridges)}"
     if unread:
         yield f"ACS of bridges between devices is unknown: {unread[0]}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> List[str]:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

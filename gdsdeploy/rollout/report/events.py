@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Event, Kind
@@ -89,18 +90,6 @@ def clock(time: float) -> str:
     return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%H:%M:%S")
 
 
-def span(seconds: float) -> str:
-    """Seconds in words: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
-    whole = max(0, round(seconds))
-    if whole < 100:
-        return f"{whole} s"
-    minutes = round(whole / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 #: Events about one host; a note may be, too.
 _OF_HOST: Final = (events.StepPayload, events.HostEnded, events.HostRecalled)
 #: Kind → words before the reason.
@@ -151,8 +140,3 @@ def _planned(plan: Mapping[str, Any]) -> str:
         return "a rollout is planned, by another gdsdeploy"
     hosts = sum(len(wave.hosts) for wave in parsed.waves)
     return f"rollout {parsed.id} is planned: {count(hosts, 'host')} in {count(len(parsed.waves), 'wave')}"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 host``, ``2 hosts``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

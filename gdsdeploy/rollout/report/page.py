@@ -8,11 +8,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from gdsdeploy import __version__
+from gdsdeploy.host.io.phrases import count, span
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress, timeline
-from gdsdeploy.rollout.report.events import ENDED, VERSION, count, span, stamp
+from gdsdeploy.rollout.report.events import ENDED, VERSION, stamp
 from gdsdeploy.rollout.report.flow import HEIGHT
 from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 

@@ -11,14 +11,15 @@ from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.phrases import count, first_few, span
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.preflight.record import Answer
 from gdsdeploy.rollout.preconditions import RolloutPreview, Trial
-from gdsdeploy.rollout.report.events import count, plain, span
+from gdsdeploy.rollout.report.events import plain
 
-#: Hosts of a wave that are named one by one, and actions that are named of each.
-HOSTS, ACTIONS = 12, 4
+#: Actions that are named of each host.
+ACTIONS = 4
 #: Columns of hosts with their actions.
 WIDTH: Final = 110
 
@@ -122,11 +123,8 @@ def _wave(outlook: RolloutPreview, wave: Wave) -> Iterator[str]:
         words.append(f"then {span(wave.soak)} of soak")
     words.append(f"halts at {count(wave.halt_at, 'failure')}")
     yield f"{wave.name}: {', '.join(words)}"
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name in wave.hosts:
-        groups.setdefault(_host(outlook, name), []).append(name)
-    for (symbol, rest), names in groups.items():
-        first, *more = textwrap.wrap(f"{symbol} {first_few(names, HOSTS)}: {rest}", WIDTH - 4, break_on_hyphens=False)
+    for (symbol, rest), names in hostnames.grouped((name, _host(outlook, name)) for name in wave.hosts).items():
+        first, *more = textwrap.wrap(f"{symbol} {hostnames.words(names)}: {rest}", WIDTH - 4, break_on_hyphens=False)
         yield f"  {first}"
         yield from (f"      {line}" for line in more)
 
@@ -168,8 +166,5 @@ def _notes(outlook: RolloutPreview, now: float) -> Iterator[str]:
 
 def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(hosts, reason), each reason once."""
-    groups: dict[str, list[str]] = {}
-    for name, why in reasons.items():
-        groups.setdefault(why, []).append(name)
-    for why, names in groups.items():
-        yield first_few(names, HOSTS), why
+    for why, names in hostnames.grouped(reasons.items()).items():
+        yield hostnames.words(names), why

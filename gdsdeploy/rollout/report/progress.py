@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from gdsdeploy.host.io.phrases import count, span
+from gdsdeploy.host.io.table import aligned
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import FAILURES, Outcome
+from gdsdeploy.report.alike import for_all
 from gdsdeploy.rollout import status as states
-from gdsdeploy.rollout.report.events import clock, count, plain, sentence, span
+from gdsdeploy.rollout.report.events import clock, plain, sentence
 from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 
 SYMBOLS: Final[Mapping[str, str]] = {
@@ -23,6 +27,8 @@ SHOWN: Final = 12
 #: Lines for one reason.
 WRAPPED: Final = 9
 _BAR: Final = 24
+#: Hosts under way in a line of a log.
+BEATS: Final = 3
 
 
 def lines(
@@ -40,8 +46,7 @@ def lines(
     shown: lines for hosts under way, and for those that failed.  latest: host → the last line of its step.
     whole: reasons are whole, with their hints.
     """
-    # The clock may have been set back.
-    since = max(0.0, now - status.last.time) if live and status.last is not None else 0.0
+    since = _since(status, now) if live else 0.0
     text = [
         *_head(status, since, live=live),
         *_waves(status, width),
@@ -51,6 +56,18 @@ def lines(
     if status.last is not None:
         text.append(f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}")
     return [line if len(line) <= width else line[: width - 1] + "…" for line in text]
+
+
+def heartbeat(status: Status, *, now: float, latest: Mapping[str, str]) -> str:
+    """The same in one line, for a log.  now: seconds since the epoch."""
+    since = _since(status, now)
+    hosts = [line.strip() for line in _hosts(status, since, BEATS, latest)]
+    return f"  still at work: {'; '.join([_summary(status, since, live=True), *hosts[1:]])}"
+
+
+def _since(status: Status, now: float) -> float:
+    """Seconds since the last event; the clock may have been set back."""
+    return max(0.0, now - status.last.time) if status.last is not None else 0.0
 
 
 def phase(status: Status, *, live: bool = True) -> str:
@@ -81,15 +98,23 @@ def _head(status: Status, since: float, *, live: bool) -> Iterator[str]:
     if status.reason and status.phase != states.RUNNING:
         yield f"  because: {plain(status.reason)}"
     hosts = status.taking_part()
-    ended = sum(bool(host.outcome) for host in hosts)
-    left = status.left()
-    # The end of the last event's wait is part of what was left then.
-    words = [f"{span(status.lapse + since)} so far"]
-    if left is not None and live:
-        words.append(f"about {span(max(0.0, left - since))} left")
-    yield f"  {bar(ended, len(hosts))} {ended} of {count(len(hosts), 'host')}, {', '.join(words)}"
+    yield f"  {bar(_ended(status), len(hosts))} {_summary(status, since, live=live)}"
     yield f"  {outcomes(status)}"
     yield f"  out of work: {len(status.away())} of at most {status.plan.max_unavailable}"
+
+
+def _ended(status: Status) -> int:
+    return sum(bool(host.outcome) for host in status.taking_part())
+
+
+def _summary(status: Status, since: float, *, live: bool) -> str:
+    """``8 of 11 hosts, 20 min so far, about 5 min left``."""
+    left = status.left()
+    # The end of the last event's wait is part of what was left then.
+    words = [f"{_ended(status)} of {count(len(status.taking_part()), 'host')}", f"{span(status.lapse + since)} so far"]
+    if left is not None and live:
+        words.append(f"about {span(max(0.0, left - since))} left")
+    return ", ".join(words)
 
 
 def _waves(status: Status, width: int) -> Iterator[str]:
@@ -115,13 +140,14 @@ def _hosts(status: Status, since: float, shown: int, latest: Mapping[str, str]) 
     if not begun:
         return
     yield "  under way:"
-    room = max(len(host.name) for host in begun[:shown])
+    rows = []
     for host in begun[:shown]:
         work = host.running or host.works[-1]
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         lasts = span(status.lapse - (work.begin if work.end is None else work.end) + since)
         text = f": {plain(latest[host.name])}" if host.running and host.name in latest else ""
-        yield f"    {host.name:<{room}}  {host.state} for {lasts}{again}{text}"
+        rows.append([host.name, f"{host.state} for {lasts}{again}{text}"])
+    yield from aligned(rows, "    ")
     if len(begun) > shown:
         groups = Counter(host.state for host in begun[shown:])
         yield f"    and {len(begun) - shown} more: {', '.join(f'{n} {state}' for state, n in groups.most_common())}"
@@ -133,25 +159,29 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
     if not failed:
         return
     yield "  failed:"
-    for host in failed[:shown]:
+    alike = list(hostnames.grouped((host.name, failure(host, "")) for host in failed).items())
+    for _, names in alike[:shown]:
+        host = status.hosts[names[0]]
         if not wrapped:
-            yield f"    {failure(host)}"
+            yield f"    {failure(host, hostnames.words(names))}"
             continue
         hints = [error.hint or "" for _, error in host.errors[:1]]
-        for text, indent in ((failure(host), "    "), *((plain(hint), "      what to do: ") for hint in hints if hint)):
+        todo = ((plain(for_all(hint, names)), "      what to do: ") for hint in hints if hint)
+        for text, indent in ((failure(host, hostnames.words(names)), "    "), *todo):
             yield from textwrap.wrap(
                 text, wrapped, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False,
                 max_lines=WRAPPED, placeholder=" … (all of it: --html, --json)",
             )  # fmt: skip
-    if len(failed) > shown:
-        yield f"    and {len(failed) - shown} more; the report (--html, --json) has all of them"
+    if len(alike) > shown:
+        rest = sum(len(names) for _, names in alike[shown:])
+        yield f"    and {rest} more; the report (--html, --json) has all of them"
 
 
-def failure(host: HostStatus) -> str:
-    """A host that failed in one line: symbol, name, state and the first reason."""
+def failure(host: HostStatus, names: str) -> str:
+    """A host that failed in one line: symbol, ``names`` of all that are like it, state and the first reason."""
     state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
     reason = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
-    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {reason}")
+    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {names}: {state}: {reason}")
 
 
 def reasons(host: HostStatus) -> list[tuple[str, str]]:

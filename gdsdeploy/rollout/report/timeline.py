@@ -14,10 +14,11 @@ from typing import Final
 
 from markupsafe import Markup
 
+from gdsdeploy.host.io.phrases import count, span
 from gdsdeploy.model.rollout import FAILURES, Step
 from gdsdeploy.report.svg import element
 from gdsdeploy.rollout.report import flow, progress
-from gdsdeploy.rollout.report.events import count, plain, span
+from gdsdeploy.rollout.report.events import plain
 from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
 #: User units: the names at the left, the time, the margin, a row and its bar, the head with the marks.

@@ -56,11 +56,11 @@ def test_a_lost_host_keeps_no_other_back(make_fleet: Make, run: Run) -> None:
     assert code == (HostUnreachable if REFUSED else ChangesPending).exit_code
     # Their builder isn't in this run, so each says in a second session what building would change.
     assert fleet.sessions() == 4
-    table = out.splitlines()[:4]
-    assert [line.split()[0] for line in table] == ["host", "gone", "gpu1", "gpu2"]
-    assert "  - write /usr/lib/gdsdeploy/gdsdeploy-host.pyz\n      found missing" in out
+    first, _, *table = out.splitlines()[:5]
+    assert first.endswith("1 not asked")
+    assert [line.split()[0] for line in table] == ["host", "gone", "gpu[1-2]"]
+    assert "  - write /usr/lib/gdsdeploy/gdsdeploy-host.pyz: found missing" in out
     assert "! gone:" in out
-    assert out.rstrip().endswith("1 not asked")
     assert ("error:" in err) == REFUSED, "pending changes are no error"
     assert not Path("/usr/lib/gdsdeploy").exists(), "a plan touches nothing"
 
@@ -183,7 +183,7 @@ def test_a_host_that_would_lose_packages_is_not_touched(
     fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT).path
     planned(gpu1=HostPlan("gpu1", (CHANGE,)), gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     _, _, err = run("provision", fleet, "--limit", "gpu*")
-    assert "gpu2: refused: gpu2: decode would leave" in err
+    assert "gpu2: refused: decode would leave" in err
     assert "played gpu1" in err.splitlines()[-1]
     planned(gpu2=HostPlan("gpu2", (CHANGE,), refusals=(refusal,)))
     code, _, err = run("provision", fleet, "--limit", "gpu2")

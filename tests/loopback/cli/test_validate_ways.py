@@ -65,7 +65,7 @@ def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, run: Run, 
     assert "waived until 9999-12-31: CHG-4711" in str(next(suites.iter("skipped")).get("message"))
     code, out, _ = run("validate", fleet.path, *KERNEL, *waive)
     assert code == 0
-    assert "~ gpu2: kernel.running (waived until 9999-12-31: CHG-4711)" in out
+    assert "~ kernel.running (waived until 9999-12-31: CHG-4711) on gpu2" in out
     assert "1 of 2 hosts pass, 1 waived" in out
 
 
@@ -78,10 +78,10 @@ def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_f
     )
     code, out, err = run("validate", fleet.path, *KERNEL)
     assert code == 30
-    assert "checks failed on gpu1 (1 check), gpu3 (1 check)" in err
+    assert "checks failed on gpu[1,3] (1 check each)" in err
     assert "its waiver ended on 2020-01-31 (week 5)" in out
     assert "the waiver of kernel.running ended on 2020-01-31: week 5" in out
-    assert "~ gpu2: kernel.running (waived until 9999-12-31: later)" in out
+    assert "~ kernel.running (waived until 9999-12-31: later) on gpu2" in out
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_verdict_of_another_boot_or_lock_fails(
 ) -> None:
     code, out, _ = run("validate", record(**changed).path, "--since-boot", *KERNEL)
     assert code == 30
-    assert "✗ gpu1: gate.this-boot (FAIL)" in out
+    assert "✗ gate.this-boot (FAIL) on gpu1" in out
     assert words in out
 
 

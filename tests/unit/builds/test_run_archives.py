@@ -242,6 +242,6 @@ def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None
 def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:
     supply = Supply("receive", "x", WANT, cached=True, origin="build1")
     plans = {name: HostPlan(name, unknown=("why",), supply=supply) for name in ("a", "b")}
-    assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in plan_report.text(plans)
+    assert "\n\nThese hosts run kernel code built on build1: a, b" in plan_report.text(plans)
     document = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))
     assert document["code_built_on"] == {"build1": ["a", "b"]}

@@ -101,18 +101,15 @@ def test_the_table_shows_what_runs() -> None:
 
 def test_details_tell_all_that_did_not_pass() -> None:
     output = text.details(report())
-    assert "✗ gpu2: nvidia-fs.driver-tree (FAIL)" in output
+    assert "✗ nvidia-fs.driver-tree (FAIL) on gpu2" in output
     assert "expected:   /usr/src/nvidia-current-open-550.163.01" in output
     assert "what to do: Run `gdsdeploy provision fleet.yml --limit gpu2`" in output
-    assert "? gpu3: peermem.usable (could not tell)" in output
-    assert "gpu3: evidence is incomplete: programs: stopped after 60 s" in output
-    assert "! gpu4: HostUnreachable" in output
-    assert "and 3 more lines" in output
-    assert [line for line in output.splitlines() if "gpu1" in line] == [
-        "✓ gpu1 pass  16 checked",
-        "  gpu1: /home takes compat",
-    ]
-    assert output.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE; 47 checked")
+    assert "? peermem.usable (could not tell) on gpu3" in output
+    assert "evidence is incomplete: programs: stopped after 60 s, on gpu3" in output
+    assert "! HostUnreachable on gpu4" in output
+    assert "and 5 more lines" in output
+    assert "  /home takes compat, on 3 hosts: gpu[1-3]" in output
+    assert text.summary(report()) == "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE; 47 checked\n"
 
 
 def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,13 +123,7 @@ def test_a_host_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
     good = Report("f", "d", "w", report().hosts[:1])
-    assert text.details(good).split("\n") == [
-        "",
-        "✓ gpu1 pass  16 checked",
-        "  gpu1: /home takes compat",
-        "",
-        "1 of 1 hosts pass; 16 checked",
-    ]
+    assert text.details(good) == "  /home takes compat, on gpu1"
 
 
 # --- HTML ------------------------------------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ def test_a_report_without_hosts_or_findings_still_renders() -> None:
         Page(html.render(empty))
         ET.fromstring(junit.render(empty))
         standard_json.loads(json.render(empty))
-        assert text.details(empty)
+        assert text.summary(empty) + text.details(empty)
 
 
 def test_renderings_are_the_same_each_time() -> None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsdeploy.host.io.phrases import span
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Step, Wave
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.journal import PHASES
 from gdsdeploy.rollout.report import events as words
 from gdsdeploy.rollout.report.page import render
-from gdsdeploy.rollout.report.progress import WIDTH, bar, lines
+from gdsdeploy.rollout.report.progress import WIDTH, bar, heartbeat, lines
 from gdsdeploy.rollout.status import Status, first_status, fold
 from tests.unit.rollout.rehearsed import SILENT, Play, run
 from tests.unit.sample_rollouts import BEGIN, ERROR, Story, large, plan, small
@@ -42,6 +43,27 @@ def shown(status: Status, after: float = 0.0, **how: bool) -> list[str]:
 def test_a_terminal_shows_everything_that_matters() -> None:
     status = fold(small().events)
     assert "\n".join(shown(status, 12)) == GOLDEN
+
+
+def test_a_log_gets_the_same_in_one_line() -> None:
+    status = fold(small().events)
+    assert status.last is not None
+    assert heartbeat(status, now=status.last.time + 60, latest={"gpu7": "DKMS: nvidia"}) == (
+        "  still at work: 6 of 8 hosts, 1 h 18 min so far; gpu7  preflight for 60 s, attempt 2: DKMS: nvidia"
+    )
+
+
+def test_hosts_that_failed_alike_share_a_line() -> None:
+    names = [f"n{number}" for number in range(1, 31)]
+    story = Story(plan((Wave("canary", tuple(names), canary=True),)))
+    for name in names:
+        story.upgrade(
+            name, until=Step.VALIDATE, error={"message": f"{name}: checks failed", "hint": f"x --limit {name}"}
+        )
+        story.say(Kind.OUTCOME, name, outcome="kept", reason="it failed")
+    text = shown(fold(story.events), whole=True)
+    assert text.count("    ✗ n[1-30]: kept: validate: checks failed") == 1
+    assert "      what to do: x --limit 'n[1-30]'" in text
 
 
 def test_reasons_can_be_read_whole_with_what_to_do() -> None:
@@ -214,7 +236,7 @@ def test_every_event_has_words_even_when_it_lacks_all_data() -> None:
      (200000, "2 d 7 h")],
 )  # fmt: skip
 def test_spans_as_people_say_them(seconds: float, text: str) -> None:
-    assert words.span(seconds) == text
+    assert span(seconds) == text
 
 
 def test_the_bar_is_full_only_when_all_are_done() -> None:

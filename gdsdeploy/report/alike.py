@@ -1,0 +1,96 @@
+"""What several hosts share is shown once, and only as much as people read; docs/output.md describes it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.io.phrases import count
+from gdsdeploy.model import hostnames
+
+#: Lines of blocks that are shown in full, and headings after them.
+LINES: Final = 32
+HEADINGS: Final = 10
+#: Hosts of which each has a line of its own while they are worked on.
+FEW: Final = 16
+#: Columns of the names in a row of a table.
+CELL: Final = 24
+MORE: Final = "--verbose shows everything"
+
+
+def general(text: str, host: str) -> str:
+    """``text`` as it would be for another host, to compare: without its name and address before it, and with HOST."""
+    # Most texts don't name their host, and each name makes another expression.
+    return _renamed((host,), "HOST", about(text, host)) if host in text else text
+
+
+def about(text: str, host: str) -> str:
+    """``text`` without the host that it begins with: ``gpu4 (192.0.2.14:22): cannot connect``."""
+    return re.sub(rf"^{re.escape(host)}(?: \([^)]*\))?: ", "", text)
+
+
+def for_all(text: str, hosts: Sequence[str]) -> str:
+    """``text`` of the first of ``hosts``, or a general one, whose commands select all: ``--limit 'gpu[1-3]'``.
+
+    Names that fill lines are left to the reader: ``--limit HOST,…``.
+    """
+    names = shlex.quote(hostnames.fold(hosts).replace(", ", ","))
+    names = names if len(names) <= 2 * hostnames.WIDTH else "HOST,…"
+    options = [f"--limit {name}" for name in (hosts[0], "HOST")]
+    return _renamed(options, f"--limit {names}", text) if len(hosts) > 1 else text
+
+
+def _renamed(names: Sequence[str], other: str, text: str) -> str:
+    """``other`` in place of ``names``, where they are whole words."""
+    return re.sub(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names))})(?![\w-]|\.\w)", lambda _: other, text)
+
+
+def on(hosts: Sequence[str], *, whole: bool = False) -> str:
+    """``gpu1``, or ``3 hosts: gpu[1-3]``."""
+    names = hostnames.words(hosts, 0 if whole else hostnames.WIDTH)
+    return names if len(hosts) == 1 else f"{count(len(hosts), 'host')}: {names}"
+
+
+def errors(failures: Mapping[str, GdsError]) -> list[GdsError]:
+    """One error for all hosts that failed alike, the most hosts first."""
+
+    def key(host: str, error: GdsError) -> tuple[type[GdsError], str, str]:
+        return type(error), general(error.message, host), general(error.hint or "", host)
+
+    together: list[GdsError] = []
+    for kind, hosts in hostnames.grouped((host, key(host, error)) for host, error in failures.items()).items():
+        error = failures[hosts[0]]
+        if len(hosts) > 1:
+            hint = for_all(error.hint, hosts) if error.hint else None
+            error = kind[0](f"{on(hosts)}: {about(error.message, hosts[0])}", hint=hint)
+        together.append(error)
+    return together
+
+
+def cell(hosts: Sequence[str], *, whole: bool = False) -> str:
+    """``gpu1``, or ``gpu[1-3] (3)``, for a column of a table."""
+    names = hostnames.words(hosts, 0 if whole else CELL)
+    return names if len(hosts) == 1 else f"{names} ({len(hosts)})"
+
+
+def shown(blocks: Iterable[Sequence[str]], *, whole: bool = False) -> list[str]:
+    """The lines of the blocks: in full while there is room, then their first lines, then how many more there are."""
+    lines: list[str] = []
+    headings: list[str] = []
+    for number, block in enumerate(blocks if whole else (cut(block, LINES) for block in blocks)):
+        if whole or (not headings and (number == 0 or len(lines) + len(block) <= LINES)):
+            lines += block
+        else:
+            headings.append(block[0])
+    rest = len(headings) - HEADINGS
+    more = f"and {rest} more; {MORE}" if rest > 0 else f"({MORE})"
+    return [*lines, *headings[:HEADINGS], *([more] if headings else [])]
+
+
+def cut(lines: Sequence[str], most: int, *, whole: bool = False, indent: str = "    ") -> list[str]:
+    """At most ``most`` lines, and how many more there are."""
+    rest = len(lines) - most
+    return [*lines] if whole or rest < 2 else [*lines[:most], f"{indent}and {rest} more lines ({MORE})"]

@@ -1,0 +1,152 @@
+"""The live region in a real pseudo-terminal, and what other places get instead: lines, and no control character."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import console
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x9b]")
+#: A step of which one host is at work; it ends after some seconds, or by Ctrl-C, as a verb does.
+PROGRAM = """
+import sys, time
+from gdsdeploy import cli, console
+console.BEAT = 0.4
+console.configure(quiet="quiet" in sys.argv)
+class Group:
+    def main(self, **settings):
+        with console.step("Provisioning gpu1"):
+            console.board.begin("build1", "gds_modules: Build nvidia", ago=400.0)
+            with console.step("Reading trixie"):
+                console.say("a line above")
+                time.sleep(float(sys.argv[1]))
+            console.board.end("build1")
+        console.data('{"a": 1}')
+cli.group = Group()
+cli.main()
+"""
+
+
+def environment(state: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """TERM of a usual terminal, without what a test's own environment says of colours."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    return {**plain, "TERM": "xterm-256color", "GDSDEPLOY_STATE_DIR": str(state), "PYTHONPATH": str(Path.cwd()), **more}
+
+
+def in_terminal(state: Path, *argv: str, interrupt: bool = False, **more: str) -> tuple[int, str]:
+    """(exit status, everything that a terminal gets).  interrupt: press Ctrl-C once something is shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", PROGRAM, *argv], environment(state, more))
+    output, deadline, pressed = b"", time.monotonic() + 60, False
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                chunk = os.read(terminal, 65536)
+            except OSError:
+                break
+            if not chunk:
+                break
+            output += chunk
+        if interrupt and not pressed and b"Build nvidia" in output:
+            os.write(terminal, b"\x03")
+            pressed = True
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output.decode().replace("\r\n", "\n")
+
+
+def in_pipes(state: Path, *argv: str, **more: str) -> tuple[str, str]:
+    """Standard output and standard error."""
+    command = [sys.executable, "-c", PROGRAM, *argv]
+    done = subprocess.run(command, env=environment(state, more), capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout, done.stderr
+
+
+def test_a_terminal_shows_who_is_at_work_and_is_left_clean(tmp_path: Path) -> None:
+    status, output = in_terminal(tmp_path, "2.2")
+    assert status == 0
+    assert output.count("build1: gds_modules: Build nvidia for 7 min") >= 3, "it is redrawn"
+    assert "‣ Reading trixie for " in output
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1, "the cursor is hidden, and shown again"
+    after = output.rpartition("\x1b[?25h")[2]
+    assert "at work" not in output, "no heartbeat beside it"
+    assert re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", after).split("\n")[:2] == ["  ✓ Provisioning gpu1 (2 s)", '{"a": 1}']
+    assert screen(output) == ["a line above", "  ✓ Reading trixie (2 s)", "  ✓ Provisioning gpu1 (2 s)", '{"a": 1}']
+
+
+def test_interruption_leaves_the_terminal_clean(tmp_path: Path) -> None:
+    status, output = in_terminal(tmp_path, "30", interrupt=True)
+    assert status == 130
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1
+    lines = screen(output)
+    assert [re.sub(r"\d+ s", "N s", line).replace("^C", "") for line in lines] == [
+        "a line above",
+        "  ✗ Reading trixie (N s)",
+        "  ✗ Provisioning gpu1 (N s)",
+        "error: interrupted",
+        "hint: Run the same command again: it resumes after the finished work",
+    ]
+
+
+@pytest.mark.parametrize("more", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}, {"TERM": "dumb"}])
+def test_pipes_get_heartbeats_on_standard_error_only(tmp_path: Path, more: dict[str, str]) -> None:
+    out, err = in_pipes(tmp_path, "1.5", **more)
+    assert out == '{"a": 1}\n'
+    assert not CONTROL.search(err)
+    beats = [line for line in err.splitlines() if line.startswith("  still at work: Provisioning gpu1 for ")]
+    assert 2 <= len(beats) <= 4
+    assert all("; build1: gds_modules: Build nvidia for 7 min" in line for line in beats)
+    assert err.splitlines()[:2] == ["‣ Provisioning gpu1 …", "‣ Reading trixie …"]
+
+
+def test_a_dumb_terminal_gets_lines(tmp_path: Path) -> None:
+    status, output = in_terminal(tmp_path, "1", TERM="dumb")
+    assert status == 0
+    assert not CONTROL.search(output)
+    assert "  still at work: Provisioning gpu1 for " in output
+
+
+def test_without_colours_there_is_none(tmp_path: Path) -> None:
+    _, output = in_terminal(tmp_path, "1", NO_COLOR="1")
+    assert "Build nvidia" in output
+    colours = re.findall(r"\x1b\[([0-9;]*)m", output)
+    assert not [code for code in colours if code not in ("", "0", "1")]
+
+
+def test_quiet_says_nothing(tmp_path: Path) -> None:
+    assert in_pipes(tmp_path, "1", "quiet") == ('{"a": 1}\n', "")
+    assert in_terminal(tmp_path, "1", "quiet") == (0, '{"a": 1}\n')
+
+
+def test_the_beat_is_a_minute() -> None:
+    assert console.BEAT == 60.0
+
+
+def screen(output: str) -> list[str]:
+    """The lines that are left on a terminal: carriage return, cursor up, erase, and text."""
+    lines, row, column = [""], 0, 0
+    for text, final, number in re.findall(r"([^\x1b\r\n]+)|(?:\x1b\[([?0-9;]*[A-Za-z])|(\r|\n))", output):
+        match final or number or "":
+            case "\n":
+                row, column = row + 1, 0
+                lines += [""] * (row + 1 - len(lines))
+            case "\r":
+                column = 0
+            case "2K":
+                lines[row] = ""
+            case up if up.endswith("A"):
+                row = max(0, row - int(up[:-1] or 1))
+            case "":
+                lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+                column += len(text)
+    return [line.rstrip() for line in lines if line.strip()]
