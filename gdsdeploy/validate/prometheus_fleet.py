@@ -163,7 +163,7 @@ def _document(name: str, tables: _Tables, moment: float) -> dict[str, Any]:
         "boot_id": about.get("boot_id", ""), "when": moment_of_gate, "seconds": 0.0, "host": name,
         "profile": about.get("profile", ""), "lock_digest": about.get("lock", ""), "basis": "",
         "stack": [[part, text] for part in STACK if (text := about.get(part.replace("-", "_")))],
-        "findings": [*(each.as_dict() for each in _as_failed(findings)), _others(counts, findings).as_dict()], "gaps": [],
+        "findings": [each.as_dict() for each in (*_as_failed(findings), _others(counts, findings))], "gaps": [],
     }  # fmt: skip
     if not record["boot_id"] or not record["lock_digest"]:
         raise _GapError(UNCLEAR, f"{metrics.INFO} has no boot or no lock")
@@ -221,7 +221,7 @@ def _findings(name: str, tables: _Tables, when: str) -> list[Finding]:
     codes = _distinct(metrics.CHECK, tables[_NOT_PASSED].get(name, ()), ["check", "subject"])
     mounts = _distinct(metrics.PATH, tables[_MOUNTS].get(name, ()), ["mount", "path"])
     paths = {mount: path.replace(metrics.UNPROVEN, "") for mount, path in mounts}
-    if len(paths) > len(mounts):
+    if len(mounts) > len(paths):
         raise _GapError(UNCLEAR, f"a mount has several paths in {metrics.PATH}")
     findings: list[Finding] = []
     for (check, subject), code in codes.items():
