@@ -1,4 +1,4 @@
-"""A secret in a file of its own, which nobody else may read; it's never an argument of a command."""
+"""A secret in a file that only its owner may read; it's never an argument of a command."""
 
 from __future__ import annotations
 
