@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -36,6 +37,8 @@ LABEL: Final = "instance"
 NODE_BOOT_TIME: Final = "node_boot_time_seconds"
 #: The finding that stands for the checks that pass, which aren't listed one by one.
 OTHERS: Final = "gate.checks"
+#: Queries at the same time.
+AT_ONCE: Final = 3
 #: Seconds that a sample may be old.
 AGE: Final = 900
 #: Seconds by which two readings of one boot's time may differ, and by which a host's clock may be ahead.
@@ -88,7 +91,9 @@ def judge(
     Raises PrometheusUnusable where a query fails, and where the server has none of these hosts.
     """
     moment = now()
-    tables = {query: _by_host(server.query(query, moment), label) for query in QUERIES}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = pool.map(lambda query: _by_host(server.query(query, moment), label), QUERIES)
+        tables = dict(zip(QUERIES, answers, strict=True))
     if not any(name in table for table in tables.values() for name in names):
         words = f"{server.url}: it has {metrics.OPEN} of {len(tables[metrics.OPEN])} hosts, none of them in the fleet"
         hint = f"Name the label that has the hosts' names with --prometheus-label; {label!r} was read"
