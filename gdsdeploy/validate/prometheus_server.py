@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import shlex
 import ssl
-import time
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -114,7 +114,10 @@ class Server(AbstractContextManager["Server"]):
     def _post(self, query: str, moment: float) -> str:
         """The body of an answer with status 200."""
         form = {"query": query, "time": f"{moment:.3f}", "timeout": f"{self._whole:g}s"}
-        body, end = bytearray(), time.monotonic() + self._whole
+        body = bytearray()
+        # It ends what reads, whether that waits for the head or for the body.
+        timer = threading.Timer(self._whole, self._client.close)
+        timer.start()
         try:
             # A redirection is not followed: the credentials are for this address.
             with self._client.stream("POST", f"{self.url}/api/v1/query", data=form) as answer:
@@ -123,13 +126,13 @@ class Server(AbstractContextManager["Server"]):
                     body += chunk
                     if len(body) > LIMIT:
                         raise self._unusable(query, f"its answer has more than {LIMIT >> 20} MiB")
-                    if time.monotonic() > end:
-                        raise httpx.ReadTimeout("")
-        except httpx.TimeoutException:
-            raise self._unusable(query, f"no whole answer within {self._whole:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            words = _plain(str(error)) or type(error).__name__
-            raise self._unusable(query, f"it cannot be reached: {words}") from None
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
+            words = f"it cannot be reached: {_plain(str(error)) or type(error).__name__}"
+            if isinstance(error, httpx.ReadTimeout) or self._client.is_closed:
+                words = f"no whole answer within {self._whole:g} s"
+            raise self._unusable(query, words) from None
+        finally:
+            timer.cancel()
         if status != httpx.codes.OK:
             raise self._unusable(query, f"it answers with status {status}{_reason(bytes(body))}")
         return body.decode(errors="replace")

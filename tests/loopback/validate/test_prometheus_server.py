@@ -35,9 +35,9 @@ class Web(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, body: bytes, status: int = 200, pause: float = 0.0) -> None:
+    def __init__(self, body: bytes, status: int = 200, pause: float = 0.0, head: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
-        self.body, self.status, self.pause = body, status, pause
+        self.body, self.status, self.pause, self.head = body, status, pause, head
         self.requests: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
 
 
@@ -47,9 +47,12 @@ class _Request(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.server.requests.append((self.path, dict(self.headers), form))
-        self.send_response(self.server.status)
-        self.send_header("Location", "/elsewhere")
-        self.end_headers()
+        if self.server.head:
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
+        else:
+            self.send_response(self.server.status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
         pieces = [self.server.body] if not self.server.pause else [bytes([byte]) for byte in self.server.body]
         try:
             for piece in pieces:
@@ -155,10 +158,11 @@ def test_a_refusal_is_quoted_and_no_redirection_is_followed(
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_drips_is_cut_off(web: Callable[..., Web]) -> None:
+@pytest.mark.parametrize("head", [False, True])
+def test_an_answer_that_drips_is_cut_off(web: Callable[..., Web], head: bool) -> None:
     begin = time.monotonic()
     with pytest.raises(PrometheusUnusable, match=r"no whole answer within 0\.5 s"):
-        ask(web(vector(*[SAMPLE] * 50), pause=0.05), whole=0.5)
+        ask(web(vector(*[SAMPLE] * 50), pause=0.05, head=head), whole=0.5)
     assert time.monotonic() - begin < 5
 
 
