@@ -3,7 +3,7 @@
     python benchmarks/fleet/prometheus.py [--hosts N] [--fail PERCENT] [--rounds N] [--json FILE]
 
 One exporter on loopback has the series of all hosts, as their gates write them; a share of the hosts fails a check.
-The verb runs as a user would start it, with --json, and nobody is asked over SSH.  See benchmarks/README.md.
+The verb runs as a user would start it, with --json, and no host is asked over SSH.  See benchmarks/README.md.
 """
 
 from __future__ import annotations
