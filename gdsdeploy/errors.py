@@ -132,6 +132,10 @@ class ReportsDiffer(GdsError, exit_code=33):
     """Two validation reports differ in hosts, verdicts or what runs."""
 
 
+class PrometheusUnusable(GdsError, exit_code=34):
+    """A Prometheus server did not answer, its answer is not one, or it knows no host of the fleet."""
+
+
 class LabUnavailable(GdsError, exit_code=40):
     """The lab cannot run here, or one of its hosts did not come up."""
 

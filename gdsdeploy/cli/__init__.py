@@ -30,6 +30,7 @@ VERBS = {
     "topology": "Show the distances between GPUs, disks and network adapters, and what has moved",
     "mode": "Show which peer-to-peer mechanisms hosts offer, which to choose, and what a change requires",
     "gdscheck": "Parse the output of NVIDIA's gdscheck, of any release",
+    "prometheus": "Print alert rules and a dashboard for the series that hosts export",
     "lab": "Disposable hosts to rehearse on",
 }
 

@@ -149,7 +149,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
     if not source.settings:
         return {}
     names = list(source.settings)
-    with console.step(f"Asking {', '.join(names)}"):
+    with console.step(f"Asking {words(names)}"):
         facts = asking.ask_facts(
             _fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, progress=console.say, sources=True
         )

@@ -21,6 +21,7 @@ from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.ssh.endpoint import TIMEOUT
@@ -151,7 +152,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, as_jso
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
     names = selection.select(adopt, list(intent.hosts), fleet, option="--adopt")
-    with console.step(f"Asking {', '.join(names)}"):
+    with console.step(f"Asking {words(names)}"):
         return ask_pieces(intent, fleet, names, timeout=timeout, progress=console.say)
 
 

@@ -7,7 +7,6 @@ reason, and the event is dropped.  A webhook's address may be a secret, so messa
 from __future__ import annotations
 
 import json
-import os
 import queue
 import threading
 import time
@@ -21,8 +20,7 @@ import httpx
 
 from gdsdeploy import paths, run
 from gdsdeploy.errors import FleetInvalid, GdsError
-from gdsdeploy.host.io import reading
-from gdsdeploy.host.io.private import exposure
+from gdsdeploy.files.secret import read_secret
 from gdsdeploy.model.events import Event, HostEnded, Kind
 from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.model.rollout_settings import Notify, fill
@@ -39,8 +37,6 @@ PAUSES: Final = (1.0, 4.0, 15.0)
 LAST: Final = 15.0
 #: Events in the queue; the oldest is dropped for a new one.
 WAITING: Final = 1000
-#: Characters of a token at most.
-_TOKEN_SIZE: Final = 64 * 1024
 #: Status codes after which the webhook is retried.
 _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -174,15 +170,4 @@ def is_reported(event: Event, settings: Notify) -> bool:
 
 
 def _token(path: Path) -> str:
-    try:
-        with reading.open_file(str(path)) as file:
-            exposed = exposure(str(path), os.fstat(file.fileno()))
-            token = file.read(_TOKEN_SIZE).decode().strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise FleetInvalid(f"rollout.notify.token_file: {path}: {reason}") from None
-    if exposed:
-        raise FleetInvalid(f"rollout.notify.token_file: {path} {exposed[0]}", hint=f"Run: {exposed[1]}")
-    if not token or not token.isprintable() or not token.isascii():
-        raise FleetInvalid(f"rollout.notify.token_file: {path} holds no token", hint="One line of printable ASCII")
-    return token
+    return read_secret(path, "rollout.notify.token_file", FleetInvalid)

@@ -166,6 +166,7 @@ class GateRecord(Shape):
     stack: list[Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_part)]] = Field(max_length=5)
     findings: list[_Finding] = Field(max_length=MANY)
     gaps: list[Text] = Field(max_length=MANY)
+    boot_time: Size = 0
 
 
 class GateShown(Shape):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gdsdeploy import atomic, console
@@ -78,6 +79,7 @@ def validate(
     timeout: float = TIMEOUT,
     options: ValidateOptions = ValidateOptions(),
     since_boot: bool = False,
+    prior: Mapping[str, HostReport] = MappingProxyType({}),
     progress: Callable[[str], None],
     warn: Callable[[str], None] = console.warn,
 ) -> Report:
@@ -85,11 +87,13 @@ def validate(
 
     timeout: seconds for each host, beside those of reading under load.
     warn: takes what isn't an error: machines with the same machine id.
+    prior: reports of hosts that are not asked any more.
     since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
     when = utc_now()
-    expected = {name: expectation(fleet, lock, name) for name in names}
+    rest = [name for name in names if name not in prior]
+    expected = {name: expectation(fleet, lock, name) for name in rest}
     waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
 
     machine_ids: dict[str, str] = {}
@@ -97,7 +101,7 @@ def validate(
     def judge(answer: Answer) -> HostReport:
         name = answer.host
         if since_boot:
-            return _recorded(expected[name], answer, options, waivers_of[name])
+            return recorded(answer, fleet.hosts[name].profile, lock.digest, options, waivers_of[name])
 
         def report(evidence: dict[str, Any]) -> HostReport:
             machine_ids[name] = evidence["host"].get("machine_id", "")
@@ -110,8 +114,8 @@ def validate(
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = gate_record.FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
-    reports: dict[str, HostReport] = {}
-    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program):
+    reports = dict(prior)
+    for answer, outcome in ask(fleet, fleet_path, rest, argv, judge, timeout=timeout, stdin=stdin, program=program):
         name = answer.host
         reports[name] = (
             report_without_evidence(expected[name], outcome, answer.seconds)
@@ -124,7 +128,9 @@ def validate(
         warn(words)
     for same, error in machines.same_boot(identities, fleet_path).items():
         for name in same:
-            reports[name] = report_without_evidence(expected[name], error, reports[name].seconds)
+            before = reports[name]
+            trouble = trouble_from(error)
+            reports[name] = HostReport(name, before.profile, trouble=trouble, seconds=before.seconds)
             progress(line(reports[name]))
     hosts = tuple(_naming_fleet(reports[name], fleet_path) for name in names)
     return Report(
@@ -235,15 +241,17 @@ def report_without_evidence(expected: Expectation, error: GdsError, seconds: flo
     return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
-def _recorded(expected: Expectation, answer: Answer, options: ValidateOptions, waivers: Sequence[Waiver]) -> HostReport:
-    """What the host's own gate found in this boot; raises why nothing is known of it."""
+def recorded(
+    answer: Answer, profile: str, lock_digest: str, options: ValidateOptions, waivers: Sequence[Waiver]
+) -> HostReport:
+    """What the host's own gate found in this boot, against that lock; raises why nothing is known of it."""
     boot_id, record, reason = gate_record.of_this_boot(answer)
-    findings = [_this_boot(expected, record, reason)]
+    findings = [_this_boot(lock_digest, record, reason)]
     if record is not None:
         findings += [finding for finding in record.read_findings() if selected(finding, options.only)]
     return HostReport(
         host=answer.host,
-        profile=expected.profile,
+        profile=profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id=boot_id,
         stack=tuple(dict(record.stack).items()) if record else (),
@@ -252,14 +260,14 @@ def _recorded(expected: Expectation, answer: Answer, options: ValidateOptions, w
     )
 
 
-def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -> Finding:
+def _this_boot(lock_digest: str, record: gate.Record | None, reason: str) -> Finding:
     title = "The host's own gate has judged this boot, against this lock"
-    verdict = f"a verdict of this boot against {expected.lock_digest}"
+    verdict = f"a verdict of this boot against {lock_digest}"
     if record is None:
         hint = "On the host, run systemctl start gds-gate and journalctl -u gds-gate; provision installs the gate"
         return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
     present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
-    if record.lock_digest == expected.lock_digest:
+    if record.lock_digest == lock_digest:
         return Finding(THIS_BOOT, PASS, title, verdict, present)
     hint = "Provision this host: its expectation is of another lock"
     return Finding(THIS_BOOT, FAIL, title, verdict, present, hint)

@@ -341,7 +341,9 @@ def plan_answer(data: bytes) -> None:
 
 def gate_record(data: bytes) -> None:
     answer = Answer("gpu1", raw_answer(data), None, 0.0)
-    host = fleet_validation._recorded(expected(), answer, fleet_validation.ValidateOptions(day="2026-11-22"), ())
+    host = fleet_validation.recorded(
+        answer, expected().profile, expected().lock_digest, fleet_validation.ValidateOptions(day="2026-11-22"), ()
+    )
     report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 

@@ -52,7 +52,14 @@ def _run(arguments: argparse.Namespace) -> int:
     expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
     record, _ = gate.of_this_boot(gate.last(arguments.run_folder)) if arguments.once else (None, "")
     lines: List[Tuple[int, str]] = []
-    if record is None or record.state == gate.CLOSED or record.basis != gate.basis(expectation, settings):
+    # A record without the time of its boot is of an older release, whose metrics say less.
+    complete = record is not None and record.boot_time > 0
+    if (
+        record is None
+        or not complete
+        or record.state == gate.CLOSED
+        or record.basis != gate.basis(expectation, settings)
+    ):
         record = gate.judge(expectation, settings)
         lines = _publish(record, _settings(settings), arguments)
     if arguments.json:

@@ -26,6 +26,7 @@ RUN_FOLDER = "/run/gdsdeploy"
 STATE_FOLDER = "/var/lib/gdsdeploy"
 RECORD = "gate.json"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_STAT = "/proc/stat"
 OPEN, CLOSED = "open", "closed"
 #: Checks that a one-line reason names; the record has all of them.
 NAMED = 3
@@ -89,6 +90,8 @@ class Record:
     stack: List[List[str]] = field(default_factory=list)
     findings: List[Dict[str, Any]] = field(default_factory=list)
     gaps: List[str] = field(default_factory=list)
+    #: when this boot began, in seconds since 1970 by the host's clock; 0: not known
+    boot_time: int = 0
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -120,6 +123,18 @@ def boot_id(path: str = BOOT_ID) -> str:
         return file.read().strip()
 
 
+def boot_time(path: str = _STAT) -> int:
+    """When the running boot began, as node_exporter's node_boot_time_seconds has it; 0 where that can't be read.
+
+    It moves when the clock is set.
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("btime ")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def basis(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8")).hexdigest()
 
@@ -137,7 +152,8 @@ def judge(expectation: str, settings: str) -> Record:
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
         reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
         verdict = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
-    return Record(boot_id=boot, when=when, seconds=round(time.monotonic() - begin, 3), basis=digest, **verdict)
+    seconds = round(time.monotonic() - begin, 3)
+    return Record(boot_id=boot, when=when, seconds=seconds, basis=digest, boot_time=boot_time(), **verdict)
 
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:

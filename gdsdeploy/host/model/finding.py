@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
 PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
@@ -46,8 +46,8 @@ class Finding:
     path: str = ""
 
     def as_dict(self) -> Dict[str, Any]:
-        """As JSON has it: ``path`` is left out where it is empty."""
-        value = asdict(self)
+        """As JSON has it: ``path`` is left out where it is empty.  Its lists are the finding's own, not copies."""
+        value = dict(vars(self))
         if not self.path:
             del value["path"]
         return value

@@ -200,8 +200,8 @@ def test_metrics_are_in_the_text_format() -> None:
     assert values["gdsdeploy_gate_open{}"] == "0"
     assert values["gdsdeploy_gate_timestamp_seconds{}"] == "1795248000"
     assert values['gdsdeploy_gate_checks{verdict="fail"}'] == "1"
-    assert values['gdsdeploy_check_passed{check="kernel.running",subject="",verdict="pass"}'] == "1"
-    assert values['gdsdeploy_check_passed{check="storage.path",subject="/mnt/a\\"b\\\\c\\nd",verdict="fail"}'] == "0"
+    assert values['gdsdeploy_check_verdict{check="kernel.running",subject=""}'] == "0"
+    assert values['gdsdeploy_check_verdict{check="storage.path",subject="/mnt/a\\"b\\\\c\\nd"}'] == "3"
     assert text.endswith("\n")
 
 

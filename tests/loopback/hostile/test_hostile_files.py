@@ -289,7 +289,7 @@ def has(received: list[str], words: list[str]) -> None:
 
 
 def test_validate(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
-    files = [word for name in ("html", "junit", "prometheus") for word in (f"--{name}", tmp_path / name)]
+    files = [word for name in ("html", "junit", "metrics") for word in (f"--{name}", tmp_path / name)]
     code, out, err = run("validate", fleet.path, "--json", *files)
     assert code in OF_HOSTS, err
     report = json.loads(out)

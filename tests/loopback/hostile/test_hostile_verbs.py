@@ -214,7 +214,7 @@ def steady(value: Any) -> Any:
 @pytest.mark.parametrize("since_boot", [False, True], ids=["now", "since-boot"])
 def test_validate(fleet: Fleet, run: Run, tmp_path: Path, since_boot: bool) -> None:
     flags = ["--since-boot"] if since_boot else []
-    files = {name: tmp_path / f"report.{name}" for name in ("html", "junit", "prometheus")}
+    files = {name: tmp_path / f"report.{name}" for name in ("html", "junit", "metrics")}
     written = [word for name, path in files.items() for word in (f"--{name}", path)]
     _, alone, _ = run("validate", fleet.path, "--limit", HONEST, "--json", *flags)
     code, out, err = run("validate", fleet.path, "--json", *flags, *written)

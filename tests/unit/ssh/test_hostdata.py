@@ -62,7 +62,7 @@ def came(document: Any) -> Answer:
 def report_of(document: Any, *, since_boot: bool) -> HostReport:
     try:
         if since_boot:
-            return fleet_validation._recorded(EXPECTED, came(document), OPTIONS, ())
+            return fleet_validation.recorded(came(document), EXPECTED.profile, EXPECTED.lock_digest, OPTIONS, ())
         answer = came(document)
 
         def report(evidence: dict[str, Any]) -> HostReport:

@@ -71,8 +71,8 @@ def test_the_metrics_of_the_gate_count_it_and_do_not_call_it_passed_or_failed() 
     )  # fmt: skip
     output = metrics.render(record)
     assert 'gdsdeploy_gate_checks{verdict="not-applicable"} 1' in output
-    assert [line for line in output.splitlines() if line.startswith("gdsdeploy_check_passed{")] == [
-        'gdsdeploy_check_passed{check="x.1",subject="",verdict="pass"} 1'
+    assert [line for line in output.splitlines() if line.startswith("gdsdeploy_check_verdict{")] == [
+        'gdsdeploy_check_verdict{check="x.1",subject=""} 0'
     ]
 
 

@@ -1,0 +1,30 @@
+"""A secret in a file that only its owner may read; it's never an argument of a command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.io import reading
+from gdsdeploy.host.io.private import exposure
+
+#: Bytes of a secret at most.
+_SIZE: Final = 64 * 1024
+
+
+def read_secret(path: Path, name: str, error: type[GdsError]) -> str:
+    """The one line of printable ASCII in ``path``, which the setting ``name`` calls; raises ``error``."""
+    try:
+        with reading.open_file(str(path)) as file:
+            exposed = exposure(str(path), os.fstat(file.fileno()))
+            secret = file.read(_SIZE).decode().strip()
+    except (OSError, ValueError) as caught:
+        reason = caught.strerror if isinstance(caught, OSError) else "it is no text"
+        raise error(f"{name}: {path}: {reason}") from None
+    if exposed:
+        raise error(f"{name}: {path} {exposed[0]}", hint=f"Run: {exposed[1]}")
+    if not secret or not secret.isprintable() or not secret.isascii():
+        raise error(f"{name}: {path} holds no secret", hint="One line of printable ASCII")
+    return secret

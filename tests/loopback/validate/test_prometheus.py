@@ -1,0 +1,237 @@
+"""Debian's prometheus and node_exporter: series of gates, validate's queries, alert rules and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from gdsdeploy import resources
+from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
+from gdsdeploy.lock import lockfile
+from gdsdeploy.validate.prometheus_fleet import NODE_BOOT_TIME, QUERIES
+from tests import commandline
+from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
+from tests.loopback.loopback_sshd import free_port
+
+RIGHT = {"profile": "right"}
+RULES = resources.templates() / "prometheus" / "alerts.yml"
+DASHBOARD = resources.templates() / "prometheus" / "dashboard.json"
+#: Of Prometheus and node_exporter themselves.
+FOREIGN = {NODE_BOOT_TIME, "up"}
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Start programs, which end with the test."""
+    programs: list[subprocess.Popen[bytes]] = []
+
+    def start_program(*argv: object) -> None:
+        log = (tmp_path / "programs.log").open("ab")
+        programs.append(subprocess.Popen(list(map(str, argv)), stdout=log, stderr=log, cwd=tmp_path))
+
+    yield start_program
+    for program in programs:
+        program.terminate()
+        program.wait(20)
+
+
+class Site:
+    """A Prometheus server that scrapes an exporter for each host."""
+
+    def __init__(self, folder: Path, start_program: Callable[..., None], lock_digest: str) -> None:
+        self.folder, self.start_program, self.lock_digest = folder, start_program, lock_digest
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.targets: list[dict[str, Any]] = []
+
+    def add(self, host: str, **changes: Any) -> None:
+        """An exporter with the record that a host's gate left."""
+        findings = [
+            Finding("kernel.running", PASS, "title", RUNNING, RUNNING).as_dict(),
+            Finding("storage.path:/mnt/nvme", PASS, "title", "direct", "p2pdma", path="p2pdma").as_dict(),
+            Finding("rdma.link", NOT_APPLICABLE, "title", "", "").as_dict(),
+        ]
+        fields = {
+            "state": gate.OPEN, "reason": "fine", "verdict": PASS, "boot_id": f"boot-of-{host}", "host": host,
+            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "seconds": 1.0, "profile": "right",
+            "lock_digest": self.lock_digest, "boot_time": gate.boot_time(), "stack": [["kernel", RUNNING]],
+            "findings": findings,
+        }  # fmt: skip
+        folder, port = self.folder / f"textfile-{host}", free_port()
+        folder.mkdir()
+        (folder / metrics.FILE).write_text(metrics.render(gate.Record(**{**fields, **changes})))
+        listen, textfile = f"--web.listen-address=127.0.0.1:{port}", f"--collector.textfile.directory={folder}"
+        collectors = ("--collector.disable-defaults", "--collector.stat", "--collector.textfile")
+        self.start_program("prometheus-node-exporter", listen, textfile, *collectors)
+        self.targets.append({"targets": [f"127.0.0.1:{port}"], "labels": {"instance": f"{host}:9100"}})
+
+    def open(self, *waited_for: str) -> None:
+        """Start the server, and wait until it has the series of these hosts."""
+        value = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(RULES)],
+            "scrape_configs": [{"job_name": "node", "static_configs": self.targets}],
+        }
+        config = self.folder / "prometheus.yml"
+        config.write_text(yaml.safe_dump(value))
+        listen = f"--web.listen-address={self.url.removeprefix('http://')}"
+        storage = f"--storage.tsdb.path={self.folder / 'tsdb'}"
+        self.start_program("prometheus", f"--config.file={config}", listen, storage)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                instances = {entry["metric"]["instance"] for entry in self.ask(metrics.PATH)}
+            except httpx.HTTPError:
+                instances = set()
+            if instances == {f"{host}:9100" for host in waited_for}:
+                return
+            time.sleep(0.2)
+        pytest.fail((self.folder / "programs.log").read_text()[-3000:])
+
+    def ask(self, query: str) -> list[Any]:
+        answer = httpx.post(f"{self.url}/api/v1/query", data={"query": query})
+        value = answer.json()
+        assert value["status"] == "success", (query, value)
+        return value["data"]["result"]
+
+
+@pytest.fixture
+def fleet(make_fleet: Callable[..., LoopbackFleet]) -> LoopbackFleet:
+    return make_fleet(gpu1=RIGHT, gpu2=RIGHT, gpu3=RIGHT)
+
+
+@pytest.fixture
+def site(tmp_path: Path, start: Callable[..., None], fleet: LoopbackFleet) -> Site:
+    return Site(tmp_path, start, lockfile.read(lockfile.beside(fleet.path)).digest)
+
+
+def test_a_fleet_is_judged_by_its_series_and_only_the_others_are_asked(
+    site: Site, fleet: LoopbackFleet, run: Run
+) -> None:
+    site.add("gpu1")
+    site.add("gpu2", boot_time=gate.boot_time() - 3600)
+    failed = Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict()
+    site.add("gpu9", state=gate.CLOSED, verdict=FAIL, findings=[failed])
+    site.open("gpu1", "gpu2")
+    prometheus = ("--since-boot", "--prometheus", site.url)
+    code, out, err = run("validate", fleet.path, *prometheus, "--limit", "gpu1")
+    assert code == 0, err
+    assert fleet.sessions() == 0
+    assert "1 hosts judged by their series" in err
+    code, out, err = run("validate", fleet.path, *prometheus, "--json")
+    assert code == 30, err
+    assert fleet.sessions() == 2
+    assert "asked over SSH: 1 stale (its gate has not judged this boot, or its clock was set since): gpu2" in err
+    assert "asked over SSH: 1 missing (there is no gdsdeploy_gate_open): gpu3" in err
+    hosts = json.loads(out)["hosts"]
+    assert [hosts[name]["verdict"] for name in ("gpu1", "gpu2", "gpu3")] == ["pass", "fail", "fail"]
+    assert hosts["gpu1"]["boot_id"] == "boot-of-gpu1"
+    path = {"check": "storage.path:/mnt/nvme", "verdict": "pass", "path": "p2pdma"}
+    assert [path] == [
+        {key: each.get(key) for key in path}
+        for each in hosts["gpu1"]["findings"]
+        if each["check"].startswith("storage.path")
+    ]
+
+
+def test_rules_and_dashboard_work_with_the_series(site: Site) -> None:
+    site.add("gpu1")
+    failed = Finding("storage.path:/mnt/nvme", FAIL, "title", "direct", "compat", path="compat").as_dict()
+    site.add("gpu2", state=gate.CLOSED, verdict=FAIL, findings=[failed])
+    site.open("gpu1", "gpu2")
+    # The first samples are younger than what a rule looks back at; one evaluation after both is enough.
+    end = time.monotonic() + 30
+    alerts: dict[str, Any] = {}
+    while time.monotonic() < end and not {"GdsGateClosed", "GdsMountWrongPath"} <= alerts.keys():
+        answer = httpx.get(f"{site.url}/api/v1/alerts").json()
+        alerts = {alert["labels"]["alertname"]: alert for alert in answer["data"]["alerts"]}
+        time.sleep(0.2)
+    assert set(alerts) == {"GdsGateClosed", "GdsMountWrongPath"}
+    assert all(alert["labels"]["instance"] == "gpu2:9100" for alert in alerts.values())
+    rules = httpx.get(f"{site.url}/api/v1/rules").json()["data"]["groups"][0]["rules"]
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+    for title, query in queries():
+        assert site.ask(query), title
+
+
+def test_rules_are_valid_and_fire_when_they_should() -> None:
+    cases = Path(__file__).with_name("alerts_test.yml")
+    for argv in (["promtool", "check", "rules", RULES], ["promtool", "test", "rules", cases]):
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    names = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+    tested = {
+        case["alertname"]
+        for group in yaml.safe_load(cases.read_text())["tests"]
+        for case in group["alert_rule_test"]
+        if case.get("exp_alerts")
+    }
+    assert names == tested
+
+
+def test_series_keep_to_the_conventions(tmp_path: Path) -> None:
+    finding = Finding("storage.path:/mnt/nvme", PASS, "title", "direct", "p2pdma", path="p2pdma").as_dict()
+    record = gate.Record(
+        gate.OPEN, "fine", PASS, "b", "2026-11-21T08:00:00Z", 1.0, stack=[["kernel", RUNNING]], findings=[finding]
+    )
+    ended = subprocess.run(
+        ["promtool", "check", "metrics"], input=metrics.render(record), capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
+    assert set(re.findall(r"^# TYPE (\S+)", metrics.render(record), re.MULTILINE)) == set(metrics.NAMES)
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(title, query) of each panel of the dashboard, for all hosts."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"].replace("$host", ".*")
+
+
+def test_rules_and_dashboard_name_only_series_that_hosts_export() -> None:
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    texts = [*(rule["expr"] for rule in rules), DASHBOARD.read_text(), *QUERIES]
+    names = {name for text in texts for name in re.findall(r"\b(?:gdsdeploy|node)_\w+\b|\bup\b", text)}
+    assert names - FOREIGN <= set(metrics.NAMES)
+    assert set(metrics.NAMES) - names == set()
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    value = json.loads(DASHBOARD.read_text())
+    assert value["uid"] == "gdsdeploy"
+    assert [variable["name"] for variable in value["templating"]["list"]] == ["datasource", "host"]
+    panels = value["panels"]
+    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert panel["title"]
+        assert panel["targets"]
+        assert place["x"] + place["w"] <= 24
+        assert not own & cells, panel["title"]
+        cells |= own
+
+
+@pytest.mark.parametrize(("verb", "file"), [("alerts", RULES), ("dashboard", DASHBOARD)])
+def test_a_verb_prints_them(run: Run, verb: str, file: Path) -> None:
+    assert run("prometheus", verb) == (0, file.read_text(), "")
