@@ -7,7 +7,7 @@ VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 # Two processes, whatever the machine has; tests/groups.py says what each of them takes, and in which order.
-SIDE_BY_SIDE := --numprocesses 2 --durations 60
+SIDE_BY_SIDE := --numprocesses 2 --durations 15
 
 .PHONY: demo test fuzz setup lock clean
 
