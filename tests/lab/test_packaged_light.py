@@ -205,8 +205,9 @@ def test_a_module_that_was_changed_is_found_and_comes_back_by_the_command_that_i
     finding = provisioned.findings(status=30)["modules.next-boot"]
     assert "isn't as the lock has it" in finding["found"]
     done = gdsdeploy("provision", provisioned.lab.fleet_path, status=24)
-    (command,) = set(re.findall(r"apt-get install --reinstall \S+", done.stdout + done.stderr))
-    provisioned.root(f"{command} --yes --quiet")
+    pattern = r"(apt-get install) (--reinstall \S+ && apt-mark hold \S+)\n"
+    ((install, rest),) = set(re.findall(pattern, done.stdout + done.stderr))
+    provisioned.root(f"{install} --yes --quiet {rest}")
     assert provisioned.findings()["modules.next-boot"]["verdict"] == "pass"
     assert provisioned.plan()["state"] == "nothing to do"
 

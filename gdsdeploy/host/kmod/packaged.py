@@ -75,7 +75,9 @@ def shadows(kernel: Kernel, files: Sequence[PackagedFile]) -> List[str]:
 
 
 def _problem(kernel: Kernel, file: PackagedFile, owned: Container[str]) -> Optional[Problem]:
-    again = f"install it again: apt-get install --reinstall {file.package}={file.version}"
+    # apt drops the hold of a package that it installs again.
+    install, hold = f"apt-get install --reinstall {file.package}={file.version}", f"apt-mark hold {file.package}"
+    again = f"install it again: {install} && {hold}"
     path = f"/lib/modules/{kernel.release}/{file.file}"
     digest = file_digest(kernel.path(file.file))
     if digest is None:
