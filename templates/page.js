@@ -8,7 +8,7 @@ const el = (tag, attributes, ...inside) => {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...inside.flat().filter((one) => one !== null && one !== undefined && one !== ""));
+  element.append(...inside.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== ""));
   return element;
 };
 
@@ -81,11 +81,12 @@ const ROWS = 100, PRINTED = 20;
 // The hosts: a filter, a table of one row each, and details that are made when they are opened.
 //   hosts      each has name, bad, cause (a set), words (what the filter looks at)
 //   more       words of a further box to tick, or null
+//   sort       (hosts, ticked) → the same in another order; optional
 //   columns    (hosts, ticked) → heads of the columns after the host's
 //   cells      (host, columns) → a td for each of them
 //   summary    host → what stands beside its name;  fill: (details, host) → adds its details
 //   focus      (details, cell) → the part of the details that the cell is about, or null
-const browse = ({ label, hosts, more, columns, cells, summary, fill, focus }) => {
+const browse = ({ label, hosts, more, sort, columns, cells, summary, fill, focus }) => {
   const place = document.getElementById("browser");
   const bad = hosts.filter((host) => host.bad).length;
   let cause = null, rows = ROWS, opener = null;
@@ -122,8 +123,9 @@ const browse = ({ label, hosts, more, columns, cells, summary, fill, focus }) =>
   };
   const draw = () => {
     const text = filter.value.trim().toLowerCase();
-    const found = hosts.filter((host) =>
+    const chosen = hosts.filter((host) =>
       (cause === null ? all.checked || host.bad : host.causes.has(cause)) && (!text || host.words().includes(text)));
+    const found = sort ? sort(chosen, ticked.checked) : chosen;
     const shown = found.slice(0, rows), heads = columns(shown, ticked.checked);
     const table = el("table", { class: "grid", role: "grid", "aria-label": label, "aria-rowcount": found.length + 1 },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" },

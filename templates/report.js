@@ -91,7 +91,7 @@
 
   const fill = (details, host) => {
     const { sorted } = about(host.list);
-    const part = (head, inside) => el("div", null, el("h4", null, head), inside);
+    const part = (head, inside) => el("div", null, el("h3", null, head), inside);
     const stack = host.stack.map((pair) => pair.map((text) => texts[text]));
     const mounts = sorted.filter((finding) => family(texts[finding[CHECK]]) === "storage.path");
     if (host.trouble) {
@@ -110,11 +110,11 @@
       details.append(el("p", { class: "soft" }, "The page has no drawing of this host's PCIe tree: ", el("code", null, "gdsdeploy topology"), " shows it."));
     }
     if (host.gaps.length) {
-      details.append(el("h4", null, "Evidence is incomplete"), el("ul", null, host.gaps.map((gap) => el("li", null, texts[gap]))));
+      details.append(el("h3", null, "Evidence is incomplete"), el("ul", null, host.gaps.map((gap) => el("li", null, texts[gap]))));
     }
     const problems = sorted.filter((finding) => rank(verdictOf(finding)) < rank("pass"));
     const rest = sorted.filter((finding) => !problems.includes(finding));
-    if (sorted.length) details.append(el("h4", null, "Checks"), ...problems.map(findingOf));
+    if (sorted.length) details.append(el("h3", null, "Checks"), ...problems.map(findingOf));
     if (rest.length) {
       details.append(el("details", { class: "rest" }, el("summary", null, `${rest.length} checks without a problem`), rest.map(findingOf)));
     }
