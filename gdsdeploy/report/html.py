@@ -67,7 +67,9 @@ def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
     found = list(_causes(report))
     records = _Records(found)
-    lists = [(verdict, [host.host for host in report.hosts if host.verdict == verdict]) for verdict in ORDER]
+    names: dict[str, list[str]] = {verdict: [] for verdict in ORDER}
+    for host in report.hosts:
+        names[host.verdict].append(host.host)
     return page.stream(
         "report",
         [
@@ -81,7 +83,8 @@ def stream(report: Report) -> Iterator[str]:
         sentence=sentence(report),
         causes=found[:CAUSES],
         more=found[CAUSES:],
-        hosts=[(verdict, len(names), hostnames.fold(names)) for verdict, names in lists if names and verdict != PASS],
+        counts={verdict: len(hosts) for verdict, hosts in names.items()},
+        hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
         trees=records.trees,
         distance=distance,
         order=ORDER,

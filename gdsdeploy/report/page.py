@@ -40,7 +40,8 @@ class Texts(Table):
 
     def each(self, *texts: str) -> tuple[int, ...]:
         """Their places."""
-        return tuple(map(self.place, texts))
+        places = self._places
+        return tuple([places.setdefault(text, len(places)) for text in texts])
 
     def __iter__(self) -> Iterator[str]:
         return (fit(str(text)) for text in super().__iter__())
