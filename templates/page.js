@@ -125,9 +125,9 @@ const browse = ({ label, hosts, more, sort, columns, cells, summary, fill, focus
     const text = filter.value.trim().toLowerCase();
     const chosen = hosts.filter((host) =>
       (cause === null ? all.checked || host.bad : host.causes.has(cause)) && (!text || host.words().includes(text)));
-    const found = sort ? sort(chosen, ticked.checked) : chosen;
-    const shown = found.slice(0, rows), heads = columns(shown, ticked.checked);
-    const table = el("table", { class: "grid", role: "grid", "aria-label": label, "aria-rowcount": found.length + 1 },
+    const matches = sort ? sort(chosen, ticked.checked) : chosen;
+    const shown = matches.slice(0, rows), heads = columns(shown, ticked.checked);
+    const table = el("table", { class: "grid", role: "grid", "aria-label": label, "aria-rowcount": matches.length + 1 },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" },
         [["host", ""], ...heads].map(([head, style]) =>
           el("th", { scope: "col", role: "columnheader", class: style }, el("span", null, head))))),
@@ -141,11 +141,11 @@ const browse = ({ label, hosts, more, sort, columns, cells, summary, fill, focus
     table.tBodies[0].rows[0]?.cells[0].setAttribute("tabindex", "0");
     grid(table, (cell) => open(cell.parentElement.host, cell));
     box.replaceChildren(table);
-    box.hidden = !found.length;
+    box.hidden = !matches.length;
     details.replaceChildren();
     for (const host of shown) add(host);
-    const rest = found.length - shown.length;
-    count.textContent = `${found.length} of ${hosts.length} hosts` +
+    const rest = matches.length - shown.length;
+    count.textContent = `${matches.length} of ${hosts.length} hosts` +
       (all.checked || cause !== null ? "" : `; ${hosts.length - bad} without a problem are left out`) +
       (rest ? `; the first ${shown.length} are shown` : "");
     next.textContent = `Show ${Math.min(rest, ROWS)} more`;

@@ -37,7 +37,7 @@
 
   browse({
     label: "hosts", hosts, more: "longest out of work first", columns: () => heads, cells, fill,
-    sort: (found, ticked) => (ticked ? [...found].sort((a, b) => b.away - a.away) : found),
+    sort: (chosen, ticked) => (ticked ? [...chosen].sort((a, b) => b.away - a.away) : chosen),
     summary: (host) => [stateBadge(host.row[0]), " ", el("span", { class: "meta" }, host.row.slice(1, 3).map((word) => el("span", null, word)))],
     focus: () => null,
   });

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.model import hostnames
 from gdsdeploy.report import page
@@ -34,6 +35,8 @@ CAUSES, NAMES = 100, 400
 LINES = 5
 #: Drawings of PCIe trees; hosts with the same devices share one.
 TREES = 200
+#: Characters of evidence that no other finding has: of problems, and of the rest.  Then only the JSON report has it.
+PROBLEMS_ROOM, OTHER_ROOM = 8 << 20, 4 << 20
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ def render(report: Report) -> str:
 
 def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
-    found = list(_causes(report))
-    records = _Records(found)
+    every_cause = list(_causes(report))
+    records = _Records(every_cause)
     names: dict[str, list[str]] = {verdict: [] for verdict in ORDER}
     for host in report.hosts:
         names[host.verdict].append(host.host)
@@ -81,8 +84,8 @@ def stream(report: Report) -> Iterator[str]:
         ],
         report=report,
         sentence=sentence(report),
-        causes=found[:CAUSES],
-        more=found[CAUSES:],
+        causes=every_cause[:CAUSES],
+        more=every_cause[CAUSES:],
         counts={verdict: len(hosts) for verdict, hosts in names.items()},
         hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
         trees=records.trees,
@@ -109,9 +112,7 @@ def _causes(report: Report) -> Iterator[Cause]:
 def _of_trouble(number: int, hosts: dict[str, Trouble]) -> Cause:
     names, first = tuple(hosts), next(iter(hosts.values()))
     message = first.message if len(names) == 1 else about(first.message, names[0])
-    return Cause(
-        number, UNREACHABLE, first.kind, "", (("found", message),), for_all(first.hint, names), (), names
-    )
+    return Cause(number, UNREACHABLE, first.kind, "", (("found", message),), for_all(first.hint, names), (), names)
 
 
 def _of_findings(number: int, verdict: str, findings: dict[str, Finding]) -> Cause:
@@ -125,9 +126,10 @@ def _of_findings(number: int, verdict: str, findings: dict[str, Finding]) -> Cau
 class _Records:
     """Hosts as templates/report.js reads them; texts, findings and lists of findings that hosts share are kept once."""
 
-    def __init__(self, found: Sequence[Cause]) -> None:
-        self._cause = {(host, cause.name): cause.number for cause in found for host in cause.hosts}
+    def __init__(self, every_cause: Sequence[Cause]) -> None:
+        self._cause = {(host, cause.name): cause.number for cause in every_cause for host in cause.hosts}
         self.texts, self.findings, self.lists = page.Texts(), page.Table(), page.Table()
+        self._room = {True: PROBLEMS_ROOM, False: OTHER_ROOM}
         self.trees: list[tuple[Markup, Topology]] = []
         self._trees: dict[Hashable, int] = {}
 
@@ -153,10 +155,20 @@ class _Records:
         texts, waiver = self.texts, finding.waiver
         return (
             *texts.each(finding.check, finding.verdict, finding.title, finding.expected, finding.found, finding.hint),
-            texts.each(*finding.evidence),
+            texts.each(*self._evidence(finding)),
             texts.each(waiver["until"], waiver["reason"], WORDS[waiver["was"]]) if waiver else (),
             self._cause.get((host.host, finding.check), -1),
         )
+
+    def _evidence(self, finding: Finding) -> Sequence[str]:
+        is_problem = finding.verdict in (FAIL, UNKNOWN)
+        added = sum(len(line) for line in finding.evidence if line not in self.texts)
+        if added > self._room[is_problem]:
+            return (
+                f"{count(len(finding.evidence), 'line')}, which `validate --json` has: this page has no room for more",
+            )
+        self._room[is_problem] -= added
+        return finding.evidence
 
     def _tree(self, host: HostReport) -> int:
         """The place of the drawing; -1: there is none, -2: the page has enough of them."""

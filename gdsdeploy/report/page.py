@@ -31,6 +31,9 @@ class Table:
         """The place of ``value``, from 0."""
         return self._places.setdefault(value, len(self._places))
 
+    def __contains__(self, value: Hashable) -> bool:
+        return value in self._places
+
     def __iter__(self) -> Iterator[Hashable]:
         return iter(self._places)
 
@@ -53,7 +56,9 @@ def stream(name: str, data: Iterable[tuple[str, Iterable[object]]], **values: ob
     data: (id, values) of each block of JSON, read in this order after the rest of the page was written.
     """
     style, script = (_source("page", name, kind) for kind in ("css", "js"))
-    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+    policy = (
+        f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+    )
     template = _environment().get_template(f"{name}.html.j2")
     blocks = ((ident, _lines(block)) for ident, block in data)
     parts = template.stream(

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from gdsdeploy.host.io.phrases import count, span
-from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.model.hostnames import words
+from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import page
 from gdsdeploy.report.page import Texts
 from gdsdeploy.rollout import status as states
@@ -167,7 +167,8 @@ def _outages(rows: Sequence[Mapping[str, Any]]) -> str:
     longest, name = times[-1]
     whole = span(sum(away for away, _ in times))
     typical = span(statistics.median(away for away, _ in times))
-    return f"{count(len(times), 'host')} out of work for {whole} in all; median {typical}, longest {span(longest)} ({name})"
+    hosts = count(len(times), "host")
+    return f"{hosts} out of work for {whole} in all; median {typical}, longest {span(longest)} ({name})"
 
 
 def _waves(status: Status) -> Iterator[Mapping[str, Any]]:

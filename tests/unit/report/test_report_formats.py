@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json as standard_json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from gdsdeploy import console
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html, json, junit, prometheus, text
 from gdsdeploy.report.model import HostReport, Report
 from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
@@ -298,3 +299,14 @@ def test_prometheus_has_a_sample_for_each_check_of_each_host() -> None:
     assert f'gdsdeploy_validation_timestamp_seconds{{fleet="fleet.yml"}} {moment:.0f}' in samples
     sample = re.compile(r'[a-z_]+(\{[a-z_]+="([^"\\\n]|\\[\\n"])*"(,[a-z_]+="([^"\\\n]|\\[\\n"])*")*\})? [0-9.]+')
     assert all(sample.fullmatch(line) for line in samples)
+
+
+def test_a_page_has_room_for_so_much_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host can say a lot; the same lines on another host take no room."""
+    loud = Finding("os.release", FAIL, "t", "e", "f", evidence=["x" * 1000, "y" * 1000])
+    hosts = tuple(HostReport(name, "gds", (replace(loud, evidence=list(loud.evidence)),)) for name in ("a", "b"))
+    more = HostReport("c", "gds", (replace(loud, evidence=["z" * 1000]),))
+    monkeypatch.setattr(html, "PROBLEMS_ROOM", 2500)
+    texts = Page(html.render(Report("f", "d", "w", (*hosts, more)))).texts()
+    assert [text for text in texts if len(text) == 1000] == loud.evidence
+    assert "1 line, which `validate --json` has: this page has no room for more" in texts
