@@ -210,8 +210,7 @@ const browse = ({ label, hosts, more, sort, columns, cells, summary, fill, focus
 
   // The address page.html#host=NAME opens a host.
   const follow = () => {
-    const name = location.hash.startsWith("#host=") ? decodeURIComponent(location.hash.slice(6)) : null;
-    const host = hosts.find((one) => one.name === name);
+    const host = hosts.find((one) => location.hash === `#host=${encodeURIComponent(one.name)}`);
     if (host) open(host, null);
   };
   addEventListener("hashchange", follow);
