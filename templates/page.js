@@ -197,7 +197,8 @@ const browse = ({ label, hosts, more, sort, columns, cells, summary, fill, focus
     });
     const buttons = el("div", { class: "buttons" }, button);
     const command = card.querySelector(".hint code")?.textContent;
-    if (command && navigator.clipboard) {
+    // Where the hosts are too many for a command, it has HOST in place of their names.
+    if (command && !/\bHOST\b/.test(command) && navigator.clipboard) {
       const copy = el("button", { type: "button" }, "Copy the command");
       copy.addEventListener("click", async () => {
         await navigator.clipboard.writeText(command);

@@ -105,6 +105,11 @@ def _code(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
+def _names(text: str) -> Markup:
+    """Folded names of hosts, which lines end between."""
+    return Markup(",<wbr>").join(map(fit, text.split(",")))
+
+
 @functools.cache
 def _environment() -> Environment:
     """What templates are given is escaped, and undefined names are errors."""
@@ -116,5 +121,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, "names": _names}
     return environment

@@ -74,6 +74,8 @@ def test_ten_thousand_hosts_fit(ten_thousand: Path, show: Open) -> None:
     page = show(ten_thousand)
     assert page.evaluate("document.querySelectorAll('*').length") <= NODES
     assert page.evaluate(STOPS_BEFORE) <= STOPS
+    assert page.get_by_text("--limit HOST,…").count() == 4
+    assert page.get_by_role("button", name="Copy the command").count() == 0, "it has no names of hosts"
     failing = page.locator("table[role=grid] tbody tr")
     assert failing.count() == 100, "the rest comes when it is asked for"
     page.get_by_role("button", name="Show 100 more").click()

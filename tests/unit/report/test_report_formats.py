@@ -129,7 +129,7 @@ def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
 
 # --- HTML ------------------------------------------------------------------------------------------------------------
 
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "wbr", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
