@@ -9,6 +9,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import requirements
 from gdsdeploy.lab.requirements import Requirement
 
+#: The browser that shows pages.
+CHROMIUM = "/usr/bin/chromium-headless-shell"
 REQUIREMENTS = (
     Requirement("gpg", "gnupg", "signs the repositories that tests serve"),
     Requirement("gpgv", "gpgv", "verifies repository indices"),
@@ -36,6 +38,7 @@ REQUIREMENTS = (
     Requirement("prometheus", "prometheus", "scrapes the series of hosts and answers queries"),
     Requirement("promtool", "prometheus", "tests the alert rules"),
     Requirement("prometheus-node-exporter", "prometheus-node-exporter", "exports the series of hosts"),
+    Requirement(CHROMIUM, "chromium-headless-shell", "shows the pages of reports"),
     Requirement("podman", "podman", "starts containers"),
     Requirement("runc", "runc", "runs them where control groups are mixed"),
     Requirement("mkfs.ext4", "e2fsprogs", "makes filesystems on which direct I/O is tried"),

@@ -189,7 +189,8 @@ def _write(report: Report, **files: Path | None) -> None:
 
     for kind, file in files.items():
         if file is not None:
-            write(file, importlib.import_module(f"gdsdeploy.report.{kind}").render(report))
+            module = importlib.import_module(f"gdsdeploy.report.{kind}")
+            write(file, module.stream(report) if hasattr(module, "stream") else module.render(report))
 
 
 def _end(report: Report) -> None:

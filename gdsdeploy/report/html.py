@@ -1,147 +1,187 @@
-"""The report as one self-contained HTML file: no remote assets; readable in light, dark and print and by keyboard."""
+"""The report as one self-contained HTML file: what to do first; each host's details are data that the page shows."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from gdsdeploy import __version__, resources
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.report.alike import for_all
+from gdsdeploy.model import hostnames
+from gdsdeploy.report import page
+from gdsdeploy.report.alike import about, for_all
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import (
     ORDER,
     SYMBOLS,
+    UNREACHABLE,
     WORDS,
     HostReport,
     Report,
-    by_verdict,
+    Trouble,
     causes,
-    check_id,
     examined,
     sentence,
     subject,
+    troubles,
 )
 
+#: Causes with a card of their own, and columns for the names of a cause's hosts.
+CAUSES, NAMES = 100, 400
+#: Lines of evidence in a card.
+LINES = 5
+#: Drawings of PCIe trees; hosts with the same devices share one.
+TREES = 200
+#: Characters of evidence that no other finding has: of problems, and of the rest.  Then only the JSON report has it.
+PROBLEMS_ROOM, OTHER_ROOM = 8 << 20, 4 << 20
+
 
 @dataclass(frozen=True)
-class Cell:
-    """One host × one check: the worst of its findings, or nothing when the host did not run it."""
+class Cause:
+    """What has to be done once is shown once."""
 
-    verdict: str
-    #: fragment of the finding it leads to
-    target: str
-    title: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A host with its number, which makes the fragments of the page."""
-
+    #: its place among all causes
     number: int
-    host: HostReport
-    cells: tuple[Cell | None, ...]
-    findings: tuple[tuple[str, Finding], ...]
-    paths: tuple[tuple[str, Finding], ...]
-    #: the PCIe tree; None where it is not known or has no device
-    tree: Markup | None
+    verdict: str
+    #: the check, or the class of the error
+    name: str
+    title: str
+    #: (label, value)
+    fields: tuple[tuple[str, str], ...]
+    hint: str
+    evidence: tuple[str, ...]
+    hosts: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class Problem:
-    """The same finding on one or more hosts: what has to be done once is shown once."""
-
-    finding: Finding
-    #: (host, fragment of its finding)
-    hosts: tuple[tuple[str, str], ...]
+    @property
+    def on(self) -> str:
+        """Its hosts in few words."""
+        return hostnames.words(self.hosts, NAMES)
 
 
 def render(report: Report) -> str:
     """The whole page."""
-    checks = report.checks()
-    rows = [_row(number, host, checks) for number, host in enumerate(report.hosts)]
-    return template("report.html.j2").render(
+    return "".join(stream(report))
+
+
+def stream(report: Report) -> Iterator[str]:
+    """The page in parts: a large fleet's is never held whole."""
+    every_cause = list(_causes(report))
+    records = _Records(every_cause)
+    names: dict[str, list[str]] = {verdict: [] for verdict in ORDER}
+    for host in report.hosts:
+        names[host.verdict].append(host.host)
+    return page.stream(
+        "report",
+        [
+            ("words", [[SYMBOLS, WORDS, list(ORDER)], report.checks()]),
+            ("hosts", map(records.host, report.hosts)),
+            ("findings", records.findings),
+            ("lists", records.lists),
+            ("texts", records.texts),
+        ],
         report=report,
         sentence=sentence(report),
-        examined=examined,
-        tool=f"gdsdeploy {__version__}",
-        checks=checks,
-        rows=rows,
-        problems=[*_problems(report, rows)],
+        causes=every_cause[:CAUSES],
+        more=every_cause[CAUSES:],
+        counts={verdict: len(hosts) for verdict, hosts in names.items()},
+        hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
+        trees=records.trees,
+        distance=distance,
         order=ORDER,
         symbols=SYMBOLS,
         words=WORDS,
     )
 
 
-def _row(number: int, host: HostReport, checks: list[str]) -> Row:
-    targets = {id(finding): f"h{number}f{place}" for place, finding in enumerate(host.findings)}
-
-    def cell(check: str) -> Cell | None:
-        findings = by_verdict([finding for finding in host.findings if check_id(finding) == check])
-        if not findings:
-            return None
-        title = f"{host.host}: {findings[0].check}: {WORDS[findings[0].verdict]}"
-        return Cell(findings[0].verdict, targets[id(findings[0])], title)
-
-    return Row(
-        number=number,
-        host=host,
-        cells=tuple(map(cell, checks)),
-        findings=tuple((targets[id(finding)], finding) for finding in by_verdict(host.findings)),
-        paths=tuple((subject(finding), finding) for finding in host.mounts()),
-        tree=_tree(host),
-    )
+def _causes(report: Report) -> Iterator[Cause]:
+    """The worst verdict first, and of one verdict those that hit the most hosts."""
+    number = 0
+    for verdict in (FAIL, UNREACHABLE, UNKNOWN):
+        if verdict == UNREACHABLE:
+            for hosts in troubles(report):
+                yield _of_trouble(number, hosts)
+                number += 1
+        for findings in causes(report, verdict):
+            yield _of_findings(number, verdict, findings)
+            number += 1
 
 
-def _tree(host: HostReport) -> Markup | None:
-    if host.topology is None or not host.topology.devices:
-        return None
-    paths = {subject(finding): finding.path or "its path is not known" for finding in host.mounts()}
-    mounts: dict[str, list[tuple[str, str]]] = {}
-    for point, address in ((point, address) for point, addresses in host.disks for address in addresses):
-        mounts.setdefault(address, []).append((point, paths.get(point, "no path is asked for")))
-    return draw(host.topology, mounts, f"PCIe tree of {host.host}; the distances are in the table below it")
+def _of_trouble(number: int, hosts: dict[str, Trouble]) -> Cause:
+    names, first = tuple(hosts), next(iter(hosts.values()))
+    message = first.message if len(names) == 1 else about(first.message, names[0])
+    return Cause(number, UNREACHABLE, first.kind, "", (("found", message),), for_all(first.hint, names), (), names)
 
 
-def _problems(report: Report, rows: list[Row]) -> Iterator[Problem]:
-    targets = {(row.host.host, finding.check): target for row in rows for target, finding in row.findings}
-    for findings in (same for verdict in (FAIL, UNKNOWN) for same in causes(report, verdict)):
-        first = next(iter(findings.values()))
-        hosts = tuple((host, targets[host, first.check]) for host in findings)
-        yield Problem(replace(first, hint=for_all(first.hint, list(findings))), hosts)
+def _of_findings(number: int, verdict: str, findings: dict[str, Finding]) -> Cause:
+    hosts, first = tuple(findings), next(iter(findings.values()))
+    fields = (("expected", first.expected), ("found", first.found))
+    # Other hosts have other evidence, which their details show.
+    evidence = tuple(first.evidence[:LINES])
+    return Cause(number, verdict, first.check, first.title, fields, for_all(first.hint, hosts), evidence, hosts)
 
 
-def _fit(value: object) -> object:
-    """HTML has no control characters, and a host's text may have some."""
-    return HIDDEN.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+class _Records:
+    """Hosts as templates/report.js reads them; texts, findings and lists of findings that hosts share are kept once."""
 
+    def __init__(self, every_cause: Sequence[Cause]) -> None:
+        self._cause = {(host, cause.name): cause.number for cause in every_cause for host in cause.hosts}
+        self.texts, self.findings, self.lists = page.Texts(), page.Table(), page.Table()
+        self._room = {True: PROBLEMS_ROOM, False: OTHER_ROOM}
+        self.trees: list[tuple[Markup, Topology]] = []
+        self._trees: dict[Hashable, int] = {}
 
-def _code(text: str) -> Markup:
-    """What stands between backticks is a command."""
-    parts = [escape(HIDDEN.sub("\ufffd", part)) for part in text.split("`")]
-    if len(parts) % 2 == 0:
-        return Markup("`").join(parts)
-    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+    def host(self, host: HostReport) -> tuple[object, ...]:
+        """One line of the data."""
+        texts, trouble = self.texts, host.trouble
+        findings = self.lists.place(tuple(self.findings.place(self._finding(host, one)) for one in host.findings))
+        return (
+            host.host,
+            *texts.each(host.verdict, host.profile, examined(host.findings) if host.findings else ""),
+            findings,
+            round(host.seconds, 1),
+            host.boot_id,
+            [texts.each(*part) for part in host.stack],
+            texts.each(*host.gaps),
+            self._tree(host),
+            (*texts.each(trouble.kind, trouble.message, trouble.hint), self._cause[host.host, trouble.kind])
+            if trouble
+            else 0,
+        )
 
+    def _finding(self, host: HostReport, finding: Finding) -> tuple[Hashable, ...]:
+        texts, waiver = self.texts, finding.waiver
+        return (
+            *texts.each(finding.check, finding.verdict, finding.title, finding.expected, finding.found, finding.hint),
+            texts.each(*self._evidence(finding)),
+            texts.each(waiver["until"], waiver["reason"], WORDS[waiver["was"]]) if waiver else (),
+            self._cause.get((host.host, finding.check), -1),
+        )
 
-@functools.cache
-def template(name: str) -> Template:
-    """A page of templates/: what it is given is escaped, and undefined names are errors."""
-    environment = Environment(
-        loader=FileSystemLoader(resources.templates()),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_fit,
-    )
-    environment.globals["PASS"] = PASS
-    environment.globals["distance"] = distance
-    environment.filters["code"] = _code
-    return environment.get_template(name)
+    def _evidence(self, finding: Finding) -> Sequence[str]:
+        is_problem = finding.verdict in (FAIL, UNKNOWN)
+        added = sum(len(line) for line in finding.evidence if line not in self.texts)
+        if added > self._room[is_problem]:
+            return (
+                f"{count(len(finding.evidence), 'line')}, which `validate --json` has: this page has no room for more",
+            )
+        self._room[is_problem] -= added
+        return finding.evidence
+
+    def _tree(self, host: HostReport) -> int:
+        """The place of the drawing; -1: there is none, -2: the page has enough of them."""
+        if host.topology is None or not host.topology.devices:
+            return -1
+        paths = {subject(finding): finding.path or "its path is not known" for finding in host.mounts()}
+        key = (host.topology, host.disks, tuple(paths.items()))
+        if key not in self._trees:
+            if len(self.trees) == TREES:
+                return -2
+            mounts: dict[str, list[tuple[str, str]]] = {}
+            for point, address in ((point, address) for point, addresses in host.disks for address in addresses):
+                mounts.setdefault(address, []).append((point, paths.get(point, "no path is asked for")))
+            self._trees[key] = len(self.trees)
+            self.trees.append((draw(host.topology, mounts, "PCIe tree; a table has the distances"), host.topology))
+        return self._trees[key]

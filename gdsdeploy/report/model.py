@@ -155,6 +155,13 @@ def causes(report: Report, verdict: str, *, evidence: bool = False) -> list[dict
     return [{name: findings[name, check] for name in hosts} for (check, _), hosts in grouped(keys).items()]
 
 
+def troubles(report: Report) -> list[dict[str, Trouble]]:
+    """Host → trouble of each reason why hosts gave no evidence; the reasons of the most hosts first."""
+    each = {host.host: host.trouble for host in report.hosts if host.trouble}
+    keys = ((name, (one.kind, general(one.message, name))) for name, one in each.items())
+    return [{name: each[name] for name in hosts} for hosts in grouped(keys).values()]
+
+
 def examined(findings: Sequence[Finding]) -> str:
     """How many checks examined something, and how many had nothing to examine: ``14 checked, 30 not applicable``."""
     skipped = sum(finding.verdict == NOT_APPLICABLE for finding in findings)

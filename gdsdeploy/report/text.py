@@ -11,7 +11,18 @@ from gdsdeploy.host.explain import COMPAT
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.report import alike
-from gdsdeploy.report.model import ORDER, SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, causes, sentence, subject
+from gdsdeploy.report.model import (
+    ORDER,
+    SYMBOLS,
+    UNREACHABLE,
+    WORDS,
+    HostReport,
+    Report,
+    causes,
+    sentence,
+    subject,
+    troubles,
+)
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
 #: Verdicts with a column of their own.
@@ -95,13 +106,11 @@ def _evidence(findings: dict[str, Finding], verbose: bool) -> list[str]:
 
 
 def _troubles(report: Report, verbose: bool) -> Iterator[list[str]]:
-    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
-    alike_ones = grouped((name, (each.kind, alike.general(each.message, name))) for name, each in troubles.items())
-    for (kind, _), hosts in alike_ones.items():
-        first = troubles[hosts[0]]
+    for alike_ones in troubles(report):
+        hosts, first = list(alike_ones), next(iter(alike_ones.values()))
         message = first.message if len(hosts) == 1 else alike.about(first.message, hosts[0])
         hint = alike.for_all(first.hint, hosts)
-        heading = f"{SYMBOLS[UNREACHABLE]} {kind} on {alike.on(hosts, whole=verbose)}"
+        heading = f"{SYMBOLS[UNREACHABLE]} {first.kind} on {alike.on(hosts, whole=verbose)}"
         yield [heading, *_field("", message, verbose), *_field("what to do", hint, verbose)]
 
 

@@ -55,12 +55,17 @@ class HostStatus:
     ended: float | None = None
     #: facts from its steps, merged
     data: dict[str, Any] = field(default_factory=dict)
-    #: whether it is out of work
-    away: bool = False
+    #: (lapse at which it was taken out of work, and at which it came back; None: it is out of work)
+    outages: list[tuple[float, float | None]] = field(default_factory=list)
     #: its failure no longer counts, by ``--accept``
     accepted: bool = False
     #: to be rolled back after its soak
     recalled: bool = False
+
+    @property
+    def away(self) -> bool:
+        """Whether it is out of work."""
+        return bool(self.outages) and self.outages[-1][1] is None
 
     @property
     def running(self) -> StepAttempt | None:
@@ -91,6 +96,20 @@ class HostStatus:
             return 0.0
         last = self.ended if self.ended is not None else self.works[-1].end
         return max(0.0, (last if last is not None else self.works[-1].begin) - self.works[0].begin)
+
+    def out_of_work(self, now: float) -> float:
+        """Seconds until ``now`` in which it was out of work."""
+        return sum((now if end is None else end) - begin for begin, end in self.outages)
+
+    def leave(self, now: float) -> None:
+        """It is taken out of work."""
+        if not self.away:
+            self.outages.append((now, None))
+
+    def come_back(self, now: float) -> None:
+        """It has work again."""
+        if self.away:
+            self.outages[-1] = (self.outages[-1][0], now)
 
     def worked(self, now: float) -> float:
         """Seconds of its steps until ``now``, without waiting and soaking."""
@@ -212,7 +231,7 @@ class Status:
                 self._over(host, step)
                 host.data.update(facts)
                 if step == Step.RETURN:
-                    host.away = False
+                    host.come_back(self.lapse)
                 if step == Step.SOAK and host.recalled:
                     self._reopen(host)
             case events.StepFailed(step, error):
@@ -237,7 +256,7 @@ class Status:
         if step != Step.SOAK and host.outcome:
             self._reopen(host)
         if step == Step.DRAIN:
-            host.away = True
+            host.leave(self.lapse)
 
     def _over(self, host: HostStatus, step: str) -> StepAttempt:
         work = host.running
@@ -281,7 +300,7 @@ class Status:
         for name in resumed.back:
             self.down.discard(name)
             if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
-                self.hosts[name].away = False
+                self.hosts[name].come_back(self.lapse)
         self.down |= set(resumed.down)
 
     def _enter(self, phase: str, reason: str, mark: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -288,8 +288,8 @@ def require_folder(file: Path | None) -> None:
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
 
 
-def write(file: Path, text: str | bytes, *, mode: int | None = None) -> None:
-    """Write a report in one step, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
+def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None) -> None:
+    """Write a report, whole or in parts, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
     try:
         atomic.write(file, text, mode=mode)
     except OSError as caught:

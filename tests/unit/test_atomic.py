@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,19 @@ def test_permissions(tmp_path: Path, before: int | None, mode: int | None, after
     atomic.write(path, b"secret", mode=mode)
     assert path.stat().st_mode & 0o777 == after
     assert path.read_bytes() == b"secret"
+
+
+def test_parts_are_written_as_they_come_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    atomic.write(path, (part for part in ("é", "", "ü")))
+    assert path.read_bytes() == "éü".encode()
+
+    def broken() -> Iterator[str]:
+        yield "half"
+        assert path.read_bytes() == "éü".encode()
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        atomic.write(path, broken())
+    assert path.read_bytes() == "éü".encode()
+    assert list(tmp_path.iterdir()) == [path]

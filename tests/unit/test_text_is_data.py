@@ -19,7 +19,7 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_share" not in path.
 RUNS = {"eval", "exec", "compile", "system", "popen", "from_string"}
 RUNS_BY_DESIGN = {"zipapp/bootstrap.py", "lab/fleet.py"}
 #: Jinja is given names of files there.
-TEMPLATES = {"report/html.py", "cufile/render.py", "lab/fleet.py"}
+TEMPLATES = {"report/page.py", "cufile/render.py", "lab/fleet.py"}
 FORMATS, STATEMENTS = {"format", "format_map"}, {"execute", "executemany", "executescript"}
 
 

@@ -127,7 +127,7 @@ def _run(outlook: RolloutPreview, fleet: Path, *, as_json: bool) -> Status:
 def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     """Write a rollout's report and print its end; raise the error that the command ends in, if there is one."""
     if html is not None:
-        write(html, page.render(ended, live=False))
+        write(html, page.stream(ended, live=False))
         console.say(f"The report is in {html}")
     error = session.final_error(ended)
     if error is not None:

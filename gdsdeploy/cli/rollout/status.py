@@ -63,7 +63,7 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
     elif not watch:
         console.data(page.to_json(display.status, live=live))
     if html is not None:
-        write(html, page.render(display.status, live=live))
+        write(html, page.stream(display.status, live=live))
         console.say(f"The report is in {html}")
     if watch and (error := session.final_error(display.status)) is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Number of a wave's hosts in each kind of work over time, as stacked bands, for fleets too large for rows."""
+"""Number of hosts in each kind of work over time, as stacked bands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.report.svg import element
 from gdsdeploy.rollout.status import HostStatus, Status
 
-#: User units of a wave's drawing, and the moments at which hosts are counted.
-HEIGHT: Final = 46
+#: User units of the drawing, and the moments at which hosts are counted.
+HEIGHT: Final = 120
 MOMENTS: Final = 188
 #: Ends of hosts, below what is under way.
 ENDS: Final = ("done", "failed")

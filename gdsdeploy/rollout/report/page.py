@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from gdsdeploy import __version__
 from gdsdeploy.host.io.phrases import count, span
+from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.rollout import FAILURES, Outcome
-from gdsdeploy.report import html
+from gdsdeploy.report import page
+from gdsdeploy.report.page import Texts
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress, timeline
 from gdsdeploy.rollout.report.events import ENDED, VERSION, stamp
-from gdsdeploy.rollout.report.flow import HEIGHT
-from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
+from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
-#: Above so many hosts, only failed hosts have their steps in the page; JSON always has all.
-DETAILS: Final = 500
+#: Failures with a card of their own, and columns for the names of a failure's hosts.
+PROBLEMS: Final = 100
+NAMES: Final = 400
 #: Outcome or state → the style of its badge.
 CLASSES: Final[Mapping[str, str]] = {
     "done": "pass", "satisfied": "pass", "rolled-back": "unknown", "refused": "unknown", "kept": "fail",
@@ -31,13 +33,29 @@ _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
 
 def render(status: Status, *, live: bool = True) -> str:
     """The whole page.  live: whether a process works on it."""
-    return html.template("rollout.html.j2").render(
-        page=_page(status, live=live),
-        tool=f"gdsdeploy {__version__}",
-        symbols={**progress.SYMBOLS, "under way": "▸"},
+    return "".join(stream(status, live=live))
+
+
+def stream(status: Status, *, live: bool = True) -> Iterator[str]:
+    """The page in parts: a large rollout's is never held whole."""
+    rows = [_row(status, host) for host in status.hosts.values()]
+    problems = list(_problems(rows, status.plan.fleet))
+    causes = {host: number for number, problem in enumerate(problems) for host in problem["hosts"]}
+    symbols, texts = {**progress.SYMBOLS, "under way": "▸"}, Texts()
+    return page.stream(
+        "rollout",
+        [
+            ("words", [[symbols, CLASSES]]),
+            ("hosts", (_record(row, causes, status.lapse, texts) for row in rows)),
+            ("texts", texts),
+        ],
+        page=_page(status, rows, live=live),
+        problems=problems[:PROBLEMS],
+        more=problems[PROBLEMS:],
+        names=lambda hosts: words(hosts, NAMES),
+        symbols=symbols,
         classes=CLASSES,
         meanings={outcome: ENDED[outcome] for outcome in Outcome},
-        span=span,
     )
 
 
@@ -115,16 +133,15 @@ def _host(status: Status, host: HostStatus) -> dict[str, Any]:
     }
 
 
-def _page(status: Status, *, live: bool) -> dict[str, Any]:
+def _page(status: Status, rows: Sequence[Mapping[str, Any]], *, live: bool) -> dict[str, Any]:
     """What the template shows."""
-    rows = [_row(status, number, host) for number, host in enumerate(status.hosts.values())]
     number: dict[str, int] = dict.fromkeys(CLASSES, 0)
     for row in rows:
         number[row["state"]] += 1
-    hosts = len(status.taking_part())
     drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
     clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
-    running = "pass" if clean else "fail" if status.finished else "waived"
+    over = "fail" if number["kept"] or number["lost"] else "unknown"
+    running = "pass" if clean else over if status.finished else "waived"
     return {
         "status": status,
         "plan": status.plan,
@@ -135,13 +152,23 @@ def _page(status: Status, *, live: bool) -> dict[str, Any]:
         "took": span(status.lapse),
         "counts": [(name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")],
         "waves": list(_waves(status)),
-        "rows": rows,
-        "problems": list(_problems(rows, status.plan.fleet)),
+        "outages": _outages(rows),
         "timeline": drawn,
         # Whether the drawing may be cut between pages.
-        "tall": hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
-        "short": len(rows) > DETAILS,
+        "tall": len(status.taking_part()) > timeline.HOSTS // 2,
     }
+
+
+def _outages(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How long hosts were out of work, in one sentence; empty: none was."""
+    times = sorted((row["away"], row["host"].name) for row in rows if row["away"])
+    if not times:
+        return ""
+    longest, name = times[-1]
+    whole = span(sum(away for away, _ in times))
+    typical = span(statistics.median(away for away, _ in times))
+    hosts = count(len(times), "host")
+    return f"{hosts} out of work for {whole} in all; median {typical}, longest {span(longest)} ({name})"
 
 
 def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
@@ -154,33 +181,60 @@ def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
             "hosts": len(hosts),
             "done": sum(host.outcome in (Outcome.DONE, Outcome.SATISFIED) for host in hosts),
             "failed": sum(host.outcome in FAILURES for host in hosts),
-            "halt_at": part.wave.halt_at,
+            "halts at": part.wave.halt_at,
             "took": "–" if part.opened is None else span(end - part.opened),
         }
 
 
-def _row(status: Status, number: int, host: HostStatus) -> dict[str, Any]:
+def _row(status: Status, host: HostStatus) -> dict[str, Any]:
     state = host.outcome or ("under way" if host.works else "waiting")
-    failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
     expected = status.plan.expected.get(host.name)
-    labels = status.plan.labels.get(host.name, {})
+    away = host.out_of_work(status.lapse)
     facts = host.facts
     return {
-        "number": number,
         "host": host,
         "state": state if state in CLASSES else "waiting",
-        "failed": failed,
-        "wave": "–" if host.wave is None else status.parts[host.wave].wave.name,
-        "took": span(host.seconds) if host.works else "–",
-        "expected": "–" if expected is None else span(expected),
-        "disruption": facts.disruption or "–",
-        "kernel": facts.kernel or "–",
-        "validated": facts.verdict or "–",
-        "labels": sorted(labels.items()),
-        "known": list(_facts(host.data)),
-        # Whether its steps are in the page.
-        "shown": bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
+        "failed": host.outcome in FAILURES or (not host.outcome and bool(host.errors)),
+        "away": away,
+        # As the table has them: outcome, wave, took, expected, out of work, disruption, kernel, validated.
+        "cells": (
+            state if state in CLASSES else "waiting",
+            "–" if host.wave is None else status.parts[host.wave].wave.name,
+            span(host.seconds) if host.works else "–",
+            "–" if expected is None else span(expected),
+            span(away) if away else "–",
+            facts.disruption or "–",
+            facts.kernel or "–",
+            facts.verdict or "–",
+        ),
+        "labels": [f"{key} {value}" for key, value in sorted(status.plan.labels.get(host.name, {}).items())],
+        "known": [text for pair in _facts(host.data) for text in pair],
     }
+
+
+def _record(row: Mapping[str, Any], causes: Mapping[str, int], now: float, texts: Texts) -> tuple[object, ...]:
+    """A host as templates/rollout.js reads it."""
+    host = row["host"]
+    return (
+        host.name,
+        texts.each(*row["cells"]),
+        int(row["failed"]),
+        causes.get(host.name, -1),
+        round(row["away"]),
+        *texts.each(host.reason),
+        texts.each(*row["labels"]),
+        texts.each(*row["known"]),
+        [texts.each(*_step(work, now)) for work in host.works],
+    )
+
+
+def _step(work: StepAttempt, now: float) -> tuple[str, str, str, str]:
+    """(step, time, error, hint); no error: ``✓`` or that it is under way."""
+    step = f"{work.step} (attempt {work.attempt})" if work.attempt > 1 else work.step
+    took = span((now if work.end is None else work.end) - work.begin)
+    if work.error is not None:
+        return step, took, f"✗ {work.error.message or 'no reason was given'}", work.error.hint or ""
+    return step, took, "under way" if work.end is None else "✓", ""
 
 
 def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -191,8 +245,8 @@ def _facts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _problems(rows: Sequence[Mapping[str, Any]], fleet: str) -> Iterator[dict[str, Any]]:
-    """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
-    problems: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    """Each failure once, with its hosts; hosts that are out of work come first, then failures of the most hosts."""
+    problems: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
         if not row["failed"]:
             continue
@@ -201,10 +255,11 @@ def _problems(rows: Sequence[Mapping[str, Any]], fleet: str) -> Iterator[dict[st
         message = "\n".join([words[0], *(f"then, at {failures[1][0]}: {text}" for text in words[1:])])
         hint = row["host"].errors[0][1].hint or "" if row["host"].errors else ""
         key = (row["state"], failures[0][0], message, hint)
-        problems.setdefault(key, []).append((row["host"].name, f"h{row['number']}"))
+        problems.setdefault(key, []).append(row["host"].name)
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
-    for (state, step, message, hint), hosts in sorted(problems.items(), key=lambda problem: order.index(problem[0][0])):
-        shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
+    worst = sorted(problems.items(), key=lambda problem: (order.index(problem[0][0]), -len(problem[1])))
+    for (state, step, message, hint), hosts in worst:
+        shown = message.replace("HOST", hosts[0]) if len(hosts) == 1 else message
         # The error's hint is about the cause, not about how the host gets work again.
         hints = [
             hint,

@@ -1,4 +1,4 @@
-"""A rollout over time as one SVG drawing: a row for each host, or a flow for each wave of a large fleet.  Pure.
+"""A rollout over time as one SVG drawing: hosts by state, then a row for each host or for those that failed.  Pure.
 
 Every kind of step has a colour, a pattern and a name in its bar or title; failures have a cross.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -24,11 +24,10 @@ from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 #: User units: the names at the left, the time, the margin, a row and its bar, the head with the marks.
 NAMES, LENGTH, MARGIN, ROW, BAR, HEAD, LEGEND = 158, 940, 10, 22, 15, 52, 26
 WIDTH: Final = NAMES + LENGTH + 2 * MARGIN
-#: Above so many hosts each wave is drawn as a flow, and only hosts that failed have a row.
+#: Above so many hosts, waves share a row, and only hosts that failed have one.
 HOSTS: Final = 60
-#: Rows for failed hosts in a large fleet, and flows for its waves.
+#: Rows for failed hosts in a large fleet.
 FAILED: Final = 40
-FLOWS: Final = 40
 #: Kind of work → its steps.  The name is the class, the pattern and the word.
 KINDS: Final = {
     "check": (Step.PREFLIGHT,),
@@ -84,9 +83,9 @@ def draw(status: Status, title: str) -> Markup:
     scale = LENGTH / (status.lapse or 1.0)
     crowded = len(status.taking_part()) > HOSTS
     rows = _Rows(status, scale)
-    body = Markup("").join(rows.flows() if crowded else rows.hosts())
+    body = Markup("").join([*rows.states(), *(rows.failures() if crowded else rows.hosts())])
     height = rows.bottom + MARGIN
-    parts = [_patterns(), _legend(crowded=crowded), *_pauses(status, scale, height), *_axis(status, scale, height)]
+    parts = [_patterns(), _legend(), *_pauses(status, scale, height), *_axis(status, scale, height)]
     parts += [body, *_marks(status, scale, height)]
     return element(
         "svg", *parts, class_="timeline", viewBox=f"0 0 {WIDTH} {height:g}", width=WIDTH, height=height, role="img",
@@ -101,16 +100,23 @@ class _Rows:
 
     def hosts(self) -> Iterator[Markup]:
         for part in self._status.parts:
-            yield from self._wave([part])
+            yield from self._wave(part)
             for name in part.wave.hosts:
                 yield from self._host(self._status.hosts[name])
 
-    def flows(self) -> Iterator[Markup]:
-        for parts in grouped(self._status.parts):
-            yield from self._wave(parts)
-            bands = flow.bands(self._status, [self._status.hosts[n] for p in parts for n in p.wave.hosts], KIND_OF)
-            yield flow.draw(bands, NAMES + MARGIN, self.bottom, LENGTH)
-            self.bottom += flow.HEIGHT + 6
+    def states(self) -> Iterator[Markup]:
+        """How many hosts are in each state."""
+        hosts = self._status.taking_part()
+        yield self._name(f"{count(len(hosts), 'host')} by state", "wave")
+        yield flow.draw(flow.bands(self._status, hosts, KIND_OF), NAMES + MARGIN, self.bottom, LENGTH)
+        self.bottom += flow.HEIGHT + 6
+
+    def failures(self) -> Iterator[Markup]:
+        """All waves in one row, then hosts that failed."""
+        yield self._name(count(len(self._status.parts), "wave"), "wave")
+        for part in self._status.parts:
+            yield from self._span(part)
+        self.bottom += ROW
         failed = self._status.failed()
         if not failed:
             return
@@ -122,20 +128,21 @@ class _Rows:
         for host in failed[:FAILED]:
             yield from self._host(host)
 
-    def _wave(self, parts: Sequence[WaveStatus]) -> Iterator[Markup]:
-        first, last = parts[0], parts[-1]
-        name = first.wave.name if first is last else f"{first.wave.name} … {last.wave.name}"
-        hosts = sum(len(part.wave.hosts) for part in parts)
-        yield self._name(f"{name} · {count(hosts, 'host')}", "wave")
-        opened = next((part.opened for part in parts if part.opened is not None), None)
-        if opened is not None:
-            closed = self._status.lapse if last.closed is None else last.closed
-            words = f"{name}: {last.state}, {span(closed - opened)}"
-            yield element(
-                "rect", element("title", plain(words)), class_="span", x=self._at(opened),
-                y=self.bottom + ROW / 2 - 2, width=max(1.0, (closed - opened) * self._scale), height=4,
-            )  # fmt: skip
+    def _wave(self, part: WaveStatus) -> Iterator[Markup]:
+        yield self._name(f"{part.wave.name} · {count(len(part.wave.hosts), 'host')}", "wave")
+        yield from self._span(part)
         self.bottom += ROW
+
+    def _span(self, part: WaveStatus) -> Iterator[Markup]:
+        if part.opened is None:
+            return
+        closed = self._status.lapse if part.closed is None else part.closed
+        hosts = count(len(part.wave.hosts), "host")
+        words = f"{part.wave.name} ({hosts}): {part.state}, {span(closed - part.opened)}"
+        yield element(
+            "rect", element("title", plain(words)), class_="span", x=self._at(part.opened),
+            y=self.bottom + ROW / 2 - 2, width=max(1.0, (closed - part.opened) * self._scale - 1), height=4,
+        )  # fmt: skip
 
     def _host(self, host: HostStatus) -> Iterator[Markup]:
         failed = host.outcome in FAILURES
@@ -170,16 +177,6 @@ class _Rows:
 
     def _at(self, lapse: float) -> float:
         return NAMES + MARGIN + lapse * self._scale
-
-
-def grouped(parts: Sequence[WaveStatus]) -> list[Sequence[WaveStatus]]:
-    """Waves in at most FLOWS groups of neighbours, the canaries always by themselves."""
-    if len(parts) <= FLOWS:
-        return [[part] for part in parts]
-    canaries = [part for part in parts if part.wave.canary]
-    rest = [part for part in parts if not part.wave.canary]
-    size = -(-len(rest) // max(1, FLOWS - len(canaries)))
-    return [*([part] for part in canaries), *(rest[at : at + size] for at in range(0, len(rest), size))]
 
 
 def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
@@ -259,14 +256,13 @@ def filled(kind: str, x: float, y: float, width: float, height: float) -> tuple[
     return element("rect", class_="fill", **place), element("rect", class_="pattern", fill=f"url(#t-{kind})", **place)
 
 
-def _legend(*, crowded: bool) -> Markup:
+def _legend() -> Markup:
     parts = []
     x = float(MARGIN)
-    tiles = [(word, word.replace(" ", "-")) for word in (*KINDS, *(flow.ENDS if crowded else ()))]
-    for word, kind in [*tiles, *([] if crowded else [("✗ failed", "")])]:
-        if kind:
-            parts.append(element("g", *filled(kind, x, 4, 18, 12), class_=f"bar {kind}"))
-            x += 23
+    tiles = [(word, word.replace(" ", "-")) for word in (*KINDS, *flow.ENDS)]
+    for word, kind in tiles:
+        parts.append(element("g", *filled(kind, x, 4, 18, 12), class_=f"bar {kind}"))
+        x += 23
         parts.append(element("text", word, class_="legend", x=x, y=14))
         x += len(word) * _LETTER + 16
     return Markup("").join(parts)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json as standard_json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from gdsdeploy import console
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html, json, junit, prometheus, text
 from gdsdeploy.report.model import HostReport, Report
 from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
@@ -128,7 +129,7 @@ def test_a_mount_in_compat_mode_is_told_even_where_it_is_accepted() -> None:
 
 # --- HTML ------------------------------------------------------------------------------------------------------------
 
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "wbr", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
@@ -142,6 +143,7 @@ class Page(HTMLParser):
         self.outside: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.data: list[str] = []
         self.feed(source)
         assert self.open == []
 
@@ -161,8 +163,14 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] not in (["style"], ["script"]):
+        if self.open[-1:] == ["script"] and self.tags[-1][1].get("type") == "application/json":
+            self.data.append(data)
+        elif self.open[-1:] not in (["style"], ["script"]):
             self.text += data
+
+    def texts(self) -> list[str]:
+        """The texts of the page's data, which its script shows."""
+        return list(standard_json.loads(self.data[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +182,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(page: Page) -> None:
     source = html.render(report())
     assert source.lstrip().startswith("<!DOCTYPE html>")
     assert page.outside == []
-    assert "http" not in source.replace('xmlns="http', "")
+    assert "://" not in source
     assert "@import" not in source
     assert "url(" not in source
 
@@ -186,19 +194,21 @@ def test_every_link_leads_to_a_place_that_exists_once(page: Page) -> None:
 
 
 def test_a_host_cannot_put_markup_into_the_page(page: Page) -> None:
-    assert [tag for tag, _ in page.tags].count("script") == 1
+    scripts = [attributes.get("type") for tag, attributes in page.tags if tag == "script"]
+    assert scripts == [*["application/json"] * 5, None]
+    assert not any("<" in block for block in page.data)
+    assert '<script>alert("x")</script> & \ufffd[31mred\ufffd[0m ]]> {{ 7 * 7 }} \ufffd' in page.texts()
     assert '<script>alert("x")</script> & \ufffd[31mred' in page.text
     assert "{{ 7 * 7 }}" in page.text
     assert "\x00" not in html.render(report())
 
 
 def test_colour_never_stands_alone(page: Page) -> None:
-    """Each cell of the grid has its verdict as a word for those who do not see it, and a symbol for those who do."""
-    cells = [
-        attributes for tag, attributes in page.tags if tag == "a" and attributes.get("class") in {PASS, FAIL, UNKNOWN}
-    ]
-    assert len(cells) == 15 + 15 + 14
-    assert all(str(attributes.get("title")).endswith(("pass", "FAIL", "could not tell")) for attributes in cells)
+    """Each verdict is a word, and a symbol that is not read aloud."""
+    classes = [str(attributes.get("class")) for _, attributes in page.tags]
+    badges = [place for place, name in enumerate(classes) if name.startswith("badge ")]
+    assert len(badges) == 1 + 4 + 2
+    assert all(page.tags[place + 1] == ("span", {"aria-hidden": "true"}) for place in badges)
     for word in ("✓", "✗", "?", "!", "pass", "FAIL", "could not tell", "UNREACHABLE"):
         assert word in page.text
 
@@ -207,13 +217,18 @@ def test_the_page_has_what_a_person_needs(page: Page) -> None:
     for words in (
         "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE",
         "gdsdeploy provision fleet.yml --limit gpu2",
+        "gpu4 (192.0.2.14:22): cannot connect: no answer",
+        "gpu[2-3]",
+    ):
+        assert words in page.text
+    for words in (
         "nvidia_fs: Unknown symbol nvidia_p2p_5 (err -22)",
-        "3c7aef50-5a0e-4a0c-9e0e-1f6b3f6f0001",
         "gpu4 (192.0.2.14:22): cannot connect: no answer",
         "programs: stopped after 60 s",
         "550.163.01 open",
     ):
-        assert words in page.text
+        assert words in page.texts()
+    assert "3c7aef50-5a0e-4a0c-9e0e-1f6b3f6f0001" in page.data[1]
     assert ("html", {"lang": "en"}) in page.tags
     source = html.render(report())
     for media in ("prefers-color-scheme: dark", "@media print", ":focus-visible"):
@@ -221,7 +236,7 @@ def test_the_page_has_what_a_person_needs(page: Page) -> None:
 
 
 def test_the_same_problem_on_two_hosts_is_told_once(page: Page) -> None:
-    before_hosts = page.text.split("What to do")[1].split("Hosts")[0]
+    before_hosts = page.text.split("What to do")[-1].split("Hosts that")[0]
     assert before_hosts.count("storage.path:/mnt/nvme") == 1
 
 
@@ -249,7 +264,7 @@ def test_the_tree_of_a_host_is_drawn_with_words_beside_every_colour() -> None:
     assert any(text.startswith("16 GT/s x2 of 16 GT/s x4 · /home: compat") for text in texts), "a degraded link"
     assert "ACS redirects" in texts
     assert drawing.count('class="wire bad"') == 1
-    assert 'role="img" aria-label="PCIe tree of gpu2' in drawing
+    assert 'role="img" aria-label="PCIe tree; a table' in drawing
     cells = re.findall(r"<td>([A-Z?]+)</td>", page)
     # GPU0, NIC0, NVME0, NVME1, each with each.
     assert cells == [
@@ -284,3 +299,14 @@ def test_prometheus_has_a_sample_for_each_check_of_each_host() -> None:
     assert f'gdsdeploy_validation_timestamp_seconds{{fleet="fleet.yml"}} {moment:.0f}' in samples
     sample = re.compile(r'[a-z_]+(\{[a-z_]+="([^"\\\n]|\\[\\n"])*"(,[a-z_]+="([^"\\\n]|\\[\\n"])*")*\})? [0-9.]+')
     assert all(sample.fullmatch(line) for line in samples)
+
+
+def test_a_page_has_room_for_so_much_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host can say a lot; the same lines on another host take no room."""
+    loud = Finding("os.release", FAIL, "t", "e", "f", evidence=["x" * 1000, "y" * 1000])
+    hosts = tuple(HostReport(name, "gds", (replace(loud, evidence=list(loud.evidence)),)) for name in ("a", "b"))
+    more = HostReport("c", "gds", (replace(loud, evidence=["z" * 1000]),))
+    monkeypatch.setattr(html, "PROBLEMS_ROOM", 2500)
+    texts = Page(html.render(Report("f", "d", "w", (*hosts, more)))).texts()
+    assert [text for text in texts if len(text) == 1000] == loud.evidence
+    assert "1 line, which `validate --json` has: this page has no room for more" in texts
