@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
+from gdsdeploy.lock.proof import ingredients
 from gdsdeploy.model.lock import Target
 
 #: In the order in which records count.
@@ -20,11 +20,6 @@ Mode = Literal["full", "quick"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
-#: The packages that modules are built from.
-_PARTS: Final = (
-    *("kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules"),
-    "doca",
-)
 
 
 class Answer(enum.StrEnum):
@@ -127,20 +122,6 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
-def ingredients(target: Target, *, nvidia_fs: bool = True) -> str:
-    """``sha256:…`` over the packages and pins that the modules of ``target`` depend on.  Pure.
-
-    nvidia_fs: whether with those of nvidia-fs, on which the driver's own modules don't depend.
-    """
-    lines = sorted(
-        f"{package.package} {package.version} {package.architecture} {package.sha256}"
-        for package in target.packages
-        if package.part in _PARTS and (nvidia_fs or package.part != "nvidia-fs-source")
-    )
-    lines += [f"{key}={target.pins.get(key, '')}" for key in ("flavour", "mode", "rdma")]
-    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``, preferably a full one; None without a readable one."""
     digest = ingredients(target)
@@ -156,10 +137,15 @@ def outdated(target: Target) -> bool:
 
 def keep(record: PreflightRecord) -> Path:
     """Write a record; raises OSError."""
-    path = _path(record.ingredients, record.mode)
+    path = path_of(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n", mode=0o644)
     return path
+
+
+def path_of(record: PreflightRecord) -> Path:
+    """Where ``keep`` writes it."""
+    return _path(record.ingredients, record.mode)
 
 
 def _path(digest: str, mode: Mode) -> Path:

@@ -15,8 +15,8 @@ from typing import Any
 from gdsdeploy import __version__, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.errors import StubError
+from gdsdeploy.lock import proof
 from gdsdeploy.model.lock import Target
-from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import StackCandidate
 from gdsdeploy.preflight.record import Answer, Mode, ModuleResult, PreflightRecord
 from gdsdeploy.preflight.root import Root, root
@@ -57,7 +57,7 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
         flavour=candidate.flavour,
         nvidia_fs=candidate.nvidia_fs,
         mode=mode,
-        ingredients=record.ingredients(target),
+        ingredients=proof.ingredients(target),
         builds=Answer.worst(module.builds for module in needed),
         loads=Answer.worst(module.loads for module in needed),
         modules=tuple(modules),
