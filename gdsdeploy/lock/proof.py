@@ -1,4 +1,4 @@
-"""What the modules of a target are made from, as one digest: the key of a preflight's record, and a lock's proof.  Pure."""
+"""What the modules of a target are made from, as one digest: the key of a preflight's record, and a lock's proof."""
 
 from __future__ import annotations
 

@@ -137,5 +137,5 @@ def _exhausted(path: Path, profile: str, attempts: Sequence[Attempt]) -> ModuleB
     return ModuleBuildFailed(
         "\n".join(lines),
         hint=f"{local_rules.beside(path)} has them as rules: the same command again tries the next ones. If a failure"
-        " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again --mode full",
+        " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again --full",
     )

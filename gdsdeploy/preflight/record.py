@@ -15,8 +15,9 @@ from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.lock.proof import ingredients
 from gdsdeploy.model.lock import Target
 
-#: In the order in which records count.
-Mode = Literal["full", "quick"]
+#: In the order in which records count.  ``full``: every module was built and audited; ``units``: every unit of the
+#: driver was compiled, and no module of it linked.
+Mode = Literal["full", "units"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
@@ -94,10 +95,10 @@ class PreflightRecord:
 
     @property
     def ok_so_far(self) -> bool:
-        """Whether some modules were tried, and each of those builds and loads."""
-        untried = {Answer.NOT_TRIED}
-        tried = [answers for each in self.modules if (answers := {each.builds, each.loads}) != untried]
-        return bool(tried) and all(answers == {Answer.YES} for answers in tried)
+        """Whether some module builds and loads, and nothing that was tried of any module failed or is unknown."""
+        answers = [(each.builds, each.loads) for each in self.modules]
+        tried = {answer for pair in answers for answer in pair} - {Answer.NOT_TRIED}
+        return tried == {Answer.YES} and (Answer.YES, Answer.YES) in answers
 
     @property
     def failed(self) -> bool:

@@ -44,6 +44,10 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
     begun = time.monotonic()
     with root(layers) as throwaway:
         report = _build(throwaway, target, mode)
+        if mode == "units" and any(each["error"] and each["module"] == DRIVER for each in report["modules"]):
+            # Only a real build says that the driver doesn't build.
+            mode = "full"
+            report = _build(throwaway, target, mode)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
         if mode == "full" and all(module.builds is Answer.YES for module in modules):
             modules = _audit(throwaway, target, modules)
@@ -69,17 +73,10 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
     )
 
 
-def effective_mode(mode: Mode, target: Target) -> Mode:
-    """The mode to use: without nvidia-fs and nvidia-peermem, a quick preflight would build nothing."""
-    return mode if target.nvidia_fs is not None or target.pins.get("rdma") == "peermem" else "full"
-
-
 def _build(throwaway: Root, target: Target, mode: Mode) -> dict[str, Any]:
     hostapp.build(throwaway.build / _PROGRAM)
-    modules = ["driver"] if mode == "full" else []
-    options = ["--peermem", "stub"] if mode == "full" else ["--ahead"]
-    if mode == "quick" and target.pins.get("rdma") == "peermem":
-        modules.append("nvidia-peermem")
+    modules, options = ["driver"], ["--peermem", "stub"]
+    options += ["--ahead", "--units"] if mode == "units" else []
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
@@ -109,7 +106,8 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
         return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
         return [ModuleResult(_name(outcome["module"]), Answer.NO, Answer.NO, error=error["message"])]
-    return [_module(file["name"], file["audit"]) for file in outcome["files"]]
+    compiled = [ModuleResult(_name(name), Answer.YES, Answer.NOT_TRIED) for name in outcome["units"]]
+    return compiled or [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> ModuleResult:

@@ -364,8 +364,8 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
             stack = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
             stack += " and another nvidia-fs" if trial.same_driver else ""
             problem, hint = _problem(trial)
-            mode = "quick" if trial.same_driver else "full"
-            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode {mode}"
+            full = "" if trial.same_driver else " --full"
+            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile}{full}"
             yield Reason(f"{stack}{problem}", hint=f"{hint}: {command}")
 
 
@@ -379,6 +379,8 @@ def _problem(trial: Trial) -> tuple[str, str]:
     preflight = f": its preflight on {latest.time[:10]}"
     if latest.failed:
         return f"{preflight} failed: {latest.error}", "See"
+    if latest.mode == "units" and latest.builds is record.Answer.YES:
+        return f"{preflight} compiled the driver and didn't link or audit its modules", "Build them"
     if latest.builds is record.Answer.NOT_TRIED:
         modules = first_few(latest.untried_modules, 6)
         return f"{preflight} ({latest.mode}) didn't try every module: {modules}", "Check whether they build and load"

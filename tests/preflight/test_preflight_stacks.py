@@ -49,7 +49,7 @@ def brief(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--mode", "full")
+    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--full")
     status, document, messages = preflight(capsys, fleet, *words)
     assert status == 24
     assert "1 of 4 stacks don't build" in messages
@@ -87,7 +87,7 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
         ("nvidia_fs", "yes", "yes"),
     ]
     assert "Trying" in messages
-    command = f"gdsdeploy kmod preflight {fleet} --kernel {newest} --driver 560.1.4 --mode full"
+    command = f"gdsdeploy kmod preflight {fleet} --kernel {newest} --driver 560.1.4 --full"
     assert command in " ".join(messages.split())
 
     # What the rollout asks: this stack was tried; a rebuilt driver of its version was not.
@@ -147,7 +147,7 @@ def test_killed_it_leaves_no_process(fleet: Path) -> None:
 
 def _start(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
-    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--mode", "full"]
+    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--full"]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
     work = paths.cache() / "preflight" / "work"
     deadline = time.monotonic() + 120

@@ -117,6 +117,8 @@ def _result(trial: Trial) -> str:
         return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
     if trial.record.failed:
         return "its preflight failed"
+    if trial.record.mode == "units" and trial.record.builds is Answer.YES:
+        return "compiled, and not built in full"
     return "not every module was tried" if trial.record.untried_modules else "its preflight is undecided"
 
 

@@ -137,7 +137,7 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
     fleet.untried()
     text = refusal(fleet)
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --full" in text
     failed = ModuleResult("nvidia_fs", record.Answer.NO, record.Answer.NO, error="nvfs-dma.c:412: no member pgmap")
     fleet.tried(builds=record.Answer.NO, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
@@ -157,7 +157,7 @@ def test_a_quick_preflight_does_not_admit_a_stack(make_fleet: Callable[..., Plan
     fleet.tried(**quick, builds=record.Answer.NOT_TRIED, loads=record.Answer.NOT_TRIED)
     text = refusal(fleet)
     assert "its preflight on 2026-11-20 (quick) didn't try every module: nvidia_uvm" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --full" in text
     shown_plan = shown.text(prepare(fleet), 0.0)
     assert "✗ gds: kernel 2, driver 550.1: not every module was tried" in shown_plan
     (result,) = json.loads(shown.to_json(prepare(fleet)))["preflights"]

@@ -77,7 +77,7 @@ def test_a_quick_preflight_never_says_yes_of_a_stack(
     text = "compat.yml forbids it ([driver-550-pci-resize]); this preflight neither confirms nor refutes that"
     assert f"{text}: not tried: nvidia" in out
     assert "would load" not in out
-    assert f"gdsdeploy kmod preflight {fleet} --kernel 6.12.117 --mode full" in err
+    assert f"gdsdeploy kmod preflight {fleet} --kernel 6.12.117 --full" in err
 
 
 def test_its_json_says_so_of_each_module(
@@ -98,7 +98,7 @@ def test_a_rule_that_forbids_what_works_is_named(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(fleet, monkeypatch, capsys, full(), forbidden=True)
-    assert (code, "--mode full" in err) == (0, False)
+    assert (code, "--full" in err) == (0, False)
     assert "yes yes all 3 modules full" in out
     assert "compat.yml forbids it ([driver-550-pci-resize]), yet every module builds and would load" in out
     assert "compat.yml" not in run(fleet, monkeypatch, capsys, full())[1]
