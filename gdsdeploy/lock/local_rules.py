@@ -45,11 +45,11 @@ def read(fleet: Path) -> tuple[Block, ...]:
 
 def _twice(file: _File) -> list[Problem]:
     """Rules whose id another rule has."""
-    known, problems = {rule.id for rule in shipped()}, list[Problem]()
+    ids, problems = {rule.id for rule in shipped()}, list[Problem]()
     for number, rule in enumerate(file.rules):
-        if rule.id in known:
+        if rule.id in ids:
             problems.append((("rules", number, "id"), f"another rule has the id {rule.id}"))
-        known.add(rule.id)
+        ids.add(rule.id)
     return problems
 
 

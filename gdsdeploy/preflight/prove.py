@@ -58,7 +58,7 @@ def prove(
 ) -> Proven:
     """Resolve, build every profile's stack in full, and resolve again without what failed, until nothing fails.
 
-    path: of the fleet file; failures become rules beside it at once, so an interrupted run goes on where it stopped.
+    path: of the fleet file; failures become rules beside it at once, and the next run, after an interruption too, starts without them.
     resolve: by these rules of the fleet.  tries: stacks that may fail for each profile.
     Raises ModuleBuildFailed after that many, NoSolution where no stack is left, and what preflight raises.
     """
@@ -96,8 +96,8 @@ def _try(fleet: Fleet, resolved: Resolved, name: str, fetcher: Fetcher) -> tuple
 
 def _learn(path: Path, block: Block) -> str:
     """Add a rule to those beside the fleet file, or replace the one of its id, which is returned."""
-    known = [each for each in local_rules.read(path) if each.id != block.id]
-    local_rules.write(path, [*known, block])
+    others = [each for each in local_rules.read(path) if each.id != block.id]
+    local_rules.write(path, [*others, block])
     return block.id
 
 

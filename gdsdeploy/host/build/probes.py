@@ -30,8 +30,10 @@ exit 1
 """
 _INCLUDE = re.compile(r"^\s*#\s*include\b")
 _CONDITION, _END = re.compile(r"^\s*#\s*if"), re.compile(r"^\s*#\s*endif\b")
-_NAME = re.compile(r"\bconftest_\w+")
+_WORD, _DECLARED = re.compile(r"\b[A-Za-z_]\w*"), re.compile(r"\b([A-Za-z_]\w*)\s*[(;=\[]")
 _ERROR = re.compile(r"^(.*?):(?:\d+:)*\s*(?:fatal )?error: ", re.MULTILINE)
+#: An error in what a macro stands for is one where the macro is used.
+_AT_USE = "-ftrack-macro-expansion=0"
 #: Variable of Kbuild → the header that has its answers.
 _HEADERS = {
     f"NV_CONFTEST_{kind}_COMPILE_TESTS": f"{name}.h"
@@ -62,17 +64,17 @@ def answer(log: Log, tree: str, script: str, words: Sequence[str], cflags: str, 
     _write(wrapper, _COMPILER.format(compiler=compiler, store=shlex.quote(store)))
     start = ["sh", script, f"/bin/sh {wrapper}", *others]
     _write(os.path.join(place, "patches.h"), log.run([*start, "patch_check"], store).stdout)
-    asked = [*start, "compile_tests", cflags]
+    question = [*start, "compile_tests", cflags]
     probes = listed(tree)
     everything = [name for variable in _HEADERS for name in probes.get(variable, []) if name != _ALONE]
-    log.run([*asked, *everything], store)
+    log.run([*question, *everything], store)
     for text, compiles in _compile(log, [*shlex.split(compiler), *cflags.split()], store):
         _write(os.path.join(store, hashlib.sha256(text.encode()).hexdigest() + (".yes" if compiles else ".no")), "")
     _write(os.path.join(store, "answered"), "")
     for variable, header in _HEADERS.items():
         names = probes.get(variable, [])
-        text = log.run([*asked, *(name for name in names if name != _ALONE)], store).stdout
-        text += log.run([*asked, _ALONE], store).stdout if _ALONE in names else ""
+        text = log.run([*question, *(name for name in names if name != _ALONE)], store).stdout
+        text += log.run([*question, _ALONE], store).stdout if _ALONE in names else ""
         _write(os.path.join(place, header), text)
 
 
@@ -103,10 +105,10 @@ def _compile(log: Log, command: Sequence[str], store: str) -> Iterator[Tuple[str
             parts = [f'#line 1 "probe-{number}"\n{body}\n' for number, (_text, body) in enumerate(batch)]
             path = os.path.join(store, "batch.c")
             _write(path, f'#line 1 "head"\n{head}\n' + "".join(parts))
-            done = log.run([*command, "-c", path, "-o", os.path.join(store, "batch.o")], store)
+            done = log.run([*command, _AT_USE, "-c", path, "-o", os.path.join(store, "batch.o")], store)
             blamed = set(_ERROR.findall(done.stderr)) - {"cc1"}
-            known = {f"probe-{number}" for number in range(len(batch))}
-            if bool(blamed) == (done.status == 0) or (not blamed <= known and len(batch) > 1):
+            numbers = {f"probe-{number}" for number in range(len(batch))}
+            if bool(blamed) == (done.status == 0) or (not blamed <= numbers and len(batch) > 1):
                 # The compiler didn't say which; each is compiled alone.
                 continue
             for number, (text, _body) in enumerate(batch):
@@ -127,18 +129,36 @@ def _cut(text: str) -> Tuple[str, str]:
 
 
 def _batches(members: Sequence[Tuple[str, str]]) -> Iterator[List[Tuple[str, str]]]:
-    """The probes of one head, so that no two of a batch define the same name."""
+    """The probes of one head, so that none of a batch declares what another one names."""
     todo = list(members)
     while todo:
-        names: Set[str] = set()
+        declared: Set[str] = set()
+        named: Set[str] = set()
         batch: List[Tuple[str, str]] = []
         rest: List[Tuple[str, str]] = []
         for member in todo:
-            own = set(_NAME.findall(member[1]))
-            (rest if own & names else batch).append(member)
-            names |= own
+            own, words = set(_DECLARED.findall(_outside(member[1]))), set(_WORD.findall(member[1]))
+            if own & named or words & declared:
+                rest.append(member)
+                continue
+            batch.append(member)
+            declared |= own
+            named |= words
         yield batch
         todo = rest
+
+
+def _outside(body: str) -> str:
+    """What of a file of C is outside of braces."""
+    parts, depth = [], 0
+    for part in re.split(r"([{}])", body):
+        if part == "{":
+            depth += 1
+        elif part == "}":
+            depth -= 1
+        elif depth == 0:
+            parts.append(part)
+    return ";".join(parts)
 
 
 def _write(path: str, text: str) -> None:

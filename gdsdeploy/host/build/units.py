@@ -27,6 +27,7 @@ from .versions import UNIT
 
 _SOURCE = re.compile(r"^\s*\w+\s*(?:\+|:|\?)?=\s*([\w./ -]+\.c)\s*$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+_QUOTED = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _COMMAND = re.compile(r"^(?:saved)?cmd_\S+ := *(.*?) -c -o \S+ \S+\.c(?= |$)", re.MULTILINE)
 _CFLAGS = re.compile(r"^NV_CONFTEST_CFLAGS=(.*)$", re.MULTILINE)
 _SCRIPT = re.compile(r"^NV_CONFTEST_CMD=/bin/sh (\S+) \"?([^\"\n]+?)\"? (\S+) (\S+) (\S+)$", re.MULTILINE)
@@ -40,7 +41,7 @@ _BLAMED = re.compile(r"^([^\s:]+\.c):(?:\d+:)*\s*(?:fatal )?error: ", re.MULTILI
 _CHEAP = ("-g0", "-O1")
 _EXPORTED = ("__export_symbol_", "__ksymtab_")
 #: The linker's, and modpost's.
-_GIVEN = {"__this_module", "_GLOBAL_OFFSET_TABLE_"}
+_LINKERS = {"__this_module", "_GLOBAL_OFFSET_TABLE_"}
 
 
 def check_units(context: BuildContext, names: Sequence[str], log: Log) -> None:
@@ -62,13 +63,15 @@ def check_units(context: BuildContext, names: Sequence[str], log: Log) -> None:
     if flags is None or script is None:
         raise _failure(context, "its Kbuild doesn't print how it probes the kernel", log)
     probes.answer(log, folder, script[1], script.groups()[1:], flags[1], headers_listed(folder))
-    done = log.run([*argv, *(unit[:-2] + ".o" for unit in samples.values())], folder, env)
+    whole = {name: [sample, *_with_made_headers(folder, units[name], sample)] for name, sample in samples.items()}
+    done = log.run([*argv, *(unit[:-2] + ".o" for each in whole.values() for unit in each)], folder, env)
     if done.status != 0:
-        raise _failure(context, first_error(done), log)
+        raise _failure(context, first_error(done).replace(folder + "/", ""), log)
     objects: Dict[str, List[str]] = {}
     for name, sample in samples.items():
-        objects[name] = [os.path.join(folder, sample[:-2] + ".o")]
-        objects[name] += _compile(context, folder, name, [unit for unit in units[name] if unit != sample], sample, log)
+        objects[name] = [os.path.join(folder, unit[:-2] + ".o") for unit in whole[name]]
+        others = [unit for unit in units[name] if unit not in whole[name]]
+        objects[name] += _compile(context, folder, name, others, sample, log)
     _check_imports(context, objects, log)
     context.use_unit()
 
@@ -80,6 +83,15 @@ def _units(folder: str, name: str) -> List[str]:
         for text in _SOURCE.findall(_text(path)):
             listed.update(dict.fromkeys(text.split()))
     return [unit for unit in listed if os.path.isfile(os.path.join(folder, unit))]
+
+
+def _with_made_headers(folder: str, units: Sequence[str], sample: str) -> Iterator[str]:
+    """Units but ``sample`` that name a header which the tree lacks: kbuild may know how to make it."""
+    for unit in units:
+        places = [os.path.join(folder, each) for each in ("", "common/inc", os.path.dirname(unit))]
+        names = [name for name in _QUOTED.findall(_text(os.path.join(folder, unit))) if "/" not in name]
+        if unit != sample and not all(any(os.path.isfile(os.path.join(p, n)) for p in places) for n in names):
+            yield unit
 
 
 def _compile(context: BuildContext, folder: str, name: str, units: Sequence[str], sample: str, log: Log) -> List[str]:
@@ -141,8 +153,8 @@ def _batches(folder: str, units: Sequence[str]) -> Iterator[List[str]]:
         batch: List[str] = []
         rest: List[str] = []
         for unit in todo:
-            found = _DEFINED.findall(_text(os.path.join(folder, unit)))
-            own = {name for names_of_one in found for name in names_of_one if name}
+            matches = _DEFINED.findall(_text(os.path.join(folder, unit)))
+            own = {name for groups in matches for name in groups if name}
             (rest if own & names else batch).append(unit)
             names |= own
         yield batch
@@ -160,8 +172,8 @@ def _kernel_headers(folder: str, unit: str) -> Iterator[str]:
             continue
         visited.add(path)
         for name in _INCLUDE.findall(_text(path)):
-            found = [os.path.join(place, name) for place in (os.path.dirname(path), *places)]
-            own = next((each for each in found if os.path.isfile(each)), None)
+            files = [os.path.join(place, name) for place in (os.path.dirname(path), *places)]
+            own = next((each for each in files if os.path.isfile(each)), None)
             if own is None:
                 yield name
             else:
@@ -171,7 +183,7 @@ def _kernel_headers(folder: str, unit: str) -> Iterator[str]:
 def _check_imports(context: BuildContext, objects: Dict[str, List[str]], log: Log) -> None:
     """Raise BuildError for a symbol that neither the module, nor the kernel, nor the driver's other modules have."""
     tree = context.request.tree.path
-    known = set(context.request.kernel.symvers()) | _GIVEN
+    exports = set(context.request.kernel.symvers()) | _LINKERS
     needed: Dict[str, Set[str]] = {}
     for name, paths in objects.items():
         defined: Set[str] = set()
@@ -183,10 +195,10 @@ def _check_imports(context: BuildContext, objects: Dict[str, List[str]], log: Lo
                         defined.add(symbol.name)
                     elif not symbol.weak:
                         wanted.add(symbol.name)
-        known |= {each[len(mark) :] for mark in _EXPORTED for each in defined if each.startswith(mark)}
+        exports |= {each[len(mark) :] for mark in _EXPORTED for each in defined if each.startswith(mark)}
         needed[name] = wanted - defined
     for name, wanted in needed.items():
-        missing = sorted(wanted - known)
+        missing = sorted(wanted - exports)
         if missing:
             raise _failure(context, f"{name} needs {', '.join(missing[:5])}, which nothing exports", log)
 

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -163,7 +162,9 @@ def test_compiled_units_do_not_admit_a_stack(make_fleet: Callable[..., PlannedFl
     prepare(fleet).require()
 
 
-def test_a_proof_in_the_lock_admits_a_stack_unless_a_later_build_failed(make_fleet: Callable[..., PlannedFleet]) -> None:
+def test_a_proof_in_the_lock_admits_a_stack_until_a_build_fails(
+    make_fleet: Callable[..., PlannedFleet],
+) -> None:
     fleet = make_fleet("a")
     fleet.untried()
     refusal(fleet)

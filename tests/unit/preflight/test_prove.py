@@ -175,7 +175,7 @@ def test_rules_are_written_as_people_write_them(path: Path) -> None:
     beside = local_rules.beside(path)
     rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": ["6.1", "6.2"]}}
     beside.write_text(yaml.safe_dump({"rules": [{**rule, "when": {"os": "debian-13"}}]}))
-    known = local_rules.read(path)
-    local_rules.write(path, known)
-    assert local_rules.read(path) == known
+    rules = local_rules.read(path)
+    local_rules.write(path, rules)
+    assert local_rules.read(path) == rules
     assert yaml.safe_load(beside.read_text())["rules"][0]["when"] == {"os": "debian-13"}
