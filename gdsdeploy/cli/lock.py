@@ -131,24 +131,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
-    with Fetcher() as fetcher:
-
-        def resolve(rules: Sequence[Rule]) -> Resolved:
-            with console.step(f"Resolving the pins of {fleet}"):
-                return resolve_fleet.resolve_fleet(
-                    intent,
-                    fetcher,
-                    old=old,
-                    upgrade=upgrade,
-                    step=console.step,
-                    installed=pieces.by_profile(),
-                    rules=rules,
-                )
-
-        if tries:
-            proven = proving.prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
-        else:
-            proven = Proven(resolve([block.rule() for block in local_rules.read(fleet)]), ())
+    proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
     resolved = proven.resolved
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
@@ -162,20 +145,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
         if lockdiff.consequences(change):
             console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
     if as_json:
-        value = {
-            "lock": str(path),
-            "digest": old.digest if same and old else resolved.lock.digest,
-            "changed": not same,
-            "changes": [asdict(change) for change in changes],
-            "profiles": {name: lockdiff.subjects(target) for name, target in resolved.lock.targets.items()},
-            "refused": {n: [r.model_dump() for r in target.refused] for n, target in resolved.lock.targets.items()},
-            "adopted": {name: list(target.adopted) for name, target in resolved.lock.targets.items()},
-            "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
-            "proofs": {name: target.proof or None for name, target in resolved.lock.targets.items()},
-            "tried": [_attempt(each) for each in proven.attempts],
-            "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
-        }
-        console.json(value)
+        console.json(_document(path, old, proven, changes))
         _require_decided(proven)
         return
     if old is not None and changes:
@@ -192,6 +162,45 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     else:
         console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
     _require_decided(proven)
+
+
+def _resolve(intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int) -> Proven:
+    with Fetcher() as fetcher:
+
+        def resolve(rules: Sequence[Rule]) -> Resolved:
+            with console.step(f"Resolving the pins of {fleet}"):
+                return resolve_fleet.resolve_fleet(
+                    intent,
+                    fetcher,
+                    old=old,
+                    upgrade=upgrade,
+                    step=console.step,
+                    installed=pieces.by_profile(),
+                    rules=rules,
+                )
+
+        if tries:
+            return proving.prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
+        return Proven(resolve([block.rule() for block in local_rules.read(fleet)]), ())
+
+
+def _document(path: Path, old: Lock | None, proven: Proven, changes: list[lockdiff.Change]) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    resolved, targets = proven.resolved, proven.resolved.lock.targets
+    same = lockdiff.same_choice(old, resolved.lock)
+    return {
+        "lock": str(path),
+        "digest": old.digest if same and old else resolved.lock.digest,
+        "changed": not same,
+        "changes": [asdict(change) for change in changes],
+        "profiles": {name: lockdiff.subjects(target) for name, target in targets.items()},
+        "refused": {name: [refused.model_dump() for refused in target.refused] for name, target in targets.items()},
+        "adopted": {name: list(target.adopted) for name, target in targets.items()},
+        "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
+        "proofs": {name: target.proof or None for name, target in targets.items()},
+        "tried": [_attempt(each) for each in proven.attempts],
+        "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
+    }
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def prove(
 ) -> Proven:
     """Resolve, build every profile's stack in full, and resolve again without what failed, until nothing fails.
 
-    path: of the fleet file; failures become rules beside it at once, and the next run, after an interruption too, starts without them.
+    path: of the fleet file; each failure becomes a rule beside it at once, so that an interruption loses none.
     resolve: by these rules of the fleet.  tries: stacks that may fail for each profile.
     Raises ModuleBuildFailed after that many, NoSolution where no stack is left, and what preflight raises.
     """

@@ -187,18 +187,18 @@ def _check_imports(context: BuildContext, objects: Dict[str, List[str]], log: Lo
     needed: Dict[str, Set[str]] = {}
     for name, paths in objects.items():
         defined: Set[str] = set()
-        wanted: Set[str] = set()
+        imports: Set[str] = set()
         for path in (*paths, *glob.glob(os.path.join(glob.escape(tree), name, "*.o_binary"))):
             with open(path, "rb") as file:
                 for symbol in Elf(file, path).symbols():
                     if symbol.section:
                         defined.add(symbol.name)
                     elif not symbol.weak:
-                        wanted.add(symbol.name)
+                        imports.add(symbol.name)
         exports |= {each[len(mark) :] for mark in _EXPORTED for each in defined if each.startswith(mark)}
-        needed[name] = wanted - defined
-    for name, wanted in needed.items():
-        missing = sorted(wanted - exports)
+        needed[name] = imports - defined
+    for name, imports in needed.items():
+        missing = sorted(imports - exports)
         if missing:
             raise _failure(context, f"{name} needs {', '.join(missing[:5])}, which nothing exports", log)
 
