@@ -32,6 +32,7 @@ _INCLUDE = re.compile(r"^\s*#\s*include\b")
 _CONDITION, _END = re.compile(r"^\s*#\s*if"), re.compile(r"^\s*#\s*endif\b")
 _WORD, _DECLARED = re.compile(r"\b[A-Za-z_]\w*"), re.compile(r"\b([A-Za-z_]\w*)\s*[(;=\[]")
 _ERROR = re.compile(r"^(.*?):(?:\d+:)*\s*(?:fatal )?error: ", re.MULTILINE)
+_DIRECTIVE, _OPERATORS = re.compile(r"^\s*#.*$", re.MULTILINE), {"typeof", "__typeof__", "sizeof", "__attribute__"}
 #: An error in what a macro stands for is one where the macro is used.
 _AT_USE = "-ftrack-macro-expansion=0"
 #: Variable of Kbuild → the header that has its answers.
@@ -137,7 +138,8 @@ def _batches(members: Sequence[Tuple[str, str]]) -> Iterator[List[Tuple[str, str
         batch: List[Tuple[str, str]] = []
         rest: List[Tuple[str, str]] = []
         for member in todo:
-            own, words = set(_DECLARED.findall(_outside(member[1]))), set(_WORD.findall(member[1]))
+            text = _DIRECTIVE.sub("", member[1])
+            own, words = set(_DECLARED.findall(_outside(text))) - _OPERATORS, set(_WORD.findall(text))
             if own & named or words & declared:
                 rest.append(member)
                 continue
