@@ -19,7 +19,9 @@ from tests.unit.host.kmod.kmod_elf import Writer
 
 
 def test_a_probe_is_cut_after_its_last_header_and_the_conditions_around_it() -> None:
-    text = "#if defined(A)\n#include <a.h>\n#if B\n#include <b.h>\n#endif\n#endif\nvoid f(void) {}\n#if C\nint c;\n#endif"
+    text = (
+        "#if defined(A)\n#include <a.h>\n#if B\n#include <b.h>\n#endif\n#endif\nvoid f(void) {}\n#if C\nint c;\n#endif"
+    )
     head, body = probes._cut(text)
     assert head.splitlines()[-1] == "#endif"
     assert head.count("#endif") == 2
