@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import signing
 from gdsdeploy.cli import options
-from gdsdeploy.errors import LockStale, RepositoryUntrusted
+from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.table import aligned
-from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
+from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.adopt_hosts import Pieces, ask_pieces
+from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.preflight import prove as proving
+from gdsdeploy.preflight.prove import Attempt, Proven
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
@@ -41,6 +46,14 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 @options.timeout(TIMEOUT, "Seconds for each host that --adopt asks.")
 @options.at_once
 @click.option("--check", is_flag=True, help="Write nothing; fail if the lock doesn't fit FLEET or its repositories.")
+@click.option("--prove", is_flag=True, help="Build and audit what would be locked, newest first, until a stack builds.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="For --prove: stacks of a profile that may fail.",
+)
 @click.option("--explain", metavar="PACKAGE", help="Explain why a package has its version, and what forbids newer.")
 @click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
 @click.option("--key", type=options.PATH, metavar="FILE", help="The private key for --sign. Default: your own.")
@@ -52,6 +65,8 @@ def command(
     adopt: str | None,
     timeout: float,
     check: bool,
+    prove: bool,
+    tries: int,
     explain: str | None,
     sign: bool,
     key: Path | None,
@@ -70,6 +85,10 @@ def command(
     locks those that are on offer in the locked driver's version. provision then upgrades them with the driver and
     doesn't have to remove them. Later runs keep them; --adopt again takes what hosts have by then.
 
+    --prove builds and audits every module of the stack before it writes the lock, as `gdsdeploy kmod preflight
+    --full` does. A stack that fails becomes a rule beside FLEET (fleet.compat.yml), and the next one is tried. The lock
+    names the proof, which a rollout accepts. What was proven before isn't built again.
+
     \b
     Examples:
       gdsdeploy lock fleet.yml                            # the first lock, or the changes that FLEET requires
@@ -77,6 +96,7 @@ def command(
       gdsdeploy lock --upgrade fleet.yml driver           # only the driver and the packages that follow it
       gdsdeploy lock --upgrade fleet.yml kernel dkms      # also: nvidia-fs, libcufile, doca, any locked package
       gdsdeploy lock --adopt 'gpu*' fleet.yml             # hosts that already have a driver
+      gdsdeploy lock --upgrade --prove fleet.yml          # the newest stack that builds and would load
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
       gdsdeploy lock --sign fleet.yml                     # for `gdsdeploy verify`; see docs/attest.md
@@ -88,6 +108,7 @@ def command(
     options.require(
         adopt is None or not (check or explain is not None), "--adopt goes with neither --check nor --explain"
     )
+    options.require(not prove or not (check or explain is not None), "--prove goes with neither --check nor --explain")
     options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
     signer = signing.open_signer(key) if sign else None
     if check:
@@ -96,22 +117,22 @@ def command(
         _explain(fleet, explain, as_json)
     else:
         hosts = (adopt, timeout) if adopt is not None else None
-        _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, as_json)
+        _lock(
+            fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, tries if prove else 0, as_json
+        )
     if signer is not None:
         signing.of_lock(fleet, signer)
 
 
-def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, as_json: bool) -> None:
-    """hosts: those to adopt from, and the seconds for each."""
+def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool) -> None:
+    """hosts: those to adopt from, and the seconds for each.  tries: stacks that may fail; 0: none is built."""
     intent = load_fleet(fleet)
     path = lockfile.beside(fleet)
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
-    with console.step(f"Resolving the pins of {fleet}"), Fetcher() as fetcher:
-        resolved = resolve_fleet.resolve_fleet(
-            intent, fetcher, old=old, upgrade=upgrade, step=console.step, installed=pieces.by_profile()
-        )
+    proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
+    resolved = proven.resolved
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
     if not same:
@@ -124,30 +145,77 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, as_jso
         if lockdiff.consequences(change):
             console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
     if as_json:
-        value = {
-            "lock": str(path),
-            "digest": old.digest if same and old else resolved.lock.digest,
-            "changed": not same,
-            "changes": [asdict(change) for change in changes],
-            "profiles": {name: lockdiff.subjects(target) for name, target in resolved.lock.targets.items()},
-            "refused": {n: [r.model_dump() for r in target.refused] for n, target in resolved.lock.targets.items()},
-            "adopted": {name: list(target.adopted) for name, target in resolved.lock.targets.items()},
-            "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
-            "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
-        }
-        console.json(value)
+        console.json(_document(path, old, proven, changes))
+        _require_decided(proven)
         return
     if old is not None and changes:
         _show(changes)
     console.data(_table(resolved.lock))
     _show_adopted(resolved, pieces)
     _passed_over(fleet, resolved.lock)
+    for each in (each for each in proven.attempts if each.record.ok):
+        console.say(f"Proven for profile {each.profile}: {each.label}{' (earlier)' if each.is_earlier else ''}")
     if same:
         console.say(f"Nothing changed in {path}")
         if old is not None and not upgrade.everything and not upgrade.what:
             console.say(f"To move to newer versions: gdsdeploy lock --upgrade {fleet}")
     else:
         console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
+    _require_decided(proven)
+
+
+def _resolve(intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int) -> Proven:
+    with Fetcher() as fetcher:
+
+        def resolve(rules: Sequence[Rule]) -> Resolved:
+            with console.step(f"Resolving the pins of {fleet}"):
+                return resolve_fleet.resolve_fleet(
+                    intent,
+                    fetcher,
+                    old=old,
+                    upgrade=upgrade,
+                    step=console.step,
+                    installed=pieces.by_profile(),
+                    rules=rules,
+                )
+
+        if tries:
+            return proving.prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
+        return Proven(resolve([block.rule() for block in local_rules.read(fleet)]), ())
+
+
+def _document(path: Path, old: Lock | None, proven: Proven, changes: list[lockdiff.Change]) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    resolved, targets = proven.resolved, proven.resolved.lock.targets
+    same = lockdiff.same_choice(old, resolved.lock)
+    return {
+        "lock": str(path),
+        "digest": old.digest if same and old else resolved.lock.digest,
+        "changed": not same,
+        "changes": [asdict(change) for change in changes],
+        "profiles": {name: lockdiff.subjects(target) for name, target in targets.items()},
+        "refused": {name: [refused.model_dump() for refused in target.refused] for name, target in targets.items()},
+        "adopted": {name: list(target.adopted) for name, target in targets.items()},
+        "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
+        "proofs": {name: target.proof or None for name, target in targets.items()},
+        "tried": [_attempt(each) for each in proven.attempts],
+        "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    """A stack that --prove tried, for ``--json``."""
+    record = attempt.record
+    names = ("kernel", "driver", "flavour", "nvidia_fs", "builds", "loads", "error", "ingredients", "logs")
+    values = {name: getattr(record, name) for name in names}
+    return {"profile": attempt.profile, **values, "kept": attempt.is_earlier, "rule": attempt.rule or None}
+
+
+def _require_decided(proven: Proven) -> None:
+    """Raise ChecksUnknown, once the lock is written, for stacks that no build can prove."""
+    if proven.undecided:
+        lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
+        raise ChecksUnknown("\n".join(lines), hint="The lock is written. Hosts audit the modules that they build")
 
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
@@ -202,7 +270,8 @@ def _check(fleet: Path, as_json: bool) -> None:
 def _explain(fleet: Path, what: str, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
     with Fetcher() as fetcher:
-        explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
+        own = [block.rule() for block in local_rules.read(fleet)]
+        explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)
     if as_json:
         profiles = [
             {**asdict(e), "package": e.package.model_dump(), "index": e.index.model_dump()} for e in explanations

@@ -16,8 +16,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gdsdeploy.host.model import compat, version_rules
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
+from gdsdeploy.model.text import matching
 
-__all__ = ["SUBJECTS", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
+__all__ = ["SUBJECTS", "Block", "Combination", "Rule", "Verdict", "judge", "load", "shipped"]
 
 
 def _alternatives(value: Any) -> Any:
@@ -39,12 +40,12 @@ Conditions = Annotated[
 ]
 
 
-class _Block(BaseModel):
-    """One block of compat.yml."""
+class Block(BaseModel):
+    """One block of compat.yml, or of a fleet's own rules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
+    id: Annotated[str, matching(r"^[a-z0-9][a-z0-9.-]+$", "an id has a-z, 0-9, dots and dashes")]
     says: str
     known: Literal["measured", "source", "documentation"]
     source: str
@@ -60,10 +61,14 @@ class _Block(BaseModel):
             raise ValueError("a rule has exactly one of needs, refuses and warns")
         return self
 
+    def rule(self) -> Rule:
+        """What programs judge by."""
+        return Rule(**self.model_dump())
+
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read rules; raises ValueError (pydantic's) for one that is malformed and for an id given twice."""
-    rules = tuple(Rule(**_Block.model_validate(block).model_dump()) for block in yaml.safe_load(text)["rules"])
+    rules = tuple(Block.model_validate(block).rule() for block in yaml.safe_load(text)["rules"])
     for name, count in Counter(rule.id for rule in rules).items():
         if count > 1:
             raise ValueError(f"the rule id {name} is given twice")

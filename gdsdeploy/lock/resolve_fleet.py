@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, nearest
-from gdsdeploy.lock import freshness, lockfile, repo_settings
-from gdsdeploy.lock.compat import Verdict
+from gdsdeploy.lock import freshness, lockfile, proof, repo_settings
+from gdsdeploy.lock.compat import Rule, Verdict, shipped
 from gdsdeploy.lock.lockfile import Difference, Reason
 from gdsdeploy.lock.packaged_modules import ModulesReader
 from gdsdeploy.lock.pins import pins
@@ -123,8 +123,11 @@ def resolve_fleet(
     now: datetime | None = None,
     step: Step = _silently,
     installed: Installed = {},  # noqa: B006 - nothing changes it
+    rules: Sequence[Rule] = (),
 ) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
+
+    rules: the fleet's own, beside those of compat.yml.
 
     old: stays except for what ``upgrade`` names, and what the fleet or the repositories force to move.
     installed: of these profiles, what hosts have takes the place of what ``old`` has adopted.
@@ -153,12 +156,22 @@ def resolve_fleet(
             profile = fleet.profiles[name]
             modules = ModulesReader(fetcher, indices, step)
             resolution = resolve(
-                name, profile, platforms[name], universe, indices, sources, keep=chosen, wishes=wishes, modules=modules
+                name,
+                profile,
+                platforms[name],
+                universe,
+                indices,
+                sources,
+                rules=(*shipped(), *rules),
+                keep=chosen,
+                wishes=wishes,
+                modules=modules,
             )
         except NoSolution as error:
             failures.append(error)
             continue
         reader.check_packages(name, platforms[name], resolution.target)
+        resolution = replace(resolution, target=proof.keep(resolution.target, before))
         targets[name] = resolution.target
         if name in installed:
             left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
@@ -246,9 +259,19 @@ def _refuse_replay(name: str, before: Target | None, indices: Sequence[Index]) -
 
 
 def explain(
-    fleet: Fleet, lock: Lock, what: str, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
+    fleet: Fleet,
+    lock: Lock,
+    what: str,
+    fetcher: Fetcher,
+    *,
+    now: datetime | None = None,
+    step: Step = _silently,
+    rules: Sequence[Rule] = (),
 ) -> list[Explanation]:
-    """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has."""
+    """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has.
+
+    rules: the fleet's own.
+    """
     reader = _Reader(fleet, fetcher, now, step)
     explanations = []
     for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
@@ -256,7 +279,7 @@ def explain(
         if what in explainable_names(target):
             universe, _ = reader.read(name, platform)
             with contextlib.suppress(KeyError):
-                explanations.append(why(name, fleet.profiles[name], platform, universe, target, what))
+                explanations.append(why(name, fleet.profiles[name], platform, universe, target, what, rules))
     if not explanations:
         names = {each for target in lock.targets.values() for each in explainable_names(target)}
         hint = f"Try: {nearest(what, sorted(names)) or 'driver, kernel, nvidia-fs, libcufile'}"

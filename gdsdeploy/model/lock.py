@@ -9,7 +9,7 @@ from pydantic import SerializerFunctionWrapHandler, Strict, model_serializer, mo
 from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybePath, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.4"
+LOCK_VERSION = "1.5"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -181,14 +181,16 @@ class Target(Model):
     packaged: Annotated[tuple[PackagedModule, ...], Strict(False)] = ()
     #: Packages that hosts had of their driver, and that the lock has for that reason alone.
     adopted: Annotated[tuple[Word, ...], Strict(False)] = ()
+    #: Digest of what the modules are made from, if `gdsdeploy lock --prove` saw each build and audited it; else empty.
+    proof: Annotated[str, matching(r"^(sha256:[0-9a-f]{64})?$", "a proof is sha256: and 64 digits, 0-9 and a-f")] = ""
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
 
     @model_serializer(mode="wrap")
     def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys of what is adopted and packaged where nothing is, so that other locks stay as they are."""
+        """Without the keys of what is adopted, packaged and proven where nothing is: other locks stay as they are."""
         value: dict[str, Any] = handler(self)
-        return {key: inner for key, inner in value.items() if key not in ("adopted", "packaged") or inner}
+        return {key: inner for key, inner in value.items() if key not in ("adopted", "packaged", "proof") or inner}
 
     @model_validator(mode="after")
     def _source_or_packages(self) -> Self:

@@ -85,9 +85,8 @@ def _cell(
     if target is None:
         return Cell(candidate, None, is_earlier=False)
     trial.require_machine(target)
-    mode = trial.effective_mode(mode, target)
     earlier = None if again else record.find(target)
-    if earlier is not None and (earlier.mode == "full" or mode == "quick"):
+    if earlier is not None and (earlier.mode == "full" or mode == "units"):
         return Cell(candidate, earlier, is_earlier=True)
     layers = ingredients.layers(target, platform, universe, fetcher)
     with console.step(f"Trying {candidate.label} ({mode})"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,18 +12,15 @@ from typing import Any, Final, Literal, get_args
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
+from gdsdeploy.lock.proof import ingredients
 from gdsdeploy.model.lock import Target
 
-#: In the order in which records count.
-Mode = Literal["full", "quick"]
+#: In the order in which records count.  ``full``: every module was built and audited; ``units``: every unit of the
+#: driver was compiled, and no module of it linked.
+Mode = Literal["full", "units"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
-#: The packages that modules are built from.
-_PARTS: Final = (
-    *("kernel-image", "kernel-headers", "driver-source", "driver-modules", "nvidia-fs-source", "nvidia-fs-modules"),
-    "doca",
-)
 
 
 class Answer(enum.StrEnum):
@@ -99,10 +95,10 @@ class PreflightRecord:
 
     @property
     def ok_so_far(self) -> bool:
-        """Whether some modules were tried, and each of those builds and loads."""
-        untried = {Answer.NOT_TRIED}
-        tried = [answers for each in self.modules if (answers := {each.builds, each.loads}) != untried]
-        return bool(tried) and all(answers == {Answer.YES} for answers in tried)
+        """Whether some module builds and loads, and nothing that was tried of any module failed or is unknown."""
+        answers = [(each.builds, each.loads) for each in self.modules]
+        tried = {answer for pair in answers for answer in pair} - {Answer.NOT_TRIED}
+        return tried == {Answer.YES} and (Answer.YES, Answer.YES) in answers
 
     @property
     def failed(self) -> bool:
@@ -127,20 +123,6 @@ class PreflightRecord:
         return errors[0] if errors else ""
 
 
-def ingredients(target: Target, *, nvidia_fs: bool = True) -> str:
-    """``sha256:…`` over the packages and pins that the modules of ``target`` depend on.  Pure.
-
-    nvidia_fs: whether with those of nvidia-fs, on which the driver's own modules don't depend.
-    """
-    lines = sorted(
-        f"{package.package} {package.version} {package.architecture} {package.sha256}"
-        for package in target.packages
-        if package.part in _PARTS and (nvidia_fs or package.part != "nvidia-fs-source")
-    )
-    lines += [f"{key}={target.pins.get(key, '')}" for key in ("flavour", "mode", "rdma")]
-    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def find(target: Target) -> PreflightRecord | None:
     """The record for exactly the packages of ``target``, preferably a full one; None without a readable one."""
     digest = ingredients(target)
@@ -156,10 +138,15 @@ def outdated(target: Target) -> bool:
 
 def keep(record: PreflightRecord) -> Path:
     """Write a record; raises OSError."""
-    path = _path(record.ingredients, record.mode)
+    path = path_of(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asdict(record), indent=2, sort_keys=True) + "\n", mode=0o644)
     return path
+
+
+def path_of(record: PreflightRecord) -> Path:
+    """Where ``keep`` writes it."""
+    return _path(record.ingredients, record.mode)
 
 
 def _path(digest: str, mode: Mode) -> Path:

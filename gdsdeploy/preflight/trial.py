@@ -15,8 +15,8 @@ from typing import Any
 from gdsdeploy import __version__, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.errors import StubError
+from gdsdeploy.lock import proof
 from gdsdeploy.model.lock import Target
-from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import StackCandidate
 from gdsdeploy.preflight.record import Answer, Mode, ModuleResult, PreflightRecord
 from gdsdeploy.preflight.root import Root, root
@@ -44,6 +44,10 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
     begun = time.monotonic()
     with root(layers) as throwaway:
         report = _build(throwaway, target, mode)
+        if mode == "units" and any(each["error"] and each["module"] == DRIVER for each in report["modules"]):
+            # Only a real build says that the driver doesn't build.
+            mode = "full"
+            report = _build(throwaway, target, mode)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
         if mode == "full" and all(module.builds is Answer.YES for module in modules):
             modules = _audit(throwaway, target, modules)
@@ -57,7 +61,7 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
         flavour=candidate.flavour,
         nvidia_fs=candidate.nvidia_fs,
         mode=mode,
-        ingredients=record.ingredients(target),
+        ingredients=proof.ingredients(target),
         builds=Answer.worst(module.builds for module in needed),
         loads=Answer.worst(module.loads for module in needed),
         modules=tuple(modules),
@@ -69,17 +73,10 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
     )
 
 
-def effective_mode(mode: Mode, target: Target) -> Mode:
-    """The mode to use: without nvidia-fs and nvidia-peermem, a quick preflight would build nothing."""
-    return mode if target.nvidia_fs is not None or target.pins.get("rdma") == "peermem" else "full"
-
-
 def _build(throwaway: Root, target: Target, mode: Mode) -> dict[str, Any]:
     hostapp.build(throwaway.build / _PROGRAM)
-    modules = ["driver"] if mode == "full" else []
-    options = ["--peermem", "stub"] if mode == "full" else ["--ahead"]
-    if mode == "quick" and target.pins.get("rdma") == "peermem":
-        modules.append("nvidia-peermem")
+    modules, options = ["driver"], ["--peermem", "stub"]
+    options += ["--ahead", "--units"] if mode == "units" else []
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
@@ -109,7 +106,8 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
         return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
         return [ModuleResult(_name(outcome["module"]), Answer.NO, Answer.NO, error=error["message"])]
-    return [_module(file["name"], file["audit"]) for file in outcome["files"]]
+    compiled = [ModuleResult(_name(name), Answer.YES, Answer.NOT_TRIED) for name in outcome["units"]]
+    return compiled or [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> ModuleResult:

@@ -16,7 +16,7 @@ from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.phrases import first_few
-from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.lock import lockfile, proof, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Plan
@@ -67,10 +67,12 @@ class Trial:
     builders: tuple[str, ...] = ()
     #: whether packages bring the modules, so that there is nothing to build
     packaged: bool = False
+    #: whether the lock says that these packages were proven
+    proven: bool = False
 
     @property
     def ok(self) -> bool:
-        return self.same or self.packaged or bool(self.builders) or self.preflight_ok
+        return self.same or self.packaged or self.proven or bool(self.builders) or self.preflight_ok
 
     @property
     def preflight_ok(self) -> bool:
@@ -335,23 +337,25 @@ def _trials(
         before = [releases.find(fleet_path, digest) if digest else None for digest in digests]
         had = [release.lock.targets.get(profile) if release is not None else None for release in before]
         caches = [supplies[name] for name in names if name in supplies and supplies[name].cached]
+        tried = record.find(target)
         yield Trial(
             profile,
             target.kernel.release,
             target.driver.version,
-            record.find(target),
+            tried,
             same=_had_same(had, target),
             same_driver=_had_same(had, target, nvidia_fs=False),
             outdated=record.outdated(target),
             builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
             packaged=bool(target.packaged),
+            proven=proof.is_proven(target) and not (tried is not None and tried.failed),
         )
 
 
 def _had_same(had: Sequence[Target | None], target: Target, *, nvidia_fs: bool = True) -> bool:
     """Whether hosts with the stacks ``had`` have what the modules of ``target`` are made from."""
-    made_from = record.ingredients(target, nvidia_fs=nvidia_fs)
-    return all(was is not None and record.ingredients(was, nvidia_fs=nvidia_fs) == made_from for was in had)
+    made_from = proof.ingredients(target, nvidia_fs=nvidia_fs)
+    return all(was is not None and proof.ingredients(was, nvidia_fs=nvidia_fs) == made_from for was in had)
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
@@ -360,8 +364,8 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
             stack = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
             stack += " and another nvidia-fs" if trial.same_driver else ""
             problem, hint = _problem(trial)
-            mode = "quick" if trial.same_driver else "full"
-            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile} --mode {mode}"
+            full = "" if trial.same_driver else " --full"
+            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile}{full}"
             yield Reason(f"{stack}{problem}", hint=f"{hint}: {command}")
 
 
@@ -375,6 +379,8 @@ def _problem(trial: Trial) -> tuple[str, str]:
     preflight = f": its preflight on {latest.time[:10]}"
     if latest.failed:
         return f"{preflight} failed: {latest.error}", "See"
+    if latest.mode == "units" and latest.builds is record.Answer.YES:
+        return f"{preflight} compiled the driver and didn't link or audit its modules", "Build them"
     if latest.builds is record.Answer.NOT_TRIED:
         modules = first_few(latest.untried_modules, 6)
         return f"{preflight} ({latest.mode}) didn't try every module: {modules}", "Check whether they build and load"

@@ -282,7 +282,7 @@ def new(family: Family, provisioned: dict[str, Any]) -> Lock:
     rollouts.name_copies(lab, family.lock, copies)
     write(lab, {}, rollout=ROLLOUT)
     lock = rollouts.upgraded_lock(lab.fleet_path)
-    gdsdeploy("kmod", "preflight", "--mode", "quick", lab.fleet_path)
+    gdsdeploy("kmod", "preflight", lab.fleet_path)
     return lock
 
 

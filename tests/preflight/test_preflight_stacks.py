@@ -18,7 +18,7 @@ import pytest
 
 from gdsdeploy import paths
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lock import lockfile
+from gdsdeploy.lock import local_rules, lockfile, proof
 from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.preflight import record
 from gdsdeploy.repo.fetch import Fetcher
@@ -49,7 +49,7 @@ def brief(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--mode", "full")
+    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--full")
     status, document, messages = preflight(capsys, fleet, *words)
     assert status == 24
     assert "1 of 4 stacks don't build" in messages
@@ -67,28 +67,26 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     assert [module["module"] for module in document["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
     assert not list((paths.cache() / "preflight" / "work").iterdir())
 
-    # All of it again, and a quick one, from the records; then one without.
+    # All of it again, and without --full, from the records; then without them.
     begun = time.monotonic()
     status, again, messages = preflight(capsys, fleet, *words)
     assert (status, brief(again)) == (24, brief(document))
     assert all(cell["kept"] for cell in again["cells"])
     assert "Trying" not in messages
-    _, quick, _ = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4")
-    assert [(cell["kept"], cell["mode"]) for cell in quick["cells"]] == [(True, "full")]
+    _, units, _ = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4")
+    assert [(cell["kept"], cell["mode"]) for cell in units["cells"]] == [(True, "full")]
     assert time.monotonic() - begun < 20
 
-    # Quick mode passes over the unit that fails, and doesn't call that a yes.
-    status, anew, messages = preflight(capsys, fleet, "--kernel", newest, "--driver", "560.1.4", "--again")
-    assert (status, anew["ok"], brief(anew)) == (0, False, [(newest, "560.1.4", "not tried", "not tried")])
-    (cell,) = anew["cells"]
-    assert (cell["kept"], cell["mode"]) == (False, "quick")
-    assert [(module["module"], module["builds"], module["loads"]) for module in cell["modules"]] == [
-        ("nvidia", "not tried", "not tried"),
+    # Units alone show that they compile; where one doesn't, a full build says so.
+    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.4", "--again")
+    status, anew, messages = preflight(capsys, fleet, *words)
+    assert (status, brief(anew)) == (24, [(OLD, "560.1.4", "yes", "not tried"), (newest, "560.1.4", "no", "no")])
+    assert [(cell["kept"], cell["mode"]) for cell in anew["cells"]] == [(False, "units"), (False, "full")]
+    assert [(module["module"], module["builds"], module["loads"]) for module in anew["cells"][0]["modules"]] == [
+        ("nvidia", "yes", "not tried"),
         ("nvidia_fs", "yes", "yes"),
     ]
     assert "Trying" in messages
-    command = f"gdsdeploy kmod preflight {fleet} --kernel {newest} --driver 560.1.4 --mode full"
-    assert command in " ".join(messages.split())
 
     # What the rollout asks: this stack was tried; a rebuilt driver of its version was not.
     with Fetcher() as fetcher:
@@ -106,6 +104,28 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     lockfile.write(lockfile.beside(fleet), lockfile.build({"gds": target}))
     status, locked, _ = preflight(capsys, fleet)
     assert (status, brief(locked), locked["cells"][0]["kept"]) == (0, [(OLD, "560.1.3", "yes", "yes")], True)
+
+
+def test_a_lock_is_proven_without_the_stack_that_fails(
+    fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest kernel breaks driver 560.1.4, and no rule of gdsdeploy says so."""
+    fleet.write_text(fleet.read_text().replace("'560.1.3'", "'560.1.4', kernel: '6.1'"))
+    assert commandline.run("lock", fleet, "--prove", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    target = lockfile.read(lockfile.beside(fleet)).targets["gds"]
+    assert (document["proofs"]["gds"], proof.is_proven(target)) == (target.proof, True)
+    assert [(each["kernel"], each["rule"]) for each in document["tried"]] == [(OLD, None)]
+
+    fleet.write_text(fleet.read_text().replace("kernel: '6.1'", f"kernel: '=={newest}'"))
+    assert commandline.run("lock", fleet, "--prove", "--json") == 13
+    (rule,) = local_rules.read(fleet)
+    assert "pci_resize_resource" in rule.source
+    assert rule.id in commandline.plain(capsys.readouterr().err)
+    begun = time.monotonic()
+    assert commandline.run("lock", fleet, "--prove") == 13
+    assert time.monotonic() - begun < 30
+    assert lockfile.read(lockfile.beside(fleet)).targets["gds"] == target
 
 
 def test_versions_that_are_not_on_offer_are_refused_with_those_that_are(
@@ -147,7 +167,7 @@ def test_killed_it_leaves_no_process(fleet: Path) -> None:
 
 def _start(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
-    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--mode", "full"]
+    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--full"]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
     work = paths.cache() / "preflight" / "work"
     deadline = time.monotonic() + 120

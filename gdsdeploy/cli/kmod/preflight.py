@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -17,7 +17,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
+from gdsdeploy.preflight import Answer, Cell, Mode, PreflightRecord, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -26,13 +26,7 @@ from gdsdeploy.repo.fetch import Fetcher
 @click.option("--kernel", "kernels", metavar="NEXT[,…]", help="Release, version or branch. Default: the lock's.")
 @click.option("--driver", "drivers", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
 @click.option("--nvidia-fs", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
-@click.option(
-    "--mode",
-    type=click.Choice(["quick", "full"]),
-    default="quick",
-    show_default=True,
-    help="quick: nvidia-fs, and of the driver only its P2P symbols; full: every module, as a rollout requires.",
-)
+@click.option("--full", is_flag=True, help="Build and audit every module, as a rollout requires.")
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
 @click.option("--again", is_flag=True, help="Also build what an earlier preflight has answered.")
 @options.as_json()
@@ -41,7 +35,7 @@ def command(
     kernels: str | None,
     drivers: str | None,
     nvidia_fs: str | None,
-    mode: Literal["quick", "full"],
+    full: bool,
     profiles: tuple[str, ...],
     again: bool,
     as_json: bool,
@@ -54,8 +48,9 @@ def command(
     nvidia-fs make a table. NEXT may be any version that the repositories offer, even one that compat.yml forbids, to
     test whether that is right.
 
-    Quick mode doesn't try the driver's own modules. It can show that a stack fails, but never that it builds. A
-    rollout needs the result of --mode full.
+    Every unit of the driver that is compiled on hosts is compiled, and what it imports is compared with what the kernel
+    exports; nvidia-fs is built. With --full, the driver's modules are built and audited, too, at three times the
+    processor time: a rollout needs that.
 
     Results are kept by the content of the packages; a second run reads them.
 
@@ -71,7 +66,7 @@ def command(
       gdsdeploy kmod preflight fleet.yml                           # the locked stack
       gdsdeploy kmod preflight fleet.yml --kernel newest
       gdsdeploy kmod preflight fleet.yml --kernel 6.12.107,6.12.117 --driver 550,535
-      gdsdeploy kmod preflight fleet.yml --kernel newest --mode full --json | jq '.cells[].loads'
+      gdsdeploy kmod preflight fleet.yml --kernel newest --full --json | jq '.cells[].loads'
     """
     intent = load_fleet(fleet)
     chosen = _profiles(intent, profiles, fleet)
@@ -81,6 +76,7 @@ def command(
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
     choices = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
+        mode: Mode = "full" if full else "units"
         cells = preflight(intent, lock, chosen, choices, mode=mode, again=again, fetcher=fetcher)
     if as_json:
         console.json(document(cells, mode))
@@ -90,7 +86,7 @@ def command(
     options_again = {"--kernel": kernels, "--driver": drivers, "--nvidia-fs": nvidia_fs}
     words = [f"{name} {shlex.quote(value)}" for name, value in options_again.items() if value]
     words += [f"--profile {shlex.quote(name)}" for name in profiles]
-    _end(cells, " ".join(["gdsdeploy kmod preflight", shlex.quote(str(fleet)), *words, "--mode full"]))
+    _end(cells, " ".join(["gdsdeploy kmod preflight", shlex.quote(str(fleet)), *words, "--full"]))
 
 
 def _profiles(fleet: Fleet, names: tuple[str, ...], path: Path) -> list[str]:
@@ -147,7 +143,7 @@ def compiled(record: PreflightRecord) -> str:
     if record.untried_modules or record.builds is not Answer.YES:
         tried = [module for module in record.modules if module.builds is not Answer.NOT_TRIED]
         words = ", ".join(f"{module.module} {module.builds}" for module in tried) or "nothing"
-    return f"{words}; driver: P2P symbols only" if record.mode == "quick" else words
+    return f"{words}; driver: not linked" if record.mode == "units" else words
 
 
 def _reasons(cells: list[Cell]) -> None:
@@ -197,5 +193,5 @@ def _end(cells: list[Cell], full_command: str) -> None:
     if any(record.loads is Answer.UNKNOWN for record in records):
         problem = "it couldn't determine whether every module would load"
         raise ChecksUnknown(problem, hint="See the findings: add --json")
-    if any(record.builds is Answer.NOT_TRIED for record in records):
-        console.say(f"Quick mode doesn't try the driver's modules. A rollout needs that: {full_command}")
+    if any(record.mode == "units" for record in records):
+        console.say(f"The driver's modules weren't linked. A rollout needs a full build: {full_command}")

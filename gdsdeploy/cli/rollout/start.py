@@ -49,7 +49,7 @@ def command(
     """Show the plan, ask, and bring the hosts of FLEET to its lock, wave by wave.
 
     Every host is asked once beforehand. The rollout is refused, with all reasons, if a host can't be read or couldn't
-    be rolled back, if a kernel or driver is untested (gdsdeploy kmod preflight --mode full), if the scheduler doesn't
+    be rolled back, if a kernel or driver is untested (gdsdeploy kmod preflight --full), if the scheduler doesn't
     allow draining, or if another rollout isn't finished.
 
     Ctrl-C pauses the rollout after the current steps. A second Ctrl-C stops it at once. In both cases, and after a

@@ -36,28 +36,39 @@ def probe_settings(tree: str, unit: str) -> List[str]:
     for names, body in _PROBE.findall(script):
         for name in names.split("|"):
             probes[name] = probes.get(name, "") + body
-    listed = _listed(tree)
-    if not listed or not probes:
+    probed = listed(tree)
+    if not probed or not probes:
         return []
     texts = list(_reachable(tree, unit))
     macros = {macro for text in texts for macro in _macros(text)}
     pasted = tuple({prefix.upper() for text in texts for prefix in _PASTED.findall(text)})
     settings: Dict[str, List[str]] = {
         variable: [name for name in names if _is_used(_macros_of(name, probes), macros, pasted)]
-        for variable, names in listed.items()
+        for variable, names in probed.items()
     }
     chosen = {name for names in settings.values() for name in names}
     # Probes and their common parts depend on headers, too.
     for name in set(probes) - chosen:
         script = script.replace(probes[name], "")
     macros |= _macros(script)
-    text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
-    match = re.search(rf"^{HEADERS}\s*:?=(.*)$", text, re.MULTILINE)
-    headers = {name: "NV_" + re.sub(r"[/.-]", "_", name).upper() for name in match[1].split()} if match else {}
+    headers = {name: "NV_" + re.sub(r"[/.-]", "_", name).upper() for name in headers_listed(tree)}
     if headers:
         used = [name for name, macro in headers.items() if _is_used({macro + "_PRESENT"}, macros, pasted)]
         settings[HEADERS] = used
     return [f"{variable}={' '.join(names)}" for variable, names in sorted(settings.items())]
+
+
+def kbuild_files(tree: str, module: str) -> List[str]:
+    """The files that say what a module is made of and which probes it needs; nvidia-drm's end in .mk."""
+    place = os.path.join(glob.escape(tree), module, "*.")
+    return sorted(path for ending in ("Kbuild", "mk") for path in glob.glob(place + ending))
+
+
+def headers_listed(tree: str) -> List[str]:
+    """The kernel's headers that the tree's modules look for."""
+    text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
+    match = re.search(rf"^{HEADERS}\s*:?=(.*)$", text, re.MULTILINE)
+    return match[1].split() if match else []
 
 
 def _macros_of(name: str, probes: Dict[str, str]) -> Set[str]:
@@ -77,10 +88,10 @@ def _macros(text: str) -> Set[str]:
     return {macro.upper() for macro in _MACRO.findall(text)}
 
 
-def _listed(tree: str) -> Dict[str, List[str]]:
+def listed(tree: str) -> Dict[str, List[str]]:
     """Variable of Kbuild → the probes that the tree's modules list."""
     probes: Dict[str, List[str]] = {}
-    for path in sorted(glob.glob(os.path.join(glob.escape(tree), "*", "*.Kbuild"))):
+    for path in kbuild_files(tree, "*"):
         for variable, names in _LISTED.findall(_text(path)):
             probes.setdefault(variable, []).extend(names.split("#")[0].split())
     return {variable: list(dict.fromkeys(names)) for variable, names in probes.items()}

@@ -12,7 +12,7 @@ from ..kmod.module import Module
 from ..kmod.ofed import Search, search
 from ..kmod.tree import Tree
 from .kbuild import Log, check_headers
-from .versions import Versions, find_versions, from_file
+from .versions import Versions, find_versions, from_file, from_unit
 
 #: What earlier builds leave in source folders.
 SKIPPED = (
@@ -36,6 +36,8 @@ class BuildRequest:
     ahead: bool = False
     #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
     peermem: str = "optional"
+    #: of the driver, compile each unit and link no module
+    units: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ class BuildContext:
         """Take the versions of ``nvidia``, the nvidia.ko that this run built."""
         self._versions = from_file(self.request.kernel, nvidia, self.folder)
 
+    def use_unit(self) -> None:
+        """Take the versions of the exporting unit, which kbuild has compiled in :meth:`unit_folder`."""
+        self._versions = from_unit(self.request.kernel, self.unit_folder(), self.folder)
+
     @property
     def versions_origin(self) -> str:
         """Where the versions came from; empty if no module needed them."""
@@ -105,7 +111,7 @@ class BuildContext:
         """A copy of the driver's tree for compiling its small parts and for their probes' answers."""
         folder = os.path.join(self.folder, "driver")
         if not os.path.isdir(folder):
-            ignore = shutil.ignore_patterns(*SKIPPED, *SKIPPED_OF_DRIVER)
+            ignore = shutil.ignore_patterns(*SKIPPED, *("*.o_binary",) if self.request.units else SKIPPED_OF_DRIVER)
             shutil.copytree(self.request.tree.path, folder, ignore=ignore)
         return folder
 

@@ -22,7 +22,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     nvidia-peermem is required and would be a stub.
     """
     request, tree = context.request, context.request.tree
-    names = _modules(context)
+    names = modules(context)
     ofed = require_ofed(context) if request.peermem == "required" else context.ofed().tree
     context.check_headers(log)
     folder = os.path.join(context.folder, "all")
@@ -48,7 +48,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     return place(list(zip(files, targets, results)))
 
 
-def _modules(context: BuildContext) -> List[str]:
+def modules(context: BuildContext) -> List[str]:
     """Names of the modules whose parts are in the tree, nvidia first; nvidia-peermem only as requested."""
     path, names = context.request.tree.path, context.request.tree.modules()
     if "nvidia" not in names:

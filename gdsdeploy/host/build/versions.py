@@ -73,6 +73,13 @@ def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
     return _write(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
 
 
+def from_unit(kernel: Kernel, unit_folder: str, folder: str) -> Versions:
+    """The versions of the exporting unit, which kbuild has compiled in ``unit_folder``."""
+    exports = _exports_of_unit(kernel, os.path.join(unit_folder, "nvidia"))
+    lines = (format_line(name, export) for name, export in sorted(exports.items()))
+    return _write(os.path.join(folder, "nvidia.symvers"), "".join(lines), exports, "compiled")
+
+
 def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
     """The driver's exports by a Module.symvers of this very driver and kernel; None without a trustworthy one."""
     base, version, release = map(glob.escape, (inside(kernel.root, DKMS), tree.version, kernel.release))

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.model import version_rules
-from gdsdeploy.lock.compat import shipped
+from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.pins import pins
 from gdsdeploy.lock.resolve import options, package_set
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
@@ -73,20 +73,31 @@ class _Stack:
     platform: StackPlatform
     universe: Universe
     target: Target
+    rules: Sequence[Rule]
 
     def key(self, version: str) -> Any:
         return self.platform.order.key(version)
 
 
 def explain(
-    name: str, profile: Profile, platform: StackPlatform, universe: Universe, target: Target, what: str
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    target: Target,
+    what: str,
+    own: Sequence[Rule] = (),
 ) -> Explanation:
-    """Explain ``what``, a subject or a package of ``target``; raises KeyError for anything else."""
-    stack = _Stack(profile, platform, enabled(f"profile {name}", profile, platform, universe), target)
+    """Explain ``what``, a subject or a package of ``target``; raises KeyError for anything else.
+
+    own: the fleet's own rules, beside those of compat.yml.
+    """
+    universe = enabled(f"profile {name}", profile, platform, universe)
+    stack = _Stack(profile, platform, universe, target, (*shipped(), *own))
     package = _package(target, platform, what)
     subject = subject_of(package.part)
     subjects = _RULED[subject] if subject else frozenset[str]()
-    rules = [rule for rule in shipped() if rule.id in target.rules and rule.looks_at & subjects]
+    rules = [rule for rule in stack.rules if rule.id in target.rules and rule.looks_at & subjects]
     return Explanation(
         profile=name,
         package=package,
@@ -167,7 +178,7 @@ def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, opti
     against: list[str] = []
     for others in (keep.hold(levels), keep.prefer(levels)):
         others[level] = [option]
-        search, broken = Search(base(stack.profile, stack.platform), others, shipped()), list[str]()
+        search, broken = Search(base(stack.profile, stack.platform), others, stack.rules), list[str]()
         chosen = first(stack.profile, stack.platform, stack.universe, search, broken, locked=keep.locked())
         if chosen is not None and against:
             with_it = ", ".join(o.label for o in chosen[0] if not keep.has(o) and o is not option)

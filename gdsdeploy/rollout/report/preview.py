@@ -81,6 +81,7 @@ def _preflight(trial: Trial) -> dict[str, object]:
         "same": trial.same,
         "builders": list(trial.builders),
         "packaged": trial.packaged,
+        "proven": trial.proven,
         "builds": trial.record.builds if trial.record else Answer.NOT_TRIED,
         "loads": trial.record.loads if trial.record else Answer.NOT_TRIED,
         "mode": trial.record.mode if trial.record else None,
@@ -103,6 +104,8 @@ def _result(trial: Trial) -> str:
         return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
     if trial.same:
         return "as the hosts have it"
+    if trial.proven:
+        return "proven by lock --prove: builds and loads"
     if trial.packaged:
         return "packages bring the modules, read at lock; each host audits them before it boots them"
     if trial.record is not None and trial.preflight_ok:
@@ -114,6 +117,8 @@ def _result(trial: Trial) -> str:
         return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
     if trial.record.failed:
         return "its preflight failed"
+    if trial.record.mode == "units" and trial.record.builds is Answer.YES:
+        return "compiled, and not built in full"
     return "not every module was tried" if trial.record.untried_modules else "its preflight is undecided"
 
 

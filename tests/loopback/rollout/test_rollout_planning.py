@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +15,7 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Refusal
-from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.lock import lockfile, proof, releases
 from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
@@ -137,7 +136,7 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
     fleet.untried()
     text = refusal(fleet)
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --full" in text
     failed = ModuleResult("nvidia_fs", record.Answer.NO, record.Answer.NO, error="nvfs-dma.c:412: no member pgmap")
     fleet.tried(builds=record.Answer.NO, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
@@ -145,28 +144,40 @@ def test_a_stack_that_nobody_has_tried(make_fleet: Callable[..., PlannedFleet]) 
     assert "is undecided: it is unknown whether every module would load" in refusal(fleet)
 
 
-def test_a_quick_preflight_does_not_admit_a_stack(make_fleet: Callable[..., PlannedFleet]) -> None:
-    """A driver that fails outside the unit with the P2P symbols passes it."""
+def test_compiled_units_do_not_admit_a_stack(make_fleet: Callable[..., PlannedFleet]) -> None:
+    """Nobody has linked and audited the driver's modules."""
     fleet = make_fleet("a")
     fleet.untried()
-    untried = ModuleResult("nvidia_uvm", record.Answer.NOT_TRIED, record.Answer.NOT_TRIED)
-    quick: dict[str, Any] = {
-        "mode": "quick",
-        "modules": (untried, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES)),
-    }
-    fleet.tried(**quick, builds=record.Answer.NOT_TRIED, loads=record.Answer.NOT_TRIED)
+    compiled = ModuleResult("nvidia_uvm", record.Answer.YES, record.Answer.NOT_TRIED)
+    modules = (compiled, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES))
+    fleet.tried(mode="units", modules=modules, loads=record.Answer.NOT_TRIED)
     text = refusal(fleet)
-    assert "its preflight on 2026-11-20 (quick) didn't try every module: nvidia_uvm" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode full" in text
+    assert "its preflight on 2026-11-20 compiled the driver and didn't link or audit its modules" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --full" in text
     shown_plan = shown.text(prepare(fleet), 0.0)
-    assert "✗ gds: kernel 2, driver 550.1: not every module was tried" in shown_plan
+    assert "✗ gds: kernel 2, driver 550.1: compiled, and not built in full" in shown_plan
     (result,) = json.loads(shown.to_json(prepare(fleet)))["preflights"]
-    assert (result["ok"], result["builds"], result["loads"]) == (False, "not tried", "not tried")
+    assert (result["ok"], result["builds"], result["loads"]) == (False, "yes", "not tried")
     fleet.tried()
     prepare(fleet).require()
 
 
-def test_a_quick_preflight_admits_another_nvidia_fs_alone(make_fleet: Callable[..., PlannedFleet]) -> None:
+def test_a_proof_in_the_lock_admits_a_stack_until_a_build_fails(
+    make_fleet: Callable[..., PlannedFleet],
+) -> None:
+    fleet = make_fleet("a")
+    fleet.untried()
+    refusal(fleet)
+    target = fleet.new.targets["gds"]
+    fleet.new = lockfile.build({"gds": target.model_copy(update={"proof": proof.ingredients(target)})})
+    lockfile.write(lockfile.beside(fleet.path), fleet.new)
+    prepare(fleet).require()
+    assert "✓ gds: kernel 2, driver 550.1: proven by lock --prove: builds and loads" in shown.text(prepare(fleet), 0.0)
+    fleet.tried(builds=record.Answer.NO)
+    refusal(fleet)
+
+
+def test_compiled_units_admit_another_nvidia_fs_alone(make_fleet: Callable[..., PlannedFleet]) -> None:
     """The hosts have built and loaded this driver for this kernel; nvidia-fs is all that nobody has tried."""
     fleet = make_fleet("a")
     fleet.untried()
@@ -176,19 +187,19 @@ def test_a_quick_preflight_admits_another_nvidia_fs_alone(make_fleet: Callable[.
     lockfile.write(lockfile.beside(fleet.path), new)
     text = refusal(fleet)
     assert "profile gds: kernel 1 with driver 550.1 and another nvidia-fs was never tried" in text
-    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds --mode quick" in text
-    untried = ModuleResult("nvidia", record.Answer.NOT_TRIED, record.Answer.NOT_TRIED)
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
+    compiled = ModuleResult("nvidia", record.Answer.YES, record.Answer.NOT_TRIED)
     undecided = dict.fromkeys(("builds", "loads"), record.Answer.NOT_TRIED)
     for answer in (record.Answer.NOT_TRIED, record.Answer.NO, record.Answer.UNKNOWN):
-        modules = (untried, ModuleResult("nvidia_fs", answer, answer))
-        record.keep(trial(new, mode="quick", modules=modules, **undecided))
+        modules = (compiled, ModuleResult("nvidia_fs", answer, answer))
+        record.keep(trial(new, mode="units", modules=modules, **undecided))
         refusal(fleet)
-    modules = (untried, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES))
-    record.keep(trial(new, mode="quick", modules=modules, **undecided))
+    modules = (compiled, ModuleResult("nvidia_fs", record.Answer.YES, record.Answer.YES))
+    record.keep(trial(new, mode="units", modules=modules, **undecided))
     preview = prepare(fleet)
     preview.require()
     assert [(trial.same, trial.same_driver, trial.ok) for trial in preview.trials] == [(False, True, True)]
-    words = "(quick): nvidia-fs builds and loads; the driver is as the hosts have it"
+    words = "(units): nvidia-fs builds and loads; the driver is as the hosts have it"
     assert words in shown.text(preview, 0.0).replace("\n      ", " ")
 
 

@@ -23,7 +23,7 @@ FAILED = (ModuleResult("driver", Answer.NO, Answer.NO, error=NV_PCI), WHOLE[-1])
 RULE = Verdict("driver-550-pci-resize", allowed=False, words="")
 
 
-def quick() -> PreflightRecord:
+def units() -> PreflightRecord:
     return make_record(target())
 
 
@@ -68,22 +68,22 @@ def run(
     return code, " ".join(captured.out.split()), " ".join(commandline.plain(captured.err).split())
 
 
-def test_a_quick_preflight_never_says_yes_of_a_stack(
+def test_a_preflight_of_units_never_says_yes_of_a_stack(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(fleet, monkeypatch, capsys, quick(), "--kernel", "6.12.117", forbidden=True)
+    code, out, err = run(fleet, monkeypatch, capsys, units(), "--kernel", "6.12.117", forbidden=True)
     assert code == 0
-    assert "not tried not tried nvidia_fs yes; driver: P2P symbols only quick" in out
+    assert "not tried not tried nvidia_fs yes; driver: not linked units" in out
     text = "compat.yml forbids it ([driver-550-pci-resize]); this preflight neither confirms nor refutes that"
     assert f"{text}: not tried: nvidia" in out
     assert "would load" not in out
-    assert f"gdsdeploy kmod preflight {fleet} --kernel 6.12.117 --mode full" in err
+    assert f"gdsdeploy kmod preflight {fleet} --kernel 6.12.117 --full" in err
 
 
 def test_its_json_says_so_of_each_module(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = run(fleet, monkeypatch, capsys, quick(), "--json")
+    code, out, _ = run(fleet, monkeypatch, capsys, units(), "--json")
     document = json.loads(out)
     (cell,) = document["cells"]
     assert (code, document["ok"], cell["builds"], cell["loads"]) == (0, False, "not tried", "not tried")
@@ -98,7 +98,7 @@ def test_a_rule_that_forbids_what_works_is_named(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(fleet, monkeypatch, capsys, full(), forbidden=True)
-    assert (code, "--mode full" in err) == (0, False)
+    assert (code, "--full" in err) == (0, False)
     assert "yes yes all 3 modules full" in out
     assert "compat.yml forbids it ([driver-550-pci-resize]), yet every module builds and would load" in out
     assert "compat.yml" not in run(fleet, monkeypatch, capsys, full())[1]

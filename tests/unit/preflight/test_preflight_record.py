@@ -30,7 +30,7 @@ def make_record(target: Target, **changes: object) -> PreflightRecord:
         driver=target.driver.version,
         flavour=target.driver.flavour,
         nvidia_fs="2.19.7",
-        mode="quick",
+        mode="units",
         ingredients=record.ingredients(target),
         builds=Answer.NOT_TRIED,
         loads=Answer.NOT_TRIED,

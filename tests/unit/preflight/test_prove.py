@@ -1,0 +1,181 @@
+"""``lock --prove``: which stacks are tried, what failures teach, and what the lock says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy.errors import FleetInvalid, ModuleBuildFailed
+from gdsdeploy.lock import local_rules, lockfile, proof
+from gdsdeploy.lock.compat import Rule, shipped
+from gdsdeploy.lock.resolve import resolve
+from gdsdeploy.lock.resolve_fleet import Resolved
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.preflight import Answer, Cell, StackCandidate, prove
+from gdsdeploy.preflight.record import ModuleResult
+from gdsdeploy.repo.fetch import Fetcher
+from tests.repos.dkmspackages import sources
+from tests.repos.stack import TRIXIE, Stanza, gds, kernel
+from tests.unit.lock.test_resolve import DEBIAN, universe
+from tests.unit.preflight.test_preflight_record import make_record
+
+#: Kernels that the shipped rules admit with the driver, and two versions of nvidia-fs.
+OFFERED: list[Stanza] = [
+    *TRIXIE, *kernel("6.12.96+deb13", "6.12.96-1"), *kernel("6.12.99+deb13", "6.12.99-1"),
+    *gds("2.19.8", "1.9.1.3", "12.4.2", "1"),
+]  # fmt: skip
+FLEET = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}})
+BROKEN = "driver doesn't build: nvidia/nv-pci.c:237: too few arguments"
+#: (kernel, nvidia-fs) → module that fails
+Failing = Callable[[str, str], str]
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "fleet.yml"
+
+
+def solve(rules: Sequence[Rule]) -> Resolved:
+    wish = FLEET.profiles["gds"]
+    offered = universe(OFFERED)
+    result = resolve("gds", wish, DEBIAN, offered, [], sources, rules=(*shipped(), *rules))
+    return Resolved(lockfile.build({"gds": result.target}), ())
+
+
+def run(
+    path: Path, monkeypatch: pytest.MonkeyPatch, failing: Failing, *, tries: int = 5, loads: Answer = Answer.YES
+) -> tuple[prove.Proven, list[tuple[str, str]]]:
+    """What came of it, and the (kernel, nvidia-fs) that were tried."""
+    tried: list[tuple[str, str]] = []
+
+    def build(_fleet: Fleet, lock: Lock, names: Sequence[str], *_: Any, **options: Any) -> list[Cell]:
+        assert options["mode"] == "full"
+        target = lock.targets[names[0]]
+        assert target.nvidia_fs is not None
+        packages = {package.part: package.version for package in target.packages}
+        tried.append((target.kernel.release, target.nvidia_fs.version))
+        candidate = StackCandidate(
+            profile=names[0],
+            kernel=target.kernel.release,
+            kernel_package=target.kernel.version,
+            driver=target.driver.version,
+            driver_package=packages["driver-source"],
+            flavour=target.driver.flavour,
+            nvidia_fs=target.nvidia_fs.version,
+            nvidia_fs_package=packages["nvidia-fs-source"],
+            target=target,
+        )
+        bad = failing(*tried[-1])
+        answer, worst = (Answer.NO, Answer.NO) if bad else (Answer.YES, loads)
+        module = ModuleResult(bad or "nvidia", answer, worst, error=BROKEN if bad else "")
+        record = make_record(target, mode="full", builds=answer, loads=worst, modules=(module,))
+        return [Cell(candidate, record, is_earlier=False)]
+
+    monkeypatch.setattr(prove, "preflight", build)
+    with Fetcher(path.parent / "cache", apt={}) as fetcher:
+        return prove.prove(FLEET, path, solve, tries=tries, fetcher=fetcher), tried
+
+
+def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven, tried = run(path, monkeypatch, lambda *_: "")
+    assert tried == [("6.12.99+deb13-amd64", "2.19.8")]
+    target = proven.resolved.lock.targets["gds"]
+    assert target.proof == proof.ingredients(target)
+    assert proof.is_proven(target)
+    assert not local_rules.beside(path).exists()
+
+
+def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(kernel: str, _: str) -> str:
+        return "driver" if kernel == "6.12.99+deb13-amd64" else ""
+
+    proven, tried = run(path, monkeypatch, fails)
+    assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.96+deb13-amd64", "2.19.8")]
+    (rule,) = local_rules.read(path)
+    assert rule.when["kernel_package"] == ("==6.12.99-1",)
+    assert rule.refuses == {"driver_package": ("==550.163.01-2",)}
+    assert (BROKEN in rule.source, "sha256:" in rule.source) == (True, True)
+    target = proven.resolved.lock.targets["gds"]
+    assert (rule.id in {one.rule for one in target.refused}, proof.is_proven(target)) == (True, True)
+    assert [(each.rule, each.record.failed) for each in proven.attempts] == [(rule.id, True), ("", False)]
+    # The next run doesn't try that again.
+    assert run(path, monkeypatch, fails)[1] == [("6.12.96+deb13-amd64", "2.19.8")]
+
+
+def test_an_nvidia_fs_that_fails_alone_is_exchanged_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tried = run(path, monkeypatch, lambda _, fs: "nvidia_fs" if fs == "2.19.8" else "")
+    assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.99+deb13-amd64", "2.19.7")]
+    (rule,) = local_rules.read(path)
+    assert rule.refuses == {"nvidia_fs_package": ("==2.19.8~12.4.2-1",)}
+
+
+def test_it_gives_up_after_some_and_goes_on_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(kernel: str, _: str) -> str:
+        return "" if kernel == "6.12.94+deb13-amd64" else "driver"
+
+    with pytest.raises(ModuleBuildFailed, match=r"none of 2 stacks builds(.|\n)*6\.12\.99(.|\n)*6\.12\.96"):
+        run(path, monkeypatch, old, tries=2)
+    assert len(local_rules.read(path)) == 2
+    assert run(path, monkeypatch, old, tries=2)[1] == [("6.12.94+deb13-amd64", "2.19.8")]
+
+
+def test_what_no_build_decides_gets_no_proof(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven, _ = run(path, monkeypatch, lambda *_: "", loads=Answer.UNKNOWN)
+    assert proven.resolved.lock.targets["gds"].proof == ""
+    assert [each.profile for each in proven.undecided] == ["gds"]
+
+
+def test_a_proof_stays_with_its_packages_alone() -> None:
+    target = solve(()).lock.targets["gds"]
+    proven = target.model_copy(update={"proof": proof.ingredients(target)})
+    assert proof.keep(target, proven).proof == proven.proof
+    other = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "kernel-image" else p for p in target.packages]
+    moved = target.model_copy(update={"packages": tuple(other)})
+    assert proof.keep(moved, proven).proof == ""
+    assert not proof.is_proven(moved.model_copy(update={"proof": proven.proof}))
+
+
+def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
+    target = solve(()).lock.targets["gds"]
+    assert "proof" not in target.model_dump()
+    lock = lockfile.build({"gds": target.model_copy(update={"proof": proof.ingredients(target)})})
+    lockfile.write(tmp_path / "gdsdeploy.lock", lock)
+    assert lockfile.read(tmp_path / "gdsdeploy.lock").targets["gds"].proof == proof.ingredients(target)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"id": shipped()[0].id}, "rules.0.id: another rule has the id"),
+        ({"id": "No id"}, "rules.0.id: an id has a-z, 0-9, dots and dashes"),
+        ({"refuses": {"kernle": "6"}}, "there is no subject 'kernle'"),
+        ({"needs": {"driver": "550"}}, "exactly one of needs, refuses and warns"),
+        ({"sayz": "x"}, "sayz"),
+    ],
+)
+def test_rules_of_people_are_read_with_every_problem(path: Path, change: dict[str, Any], problem: str) -> None:
+    rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": "6.12.99"}}
+    beside = local_rules.beside(path)
+    beside.write_text(yaml.safe_dump({"rules": [rule]}))
+    assert [one.id for one in local_rules.read(path)] == ["ours"]
+    beside.write_text(yaml.safe_dump({"rules": [{**rule, **change}]}))
+    with pytest.raises(FleetInvalid) as error:
+        local_rules.read(path)
+    assert problem in error.value.message
+    assert str(beside) in error.value.message
+
+
+def test_rules_are_written_as_people_write_them(path: Path) -> None:
+    beside = local_rules.beside(path)
+    rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": ["6.1", "6.2"]}}
+    beside.write_text(yaml.safe_dump({"rules": [{**rule, "when": {"os": "debian-13"}}]}))
+    rules = local_rules.read(path)
+    local_rules.write(path, rules)
+    assert local_rules.read(path) == rules
+    assert yaml.safe_load(beside.read_text())["rules"][0]["when"] == {"os": "debian-13"}
