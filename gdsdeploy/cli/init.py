@@ -151,7 +151,12 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
     names = list(source.settings)
     with console.step(f"Asking {words(names)}"):
         facts = asking.ask_facts(
-            _fleet(source), _folder(output) / "fleet.yml", names, timeout=timeout, progress=console.say, sources=True
+            _fleet(source),
+            _folder(output) / "fleet.yml",
+            names,
+            timeout=timeout,
+            progress=console.say_each(len(names)),
+            sources=True,
         )
     observations: dict[str, Observation] = {}
     for name, outcome in facts.items():
@@ -159,8 +164,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
             {name: outcome}, lambda name, host: observe(name, host, has_file=Path.is_file)
         )
         observations |= results
-        for problem in problems:
-            errors[name] = problem
+        errors |= problems
     return observations
 
 

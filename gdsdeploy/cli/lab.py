@@ -116,7 +116,8 @@ def list_labs(as_json: bool) -> None:
             console.data(f"  repositories {server['uri']} {_state(server['running'])}")
         hosts = [[host["name"], host["kind"], host["runtime"], str(host["port"])] for host in lab["hosts"]]
         rows = [[*cells, _state(host["running"])] for cells, host in zip(hosts, lab["hosts"], strict=True)]
-        console.data("\n".join(aligned(rows, "  ")))
+        for row in aligned(rows, "  "):
+            console.data(row)
 
 
 def _state(running: bool) -> str:

@@ -95,8 +95,7 @@ def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json:
         for (name, text), hosts in hostnames.grouped(each).items():
             profile = intent.profiles[name]
             console.data(f"{alike.on(hosts)} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{text}")
-    if errors:
-        raise errors[0]
+    options.raise_last(errors, fleet)
 
 
 def _document(facts: HostFacts) -> dict[str, Any]:

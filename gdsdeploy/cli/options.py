@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from gdsdeploy import console
 from gdsdeploy.errors import GdsError
+from gdsdeploy.report import alike
 from gdsdeploy.ssh import connections
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -106,3 +108,13 @@ def require(holds: bool, problem: str) -> None:
     """End with a usage error that says ``problem`` unless ``holds``."""
     if not holds:
         raise click.UsageError(problem)
+
+
+def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
+    """Print every failure once, with its hosts; the last one ends the command with its exit code."""
+    errors = alike.errors(failures)
+    for error in errors[:-1]:
+        error.name_fleet(fleet)
+        console.error(error.message, error.hint)
+    if errors:
+        raise errors[-1]

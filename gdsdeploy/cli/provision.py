@@ -10,7 +10,6 @@ from gdsdeploy import console
 from gdsdeploy.cli import image, options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
-from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.lock import lockfile
@@ -79,7 +78,7 @@ def command(
     changes = grouped((name, len(result.changed) if result else 0) for name, result in results.items())
     for number, hosts in changes.items():
         console.say(f"  {alike.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
-    raise_last(failures, fleet)
+    options.raise_last(failures, fleet)
     console.say(f"Next: gdsdeploy validate {fleet}")
 
 
@@ -89,13 +88,3 @@ def require_flags(ansible: tuple[str, ...]) -> None:
     if problem:
         hint = "Flags that gdsdeploy doesn't have go to ansible-playbook; see: ansible-playbook --help"
         raise click.UsageError(f"{problem}\n{hint}", click.get_current_context())
-
-
-def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
-    """Print every failure once, with its hosts; the last one ends the command with its exit code."""
-    errors = alike.errors(failures)
-    for error in errors[:-1]:
-        error.name_fleet(fleet)
-        console.error(error.message, error.hint)
-    if errors:
-        raise errors[-1]

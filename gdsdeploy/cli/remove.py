@@ -8,7 +8,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import image, options
-from gdsdeploy.cli.provision import raise_last, require_flags
+from gdsdeploy.cli.provision import require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
@@ -50,5 +50,5 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
     if as_json:
         console.data(summary(run))
-    raise_last(run.failures(), fleet)
+    options.raise_last(run.failures(), fleet)
     console.say("Reboot the hosts to unload modules that still run.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -68,7 +69,8 @@ def command(
             name: topologies.require_topology(f"{file}: {name}" if name else str(file), facts)
             for name, facts in saved.items()
         }
-        _raise_first(_show(shapes, as_json, alone=UNNAMED in shapes))
+        for error in _show(shapes, as_json, alone=UNNAMED in shapes).values():
+            raise error
         return
     if fleet is None:
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
@@ -78,22 +80,17 @@ def command(
         facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
     shapes, errors = reply_schema.judge_each(facts, topologies.require_topology)
     if golden == "write":
-        _raise_first(errors)
+        options.raise_last(errors, fleet)
         for path, hosts in topologies.write_golden(intent, fleet, shapes).items():
             console.say(f"{path}: the topology of {hostnames.words(hosts)}")
     elif golden == "check":
         _check(intent, shapes, as_json, errors)
     else:
-        errors += _show(shapes, as_json)
-    _raise_first(errors)
+        errors |= _show(shapes, as_json)
+    options.raise_last(errors, fleet)
 
 
-def _raise_first(errors: list[GdsError]) -> None:
-    if errors:
-        raise errors[0]
-
-
-def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) -> list[GdsError]:
+def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) -> dict[str, GdsError]:
     """Print the topologies; returns the errors of hosts whose topology cannot be shown."""
     views, errors = reply_schema.judge_each(
         shapes, lambda _, shape: view.document(shape) if as_json else view.text(shape)
@@ -106,7 +103,7 @@ def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) ->
     return errors
 
 
-def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: list[GdsError]) -> None:
+def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Mapping[str, GdsError]) -> None:
     differences = {name: topologies.golden_differences(fleet, name, shape) for name, shape in shapes.items()}
     if as_json:
         console.json(differences)

@@ -195,10 +195,10 @@ def judge_reply(answer: Answer, question: str, shape: type[Shape], judge: Callab
 
 def judge_each(
     outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]
-) -> tuple[dict[str, T], list[GdsError]]:
+) -> tuple[dict[str, T], dict[str, GdsError]]:
     """Host → what ``judge`` makes of its outcome; and the errors of the others."""
     results: dict[str, T] = {}
-    errors: list[GdsError] = []
+    errors: dict[str, GdsError] = {}
     for name, outcome in outcomes.items():
         try:
             if isinstance(outcome, GdsError):
@@ -206,7 +206,7 @@ def judge_each(
             with unexpected_errors(name):
                 results[name] = judge(name, outcome)
         except GdsError as error:
-            errors.append(error)
+            errors[name] = error
     return results, errors
 
 

@@ -412,7 +412,7 @@ OTHERS = {
     "kmod enrol": "kmod", "kmod trees": "kmod", "kmod cache list": "loopback/test_buildcache.py",
     "kmod cache prune": "loopback/test_buildcache.py", "kmod cache verify": "loopback/test_buildcache.py",
     # Builds in a throwaway root what the profile's pins, which are typed, say; needs repositories.
-    "kmod preflight": "preflight",
+    "kmod preflight": "preflight", "prometheus alerts": "no input", "prometheus dashboard": "no input",
     # Reads a lock, and needs its repositories.
     "mirror": "repos",
     **{f"lab {name}": "loopback/lab" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
