@@ -66,9 +66,7 @@ class Job:
         self.descriptor = os.open(path, os.O_RDWR | os.O_DIRECT)
         self.handle = ctypes.c_void_p()
         description = _Description(1, self.descriptor, None)
-        self.registered = self.library.cuFileHandleRegister(
-            ctypes.byref(self.handle), ctypes.byref(description)
-        ).error
+        self.registered = self.library.cuFileHandleRegister(ctypes.byref(self.handle), ctypes.byref(description)).error
 
     @property
     def has_levels(self) -> bool:

@@ -16,7 +16,7 @@ from tests.cufile import libraries
 REPOSITORY = Path(__file__).parents[2]
 MEMORY = Path(__file__).with_name("memory.c").read_text(encoding="utf-8")
 #: What the processes of a container have of their own.
-CONTAINER = ("--ipc", "--pid", "--fork", "--kill-child")
+CONTAINER = ("--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def config(level: int) -> str:

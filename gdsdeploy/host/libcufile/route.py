@@ -83,10 +83,6 @@ class Route(NamedTuple):
     #: seconds of these operations; 0: not known
     seconds: float
 
-    def share(self, way: str) -> float:
-        """The part of the operations that took a way: 0 to 1."""
-        return self.operations.get(way, 0) / max(1, sum(self.operations.values()))
-
     def rate(self, amount: int) -> Optional[float]:
         """Bytes per second; None where it isn't known how long it took, 0 where nothing moved since."""
         if not self.recent:
@@ -122,8 +118,7 @@ def difference(now: Counters, before: Counters) -> Optional[Counters]:
     ):
         return None
     gpus = [
-        Gpu(new.uuid, _less(new.read, old.read), _less(new.write, old.write))
-        for new, old in zip(now.gpus, before.gpus)
+        Gpu(new.uuid, _less(new.read, old.read), _less(new.write, old.write)) for new, old in zip(now.gpus, before.gpus)
     ]
     totals = (now.read_bytes - before.read_bytes, now.write_bytes - before.write_bytes)
     values = [value for gpu in gpus for value in (*gpu.read, *gpu.write) if value is not None]
@@ -177,14 +172,15 @@ def _nothing(path: str, reason: str, seconds: float) -> Route:
     return Route(path, reason, {}, False, 0, 0, 0, True, 0, 0, seconds)
 
 
-def words(found: Route) -> str:
+def words(path: str, reason: str, operations: Mapping[str, int]) -> str:
     """The path as people read it: ``compat``, ``mixed: 97 % nvidia-fs, 3 % compat``, ``not counted (statistics-off)``."""
-    if found.path == NOT_COUNTED:
-        return f"not counted ({found.reason})"
-    if found.path != MIXED:
-        return _NAMES.get(found.path, found.path)
-    order = sorted(found.operations, key=lambda way: -found.operations[way])
-    return "mixed: " + ", ".join(f"{_percent(found.share(way))} {_NAMES.get(way, way)}" for way in order)
+    if path == NOT_COUNTED:
+        return f"not counted ({reason})"
+    if path != MIXED:
+        return _NAMES.get(path, path)
+    whole = max(1, sum(operations.values()))
+    order = sorted(operations, key=lambda way: -operations[way])
+    return "mixed: " + ", ".join(f"{_percent(operations[way] / whole)} {_NAMES.get(way, way)}" for way in order)
 
 
 _NAMES = {DIRECT: "direct (nvidia-fs or p2pdma)", OTHER: "not accounted for"}

@@ -1,0 +1,61 @@
+"""``watch``: which processes of this host do I/O through cuFile, and which way it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from ..io.printable import line
+from ..watch.document import document
+from ..watch.look import Watcher
+from ..watch.table import lines, total
+from . import parsers
+
+#: Seconds between two looks: usual, least, most.
+EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``watch`` to the host program's commands."""
+    words = (
+        "show which processes do I/O through cuFile, and whether it takes a direct path or bounces through CPU memory"
+    )
+    parser = parsers.command(commands, "watch", command, words)
+    parser.add_argument("--once", action="store_true", help="end after one interval, instead of going on")
+    help_text = "seconds of an interval (%(default)g)"
+    parser.add_argument("--every", type=interval, default=EVERY, metavar="N", help=help_text)
+
+
+def interval(text: str) -> float:
+    """The number of an option; raises ArgumentTypeError unless it is from LEAST to MOST."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST <= seconds <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds from {LEAST:g} to {MOST:g}")
+    return seconds
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
+    watcher = Watcher()
+    watcher.look()
+    while True:
+        time.sleep(arguments.every)
+        found = document(watcher.look())
+        if arguments.json:
+            print(json.dumps(found, sort_keys=True), flush=True)
+        else:
+            rows = found["processes"]
+            heading = [f"{found['at']}: {total(rows)}"]
+            text = [*heading, *lines([("", row) for row in rows]), *_missing(found), ""]
+            print("\n".join(map(line, text[: len(text) - arguments.once])), flush=True)
+        if arguments.once:
+            return 0
+
+
+def _missing(found: Any) -> Any:
+    return [f"processes may be missing: {found['incomplete']}"] if found["incomplete"] else []

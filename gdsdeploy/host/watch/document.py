@@ -1,0 +1,82 @@
+"""What a look found, as the JSON object of ``watch --json``; docs/watch.md describes its keys."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict
+
+from ..explain.processes import configuration
+from ..facts.unknown import if_known
+from ..io.printable import line
+from ..libcufile.counters import Counters
+from ..libcufile.route import NOT_COUNTED, REASONS, words
+from .look import Look, Seen
+from .owner import owner
+
+VERSION = 1
+#: Characters of a path, and of a text of several.
+LONG = 512
+#: Open files, libraries and GPUs of one process.
+FEW = 8
+
+
+def document(look: Look) -> Dict[str, Any]:
+    """All of a look; each process is an object, those that bounce most first."""
+    return {
+        "version": VERSION,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(look.at)),
+        "incomplete": look.incomplete,
+        "processes": [row(seen) for seen in look.programs],
+    }
+
+
+def row(seen: Seen) -> Dict[str, Any]:
+    """One process and the way of its I/O."""
+    program, found = seen
+    of = owner(program.unit)
+    counted = program.counters.gpus if isinstance(program.counters, Counters) else ()
+    moving = [gpu.uuid for gpu in counted if gpu.read.n or gpu.write.n]
+    return explained(
+        {
+            "pid": program.pid,
+            "start": program.start,
+            "program": line(program.name),
+            "owner": {"kind": of.kind, "name": of.name},
+            "cgroup": line(program.unit)[:LONG],
+            "container": if_known(program.container, None),
+            "libcufile": [
+                {"file": line(path)[:LONG], "version": if_known(version, None)}
+                for path, version in sorted(program.libraries.items())[:FEW]
+            ],
+            "configuration": line(configuration(program))[:LONG],
+            "statistics_level": if_known(program.level, None),
+            "nvidia_fs_open": if_known(program.nvidia_fs, None),
+            "gpus": moving[:FEW],
+            "files": [{**file._asdict(), "path": line(file.path)[:LONG]} for file in program.files[:FEW]],
+            "path": found.path,
+            "operations": dict(found.operations),
+            "since": "look" if found.recent else "start",
+            "read_bytes": found.read,
+            "written_bytes": found.written,
+            "bounced_bytes": found.bounced,
+            "bounced_exact": found.exact,
+            "errors": found.errors,
+            "unaligned": found.unaligned,
+            "seconds": round(found.seconds, 3),
+            "read_rate": _whole(found.rate(found.read)),
+            "write_rate": _whole(found.rate(found.written)),
+            "bounce_rate": _whole(found.rate(found.bounced)),
+            "reason": found.reason,
+        }
+    )
+
+
+def explained(values: Dict[str, Any]) -> Dict[str, Any]:
+    """A row with ``words`` for its path, and ``why`` it isn't counted and what is to ``fix``; empty where it is."""
+    why, fix = REASONS[values["reason"]] if values["path"] == NOT_COUNTED else ("", "")
+    path = words(values["path"], values["reason"], values["operations"])
+    return {**values, "words": path, "why": why, "fix": fix}
+
+
+def _whole(rate: Any) -> Any:
+    return None if rate is None else round(rate)
