@@ -23,7 +23,7 @@ SIZE = 4 << 20
 
 
 def show(work: Path, data: Path, config: str) -> None:
-    """Change what this namespace shows: a driver without nvidia-fs, udev's record of the disk, and the configuration."""
+    """Change what this namespace shows: a driver without nvidia-fs, udev's record of the disk, the configuration."""
     ask._PROC = {path: text for path, text in ask._PROC.items() if "nvidia-fs" not in path}
     ask._PROC["modules"] = "nvidia 14376960 0 - Live 0x0\n"
     ask._DEV = {}

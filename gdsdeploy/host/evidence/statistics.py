@@ -89,7 +89,7 @@ def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]
         if not made_by_it or not segment.attached:
             return {"reason": route.NOT_ITS_OWN}
         if segment.size not in counters.sizes():
-            return {"reason": route.UNKNOWN_LAYOUT, "size": segment.size}
+            return {"reason": counters.UNKNOWN_LAYOUT, "size": segment.size}
         content = segments.read(number, segment.size)
         found = counters.decode(content)
         if isinstance(found, str):

@@ -21,6 +21,7 @@ _VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
 #: The wheel for CUDA 12 has its library here, each later one elsewhere.
 _CUDA12 = "/nvidia/cufile/lib/"
 DELETED = " (deleted)"
+_NOT_RECORDED = Unknown("its open files were not recorded")
 
 
 class OpenFile(NamedTuple):
@@ -57,14 +58,14 @@ class Program:
     #: what it has counted, or why that isn't known: an id of libcufile/route.py
     counters: Union[Counters, str] = route.NO_RECORD
     #: whether it has nvidia-fs open, without which its I/O can't take it
-    nvidia_fs: Maybe[bool] = Unknown("not recorded")
+    nvidia_fs: Maybe[bool] = _NOT_RECORDED
     files: Tuple[OpenFile, ...] = ()
     #: when its counters were read, in seconds of the host's monotonic clock
     at: float = 0.0
 
     @property
     def level(self) -> Maybe[Optional[int]]:
-        """profile.cufile_stats of the configuration that it reads; None: the key isn't there, or isn't a number."""
+        """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
         known = all_known([self.base, self.overlay])
         if isinstance(known, Unknown):
             return known
@@ -72,7 +73,7 @@ class Program:
         config = merged(base if isinstance(base, Mapping) else None, over.config if isinstance(over, Overlay) else {})
         profile = config.get("profile")
         level = profile.get("cufile_stats") if isinstance(profile, dict) else None
-        return level if isinstance(level, int) and not isinstance(level, bool) else None
+        return level if isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 3 else None
 
     @property
     def label(self) -> str:
@@ -129,7 +130,7 @@ def _program(document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> Pr
         start=start if isinstance(start, int) else -1,
         counters=_counters(statistics),
         at=float(at) if isinstance(at, (int, float)) else 0.0,
-        nvidia_fs=is_open if isinstance(is_open, bool) else Unknown("its open files were not recorded"),
+        nvidia_fs=is_open if isinstance(is_open, bool) else _NOT_RECORDED,
         files=_files(row.get("files")),
     )
 

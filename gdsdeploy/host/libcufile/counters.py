@@ -2,7 +2,7 @@
 
 The segment begins with a version, which doesn't tell layouts apart: version and size together do.  The layouts are
 data/cufile_counters.json, found by letting the printer of each release (1.4.0 to 1.20.0) name every slot.  All numbers
-are little-endian and packed.  Which process may have written a segment, and what it means: ``segments.py``, ``route.py``.
+are little-endian and packed.  segments.py says which process may have written a segment, route.py what it means.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def decode(segment: bytes) -> Union[Counters, str]:
 
 
 def _direction(segment: bytes, at: int, offsets: Mapping[str, int]) -> Direction:
-    values = {name: _u64(segment, at + offset) for name, offset in offsets.items()}
+    values: Dict[str, Any] = {name: _u64(segment, at + offset) for name, offset in offsets.items()}
     return Direction(**{"nvfs": None, "p2pdma": None, **values})
 
 
@@ -133,7 +133,8 @@ def from_record(record: Any) -> Optional[Counters]:
     """The counters of a record; None if it isn't one, whatever it is."""
     if not isinstance(record, dict):
         return None
-    numbers = [record.get(name) for name in ("version", "size", "read_bytes", "write_bytes")]
+    numbers: List[Any] = [record.get(name) for name in ("version", "size", "read_bytes", "write_bytes")]
+    version, size, read, written = numbers
     rows = record.get("gpus")
     if not all(map(_is_count, numbers)) or not isinstance(rows, list) or len(rows) > GPUS:
         return None
@@ -141,11 +142,11 @@ def from_record(record: Any) -> Optional[Counters]:
     for row in rows:
         if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str):
             return None
-        read, write = (_direction_of(values) for values in row[1:])
-        if read is None or write is None:
+        reads, writes = (_direction_of(values) for values in row[1:])
+        if reads is None or writes is None:
             return None
-        gpus.append(Gpu(row[0], read, write))
-    return Counters(*[int(str(number)) for number in numbers], tuple(gpus))
+        gpus.append(Gpu(row[0], reads, writes))
+    return Counters(version, size, read, written, tuple(gpus))
 
 
 def _direction_of(values: Any) -> Optional[Direction]:

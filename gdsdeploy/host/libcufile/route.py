@@ -34,8 +34,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
     ),
     KEY_TAKEN: (
         "shared memory of another process has the key of its statistics, so it has none",
-        "remove what has ended (ipcs -m, ipcrm -m ID), and start it again; containers that share an IPC namespace need"
-        " process ids that differ",
+        "remove what has ended (ipcs -m, ipcrm -m ID), and start it again; give containers IPC namespaces of their own",
     ),
     NOT_ITS_OWN: (
         "the shared memory with its key wasn't made by this process in its lifetime: its numbers prove nothing",
@@ -173,7 +172,7 @@ def _nothing(path: str, reason: str, seconds: float) -> Route:
 
 
 def words(path: str, reason: str, operations: Mapping[str, int]) -> str:
-    """The path as people read it: ``compat``, ``mixed: 97 % nvidia-fs, 3 % compat``, ``not counted (statistics-off)``."""
+    """The path as people read it: ``compat``, ``mixed: 97 % nvidia-fs, 3 % compat``, ``not counted (level-low)``."""
     if path == NOT_COUNTED:
         return f"not counted ({reason})"
     if path != MIXED:

@@ -6,7 +6,8 @@ import time
 from typing import Any, Dict
 
 from ..explain.processes import configuration
-from ..facts.unknown import if_known
+from ..facts.processes import OpenFile
+from ..facts.unknown import if_known, when_known
 from ..io.printable import line
 from ..libcufile.counters import Counters
 from ..libcufile.route import NOT_COUNTED, REASONS, words
@@ -14,7 +15,7 @@ from .look import Look, Seen
 from .owner import owner
 
 VERSION = 1
-#: Characters of a path, and of a text of several.
+#: Characters of a text.
 LONG = 512
 #: Open files, libraries and GPUs of one process.
 FEW = 8
@@ -25,7 +26,7 @@ def document(look: Look) -> Dict[str, Any]:
     return {
         "version": VERSION,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(look.at)),
-        "incomplete": look.incomplete,
+        "incomplete": look.incomplete and _text(look.incomplete),
         "processes": [row(seen) for seen in look.programs],
     }
 
@@ -40,19 +41,19 @@ def row(seen: Seen) -> Dict[str, Any]:
         {
             "pid": program.pid,
             "start": program.start,
-            "program": line(program.name),
-            "owner": {"kind": of.kind, "name": of.name},
-            "cgroup": line(program.unit)[:LONG],
+            "program": _text(program.name),
+            "owner": {"kind": of.kind, "name": _text(of.name)},
+            "cgroup": _text(program.unit),
             "container": if_known(program.container, None),
             "libcufile": [
-                {"file": line(path)[:LONG], "version": if_known(version, None)}
+                {"file": _text(path), "version": if_known(when_known(version, _text), None)}
                 for path, version in sorted(program.libraries.items())[:FEW]
             ],
-            "configuration": line(configuration(program))[:LONG],
+            "configuration": _text(configuration(program)),
             "statistics_level": if_known(program.level, None),
             "nvidia_fs_open": if_known(program.nvidia_fs, None),
             "gpus": moving[:FEW],
-            "files": [{**file._asdict(), "path": line(file.path)[:LONG]} for file in program.files[:FEW]],
+            "files": [_file(file) for file in program.files[:FEW]],
             "path": found.path,
             "operations": dict(found.operations),
             "since": "look" if found.recent else "start",
@@ -76,6 +77,16 @@ def explained(values: Dict[str, Any]) -> Dict[str, Any]:
     why, fix = REASONS[values["reason"]] if values["path"] == NOT_COUNTED else ("", "")
     path = words(values["path"], values["reason"], values["operations"])
     return {**values, "words": path, "why": why, "fix": fix}
+
+
+def _file(file: OpenFile) -> Dict[str, Any]:
+    words = {name: _text(str(value)) for name, value in file._asdict().items()}
+    return {**words, "direct": file.direct}
+
+
+def _text(text: str) -> str:
+    """In one line that a terminal may show, and not longer than a controller takes."""
+    return line(text)[:LONG]
 
 
 def _whole(rate: Any) -> Any:

@@ -1,0 +1,134 @@
+"""What processes on hosts do through cuFile: asked for in rounds, and checked, because a host may say anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.watch.document import explained
+from gdsdeploy.host.watch.table import lines, order, total
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.report import alike
+from gdsdeploy.ssh import reply_schema
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.reply_schema import Plain, Shape
+
+#: Seconds for a host's answer, beside the interval.
+TIMEOUT = 60.0
+_Word = Annotated[str, Field(max_length=1024)]
+#: Whatever a process has written into its own counters, its host isn't unfit for it.
+_Bytes = Annotated[int, Field(ge=0, lt=1 << 96)]
+
+
+class _Owner(Shape):
+    kind: Literal["job", "pod", "container", "unit", ""]
+    name: _Word
+
+
+class _Library(Shape):
+    file: _Word
+    version: _Word | None
+
+
+class _File(Shape):
+    path: _Word
+    mount: _Word
+    filesystem: _Word
+    direct: bool
+
+
+class _Process(Shape):
+    pid: Annotated[int, Field(ge=0, lt=1 << 31)]
+    start: Annotated[int, Field(ge=-1, lt=1 << 63)]
+    program: _Word
+    owner: _Owner
+    cgroup: _Word
+    container: bool | None
+    libcufile: list[_Library] = Field(max_length=16)
+    configuration: _Word
+    statistics_level: Annotated[int, Field(ge=0, le=3)] | None
+    nvidia_fs_open: bool | None
+    gpus: list[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")]] = Field(max_length=16)
+    files: list[_File] = Field(max_length=16)
+    path: Literal[route.PATHS]  # type: ignore[valid-type]
+    reason: Literal["", *route.REASONS]  # type: ignore[valid-type]
+    operations: dict[Literal[route.WAYS], _Bytes]  # type: ignore[valid-type]
+    since: Literal["look", "start"]
+    read_bytes: _Bytes
+    written_bytes: _Bytes
+    bounced_bytes: _Bytes
+    bounced_exact: bool
+    errors: _Bytes
+    unaligned: _Bytes
+    seconds: Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+    read_rate: _Bytes | None
+    write_rate: _Bytes | None
+    bounce_rate: _Bytes | None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> _Process:
+        if (self.path == route.NOT_COUNTED) != bool(self.reason):
+            raise ValueError("a process that isn't counted has a reason, and no other has one")
+        return self
+
+
+class Watched(Shape):
+    """As host/watch/document.py describes it; the words for paths and reasons are made anew here."""
+
+    version: Literal[1]
+    at: Plain
+    incomplete: _Word | None
+    processes: list[_Process] = Field(max_length=1000)
+
+
+def question(every: float) -> list[str]:
+    """The arguments of the host program.  every: seconds of the interval that it watches."""
+    return ["watch", "--once", "--json", "--every", f"{every:g}"]
+
+
+def look(
+    fleet: Fleet, fleet_file: Path, names: Sequence[str], *, every: float, timeout: float = TIMEOUT
+) -> dict[str, dict[str, Any] | GdsError]:
+    """One round: what each host's processes did in ``every`` seconds, or why it doesn't say."""
+
+    def judge(answer: Any) -> dict[str, Any]:
+        return reply_schema.judge_reply(answer, "watch", Watched, _judged)
+
+    found = {
+        answer.host: outcome
+        for answer, outcome in ask(fleet, fleet_file, names, question(every), judge, timeout=timeout + every)
+    }
+    return {name: found[name] for name in names}
+
+
+def _judged(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "processes": [explained(row) for row in document["processes"]]}
+
+
+def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[str]:
+    """The table of all hosts, those processes first that bounce most, and what hosts couldn't say.
+
+    most: rows that are shown; 0: all.
+    """
+    documents = {name: found for name, found in outcomes.items() if not isinstance(found, GdsError)}
+    rows = [(name, row) for name, found in documents.items() for row in found["processes"]]
+    rows.sort(key=lambda pair: (order(pair[1]), pair[0]))
+    head = f"{len(documents)} of {len(outcomes)} hosts; {total([row for _, row in rows])}"
+    return [head, *lines(rows, most), *_missing(documents), *_failures(outcomes)]
+
+
+def _missing(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, found in documents.items():
+        if found["incomplete"]:
+            yield f"{name}: processes may be missing: {found['incomplete']}"
+
+
+def _failures(outcomes: dict[str, dict[str, Any] | GdsError]) -> Iterator[str]:
+    failed = {name: found for name, found in outcomes.items() if isinstance(found, GdsError)}
+    for error in alike.errors(failed):
+        yield f"✗ {error.message}"
