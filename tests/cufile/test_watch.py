@@ -1,0 +1,211 @@
+"""Real libcufile releases at work on the stand-in GPU, looked at from outside: path, operations and bytes are theirs."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.libcufile import route, segments
+from gdsdeploy.host.watch.look import Look, Seen, Watcher
+from tests.cufile import libraries
+from tests.cufile.jobs import CONTAINER, Running, config, job
+from tests.cufile.libraries import RELEASES
+
+#: A burst of alternating reads and writes may leave the first ones only in releases before 1.14: so these only read.
+READS, SIZE = 40, 256 << 10
+IPC = ("--ipc",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """One on a disk, and nothing of it stays."""
+    assert os.statvfs(tmp_path).f_blocks
+    yield tmp_path
+    (tmp_path / "file").unlink(missing_ok=True)
+
+
+def of(look: Look, running: Running) -> Seen:
+    (seen,) = (seen for seen in look.programs if seen.program.pid == running.pid)
+    return seen
+
+
+def settled(watcher: Watcher, running: Running, operations: int) -> Seen:
+    """What a look finds once all operations are counted: 1.16 and later are some milliseconds late."""
+    end = time.monotonic() + 5
+    while True:
+        seen = of(watcher.look(), running)
+        if sum(seen.route.operations.values()) >= operations or time.monotonic() > end:
+            return seen
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_what_a_release_counts_is_what_its_program_did(folder: Path, version: str) -> None:
+    watcher = Watcher()
+    with job(version, folder, config(3), *CONTAINER) as running:
+        assert (running.opened, running.registered, running.inside) == (0, 0, 1)
+        assert of(watcher.look(), running).route.path == route.IDLE
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        seen = settled(watcher, running, READS)
+        assert (seen.route.path, seen.route.operations) == (route.COMPAT, {route.COMPAT: READS})
+        assert (seen.route.read, seen.route.written, seen.route.bounced) == (READS * SIZE, 0, READS * SIZE)
+        assert seen.route.exact
+        assert seen.program.nvidia_fs is False
+        assert seen.program.level == 3
+        assert [(file.path, file.direct) for file in seen.program.files] == [(str(folder / "file"), True)]
+        # 1.9 to 1.13 have their release nowhere in the file.
+        (release,) = seen.program.libraries.values()
+        assert release == version or (not isinstance(release, str) and version.startswith(("1.9", "1.11", "1.13")))
+
+
+@pytest.mark.parametrize("version", ["1.15.1.6", "1.20.0.107"])
+def test_writes_and_what_moved_since_the_last_look(folder: Path, version: str) -> None:
+    watcher = Watcher()
+    with job(version, folder, config(3), *IPC) as running:
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        settled(watcher, running, READS)
+        assert running.tell("write", 10, SIZE) == 10 * SIZE
+        time.sleep(0.3)
+        found = of(watcher.look(), running).route
+        assert (found.recent, found.read, found.written, found.operations) == (True, 0, 10 * SIZE, {route.COMPAT: 10})
+        still = of(watcher.look(), running).route
+        assert (still.recent, still.operations, still.rate(still.bounced)) == (False, {route.COMPAT: READS + 10}, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "reason"),
+    [
+        ("1.4.0.31", 0, route.STATISTICS_OFF), ("1.15.1.6", 0, route.STATISTICS_OFF),
+        ("1.20.0.107", 0, route.STATISTICS_OFF), ("1.4.0.31", 1, route.GPUS_NOT_COUNTED),
+        ("1.15.1.6", 2, route.GPUS_NOT_COUNTED), ("1.16.1.26", 1, "level-low"), ("1.20.0.107", 2, "level-low"),
+    ],
+)  # fmt: skip
+def test_a_lower_level_counts_no_path(folder: Path, version: str, level: int, reason: str) -> None:
+    with job(version, folder, config(level), *IPC) as running:
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        time.sleep(0.1)
+        found = of(Watcher().look(), running)
+        assert (found.route.path, found.route.reason, found.program.level) == (route.NOT_COUNTED, reason, level)
+
+
+def test_a_program_can_turn_its_statistics_on(folder: Path) -> None:
+    with job("1.20.0.107", folder, config(0), *IPC) as running:
+        watcher = Watcher()
+        assert of(watcher.look(), running).route.reason == route.STATISTICS_OFF
+        assert running.tell("level", 3)[0] == 0
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        assert settled(watcher, running, READS).route.path == route.COMPAT
+
+
+def test_io_into_the_memory_of_the_host_has_no_path(folder: Path) -> None:
+    with job("1.20.0.107", folder, config(3), *IPC) as running:
+        assert running.tell("host", 10, 4096) == 40960
+        time.sleep(0.1)
+        assert of(Watcher().look(), running).route.reason == route.GPUS_NOT_COUNTED
+
+
+#: Takes the key of a process id and attaches it, as another user may.
+SQUAT = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+number = libc.shmget(int(sys.argv[1]), int(sys.argv[2]), 0o1644)
+address = libc.shmat(number, None, 0)
+ctypes.memmove(address, (10).to_bytes(4, "little"), 4)
+if sys.argv[3:]:
+    import subprocess
+    sys.exit(subprocess.call(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("version", ["1.4.0.31", "1.20.0.107"])
+def test_a_segment_that_another_process_left_blocks_the_statistics(folder: Path, version: str) -> None:
+    """In a namespace of its own the program has process id 2, as a successor in a container may."""
+    left = ["unshare", *CONTAINER[:-1], "--mount-proc", sys.executable, "-c", SQUAT, "2", "32256", "true"]
+    assert subprocess.run(left, check=False).returncode == 0
+    flags = (*CONTAINER, sys.executable, "-c", SQUAT, "2", "32256")
+    with job(version, folder, config(3), *flags) as running:
+        assert running.inside == 2
+        assert (running.opened, running.tell("read", 4, SIZE)) == (0, 4 * SIZE)
+        found = of(Watcher().look(), running).route
+        assert (found.path, found.reason) == (route.NOT_COUNTED, route.KEY_TAKEN)
+
+
+def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
+    """A process that maps libcufile, and a segment with its key that its parent has made."""
+    library = libraries.library("1.20.0.107").path
+    child = (
+        "import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); libc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p;"
+        " print(os.getpid(), flush=True); libc.shmat(int(sys.stdin.readline()), None, 0); print('on', flush=True);"
+        " sys.stdin.read()"
+    )
+    libc = ctypes.CDLL(None)
+    with subprocess.Popen(
+        [sys.executable, "-c", child, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        number = libc.shmget(pid, 32256, 0o3644)
+        try:
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "on\n"
+            (seen,) = (seen for seen in Watcher().look().programs if seen.program.pid == pid)
+            assert (seen.route.path, seen.route.reason) == (route.NOT_COUNTED, route.NOT_ITS_OWN)
+            assert segments.stat(number).creator == os.getpid()
+        finally:
+            segments.remove(number)
+            process.kill()
+
+
+def test_a_library_that_was_replaced_while_it_runs(folder: Path) -> None:
+    copy = folder / "libcufile.so.0"
+    copy.write_bytes(libraries.library("1.20.0.107").path.read_bytes())
+    with job("1.20.0.107", folder, config(3), *IPC, library=copy) as running:
+        copy.unlink()
+        assert running.tell("read", 3, SIZE) == 3 * SIZE
+        seen = settled(Watcher(), running, 3)
+        assert seen.program.libraries == {f"{copy} (deleted)": "1.20.0.107"}
+        assert seen.route.path == route.COMPAT
+
+
+def test_a_program_that_ends_while_others_are_looked_at(folder: Path) -> None:
+    watcher = Watcher()
+    with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
+        pid = running.pid
+        assert any(seen.program.pid == pid for seen in watcher.look().programs)
+        running.process.kill()
+        running.process.wait()
+        assert not any(seen.program.pid == pid for seen in watcher.look().programs)
+
+
+def test_the_verb_prints_a_table_and_a_line_of_json(folder: Path) -> None:
+    watch = [sys.executable, "-m", "gdsdeploy.host", "watch", "--once", "--every", "0.3"]
+    with job("1.20.0.107", folder, config(3), *IPC) as running:
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        text = subprocess.run(watch, capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in text.splitlines() if f" {running.pid} " in line]
+        assert "compat, before" in line
+        assert "1.20.0.107" in line
+        (output,) = subprocess.run([*watch, "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
+        document: dict[str, Any] = json.loads(output)
+        (row,) = [row for row in document["processes"] if row["pid"] == running.pid]
+        assert (row["path"], row["bounced_bytes"], row["bounce_rate"]) == ("compat", READS * SIZE, 0)
+
+
+def test_nothing_is_left_in_the_shared_memory_of_the_machine(folder: Path) -> None:
+    with job("1.20.0.107", folder, config(3), *IPC) as running:
+        running.tell("read", 1, 4096)
+        Watcher().look()
+        held = segments.listed(Path("/proc/sysvipc/shm").read_text())
+    assert running.pid not in [segment.key for segment in held]
