@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.cufile import cufile_facts
+from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.processes import Program, process_facts
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.io.printable import HIDDEN
@@ -69,14 +69,17 @@ def shown(*programs: Program, before: Counters | None = None, seconds: float = 0
     return document(Look(1.8e9, tuple(seen), None))
 
 
-def moved(read: Direction, write: Direction = Direction(0, 0, 0, 0, 0, 0, 0)) -> Counters:
-    return Counters(10, 32256, read.bytes, write.bytes, (Gpu("GPU-" + "1" * 36, read, write),))
+NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)
+
+
+def moved(read: Direction) -> Counters:
+    return Counters(10, 32256, read.bytes, 0, (Gpu("GPU-" + "1" * 36, read, NOTHING),))
 
 
 def test_the_largest_counters_of_a_process_leave_its_host_fit() -> None:
     all_of_it = Direction(*[MOST] * 7)
     gpus = tuple(Gpu(f"GPU-{'1' * 36}", all_of_it, all_of_it) for _ in range(105))
-    nothing = Counters(10, 32256, 0, 0, tuple(Gpu(g.uuid, *[Direction(*[0] * 7)] * 2) for g in gpus))
+    nothing = Counters(10, 32256, 0, 0, tuple(Gpu(g.uuid, NOTHING, NOTHING) for g in gpus))
     found = shown(program(counters=Counters(10, 32256, MOST, MOST, gpus)), before=nothing, seconds=0.2)
     parsed = Watched.model_validate(json.loads(json.dumps(found)))
     assert parsed.processes[0].path == "mixed"
@@ -87,8 +90,9 @@ def test_the_largest_counters_of_a_process_leave_its_host_fit() -> None:
 def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: str) -> None:
     files = (("/" + word, "/" + word, word, True),)
     rows = {"programs": [{
-        "pid": 1, "start": 2, "program": word, "unit": "/" + word + ".service", "libraries": ["/libcufile.so.1.2" + word],
-        "container": False, "base": "/etc/cufile.json", "variables": {"CUFILE_ENV_PATH_JSON": word, "CUFILE_X": word},
+        "pid": 1, "start": 2, "program": word, "unit": "/" + word + ".service",
+        "libraries": ["/libcufile.so.1.2" + word], "container": False, "base": "/etc/cufile.json",
+        "variables": {"CUFILE_ENV_PATH_JSON": word, "CUFILE_X": word},
         "statistics": {"reason": word}, "files": [list(file) for file in files], "nvidia_fs": word,
     }], "unread": 0, "more": False}  # fmt: skip
     evidence = Document({"processes": {"libcufile": rows}, "files": {}})
@@ -106,8 +110,9 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
 @pytest.mark.parametrize(
     "change",
     [
-        {"path": "fast"}, {"reason": "because"}, {"reason": ""}, {"pid": -1}, {"pid": "1"}, {"operations": {"magic": 1}},
-        {"bounce_rate": -1}, {"read_rate": 1.5}, {"gpus": ["x"]}, {"since": "ever"}, {"statistics_level": 9},
+        {"path": "fast"}, {"reason": "because"}, {"reason": ""}, {"pid": -1}, {"pid": "1"},
+        {"operations": {"magic": 1}}, {"bounce_rate": -1}, {"read_rate": 1.5},
+        {"gpus": ["x"]}, {"since": "ever"}, {"statistics_level": 9},
         {"files": [{}]}, {"owner": {"kind": "king", "name": "x"}}, {"seconds": float("inf")}, {"libcufile": [{}] * 17},
         {"path": "compat"},
     ],
@@ -124,9 +129,9 @@ def test_an_answer_that_no_host_program_gives(change: dict[str, Any]) -> None:
 
 
 def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted() -> None:
-    nothing, half = Direction(0, 0, 0, 0, 0, 0, 0), Direction(8, 4, 0, 4, 0, 0, 8 << 20)
+    half = Direction(8, 4, 0, 4, 0, 0, 8 << 20)
     mixed = program(pid=1, counters=moved(half))
-    found = [*shown(mixed, before=moved(nothing), seconds=2.0)["processes"]]
+    found = [*shown(mixed, before=moved(NOTHING), seconds=2.0)["processes"]]
     found += shown(program(pid=2, counters=moved(half)), before=moved(half), seconds=2.0)["processes"]
     found += shown(program(pid=3))["processes"]
     lines = table.lines([("", row) for row in sorted(found, key=table.order)])
