@@ -83,9 +83,9 @@ def command(
 
     if once:
         with console.step(f"Watching {hostnames.words(names)} for {every:g} s"):
-            found = round_of()
-        _print(found, as_json)
-        failed = alike.errors({name: error for name, error in found.items() if isinstance(error, GdsError)})
+            answers = round_of()
+        _print(answers, as_json)
+        failed = alike.errors({name: error for name, error in answers.items() if isinstance(error, GdsError)})
         if failed:
             raise failed[0]
         return
@@ -103,11 +103,11 @@ def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[P
     return fleet, selection.select(",".join(targets), list(intent.hosts), fleet, option="HOST"), intent
 
 
-def _print(found: dict[str, dict[str, Any] | GdsError], as_json: bool) -> None:
+def _print(answers: dict[str, dict[str, Any] | GdsError], as_json: bool) -> None:
     if not as_json:
-        console.data("\n".join(map(line, watch.text(found))))
+        console.data("\n".join(map(line, watch.text(answers))))
         return
-    for name, one in found.items():
+    for name, one in answers.items():
         said = {"error": one.message} if isinstance(one, GdsError) else one
         console.data(json.dumps({"host": name, **said}, sort_keys=True, ensure_ascii=False))
 
@@ -117,7 +117,7 @@ class _Rounds:
 
     def __init__(self, ask: Any, as_json: bool) -> None:
         self._ask, self._as_json = ask, as_json
-        self._found: dict[str, dict[str, Any] | GdsError] = {}
+        self._answers: dict[str, dict[str, Any] | GdsError] = {}
 
     def run(self) -> None:
         """Until Ctrl-C."""
@@ -126,20 +126,20 @@ class _Rounds:
             with console.live(self._lines, self._beat, redraw=shown, transient=True):
                 while True:
                     begin = time.monotonic()
-                    self._found = self._ask()
+                    self._answers = self._ask()
                     if not shown:
-                        _print(self._found, self._as_json)
+                        _print(self._answers, self._as_json)
                     # Hosts that fail at once aren't asked in a busy loop.
                     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
         except (Interrupted, KeyboardInterrupt):
-            if shown and self._found:
-                _print(self._found, as_json=False)
+            if shown and self._answers:
+                _print(self._answers, as_json=False)
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:
-        found = self._found
-        if not found:
+        answers = self._answers
+        if not answers:
             return ["waiting for the first answers; Ctrl-C ends it"]
-        text = watch.text(found, most=max(1, rows - 8))
+        text = watch.text(answers, most=max(1, rows - 8))
         return [line(words)[:columns] for words in text[: max(1, rows - 2)]]
 
     def _beat(self) -> str:

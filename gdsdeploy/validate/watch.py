@@ -78,7 +78,7 @@ class _Process(Shape):
 
 
 class Watched(Shape):
-    """As host/watch/document.py describes it; the words for paths and reasons are made anew here."""
+    """As host/watch/document.py describes it; the words for paths and reasons are made here."""
 
     version: Literal[1]
     at: Plain
@@ -97,16 +97,16 @@ def look(
     """One round: what each host's processes did in ``every`` seconds, or why it doesn't say."""
 
     def judge(answer: Any) -> dict[str, Any]:
-        return reply_schema.judge_reply(answer, "watch", Watched, _judged)
+        return reply_schema.judge_reply(answer, "watch", Watched, _with_words)
 
-    found = {
+    results = {
         answer.host: outcome
         for answer, outcome in ask(fleet, fleet_file, names, question(every), judge, timeout=timeout + every)
     }
-    return {name: found[name] for name in names}
+    return {name: results[name] for name in names}
 
 
-def _judged(document: dict[str, Any]) -> dict[str, Any]:
+def _with_words(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "processes": [explained(row) for row in document["processes"]]}
 
 
@@ -115,20 +115,20 @@ def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[
 
     most: rows that are shown; 0: all.
     """
-    documents = {name: found for name, found in outcomes.items() if not isinstance(found, GdsError)}
-    rows = [(name, row) for name, found in documents.items() for row in found["processes"]]
+    documents = {name: results for name, results in outcomes.items() if not isinstance(results, GdsError)}
+    rows = [(name, row) for name, results in documents.items() for row in results["processes"]]
     rows.sort(key=lambda pair: (order(pair[1]), pair[0]))
     head = f"{len(documents)} of {len(outcomes)} hosts; {total([row for _, row in rows])}"
     return [head, *lines(rows, most), *_missing(documents), *_failures(outcomes)]
 
 
 def _missing(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name, found in documents.items():
-        if found["incomplete"]:
-            yield f"{name}: processes may be missing: {found['incomplete']}"
+    for name, results in documents.items():
+        if results["incomplete"]:
+            yield f"{name}: processes may be missing: {results['incomplete']}"
 
 
 def _failures(outcomes: dict[str, dict[str, Any] | GdsError]) -> Iterator[str]:
-    failed = {name: found for name, found in outcomes.items() if isinstance(found, GdsError)}
+    failed = {name: results for name, results in outcomes.items() if isinstance(results, GdsError)}
     for error in alike.errors(failed):
         yield f"✗ {error.message}"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.libcufile import route, segments
-from gdsdeploy.host.watch.look import Look, Seen, Watcher
+from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from tests.cufile import libraries
 from tests.cufile.jobs import CONTAINER, Running, config, job
 from tests.cufile.libraries import RELEASES
@@ -33,18 +33,18 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "file").unlink(missing_ok=True)
 
 
-def of(look: Look, running: Running) -> Seen:
-    (seen,) = (seen for seen in look.programs if seen.program.pid == running.pid)
-    return seen
+def of(look: Look, running: Running) -> Entry:
+    (entry,) = (entry for entry in look.programs if entry.program.pid == running.pid)
+    return entry
 
 
-def settled(watcher: Watcher, running: Running, operations: int) -> Seen:
+def settled(watcher: Watcher, running: Running, operations: int) -> Entry:
     """What a look finds once all operations are counted: 1.16 and later are some milliseconds late."""
     end = time.monotonic() + 5
     while True:
-        seen = of(watcher.look(), running)
-        if sum(seen.route.operations.values()) >= operations or time.monotonic() > end:
-            return seen
+        entry = of(watcher.look(), running)
+        if sum(entry.route.operations.values()) >= operations or time.monotonic() > end:
+            return entry
         time.sleep(0.05)
 
 
@@ -55,15 +55,15 @@ def test_what_a_release_counts_is_what_its_program_did(folder: Path, version: st
         assert (running.opened, running.registered, running.inside) == (0, 0, 1)
         assert of(watcher.look(), running).route.path == route.IDLE
         assert running.tell("read", READS, SIZE) == READS * SIZE
-        seen = settled(watcher, running, READS)
-        assert (seen.route.path, seen.route.operations) == (route.COMPAT, {route.COMPAT: READS})
-        assert (seen.route.read, seen.route.written, seen.route.bounced) == (READS * SIZE, 0, READS * SIZE)
-        assert seen.route.exact
-        assert seen.program.nvidia_fs is False
-        assert seen.program.level == 3
-        assert [(file.path, file.direct) for file in seen.program.files] == [(str(folder / "file"), True)]
+        entry = settled(watcher, running, READS)
+        assert (entry.route.path, entry.route.operations) == (route.COMPAT, {route.COMPAT: READS})
+        assert (entry.route.read, entry.route.written, entry.route.bounced) == (READS * SIZE, 0, READS * SIZE)
+        assert entry.route.exact
+        assert entry.program.nvidia_fs is False
+        assert entry.program.level == 3
+        assert [(file.path, file.direct) for file in entry.program.files] == [(str(folder / "file"), True)]
         # 1.9 to 1.13 have their release nowhere in the file.
-        (release,) = seen.program.libraries.values()
+        (release,) = entry.program.libraries.values()
         assert release == version or (not isinstance(release, str) and version.startswith(("1.9", "1.11", "1.13")))
 
 
@@ -75,8 +75,13 @@ def test_writes_and_what_moved_since_the_last_look(folder: Path, version: str) -
         settled(watcher, running, READS)
         assert running.tell("write", 10, SIZE) == 10 * SIZE
         time.sleep(0.3)
-        found = of(watcher.look(), running).route
-        assert (found.recent, found.read, found.written, found.operations) == (True, 0, 10 * SIZE, {route.COMPAT: 10})
+        result = of(watcher.look(), running).route
+        assert (result.recent, result.read, result.written, result.operations) == (
+            True,
+            0,
+            10 * SIZE,
+            {route.COMPAT: 10},
+        )
         still = of(watcher.look(), running).route
         assert (still.recent, still.operations, still.rate(still.bounced)) == (False, {route.COMPAT: READS + 10}, 0)
 
@@ -93,8 +98,8 @@ def test_a_lower_level_counts_no_path(folder: Path, version: str, level: int, re
     with job(version, folder, config(level), *IPC) as running:
         assert running.tell("read", READS, SIZE) == READS * SIZE
         time.sleep(0.1)
-        found = of(Watcher().look(), running)
-        assert (found.route.path, found.route.reason, found.program.level) == (route.NOT_COUNTED, reason, level)
+        result = of(Watcher().look(), running)
+        assert (result.route.path, result.route.reason, result.program.level) == (route.NOT_COUNTED, reason, level)
 
 
 def test_a_program_can_turn_its_statistics_on(folder: Path) -> None:
@@ -134,8 +139,8 @@ def test_a_segment_of_another_process_blocks_the_statistics(folder: Path, versio
     with job(version, folder, config(3), *flags) as running:
         assert running.inside == 2
         assert (running.opened, running.tell("read", 4, SIZE)) == (0, 4 * SIZE)
-        found = of(Watcher().look(), running).route
-        assert (found.path, found.reason) == (route.NOT_COUNTED, route.KEY_TAKEN)
+        result = of(Watcher().look(), running).route
+        assert (result.path, result.reason) == (route.NOT_COUNTED, route.KEY_TAKEN)
 
 
 def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
@@ -158,8 +163,8 @@ def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
             process.stdin.write(f"{number}\n")
             process.stdin.flush()
             assert process.stdout.readline() == "on\n"
-            (seen,) = (seen for seen in Watcher().look().programs if seen.program.pid == pid)
-            assert (seen.route.path, seen.route.reason) == (route.NOT_COUNTED, route.NOT_ITS_OWN)
+            (entry,) = (entry for entry in Watcher().look().programs if entry.program.pid == pid)
+            assert (entry.route.path, entry.route.reason) == (route.NOT_COUNTED, route.NOT_ITS_OWN)
             assert segments.stat(number).creator == os.getpid()
         finally:
             segments.remove(number)
@@ -172,19 +177,19 @@ def test_a_library_that_was_replaced_while_it_runs(folder: Path) -> None:
     with job("1.20.0.107", folder, config(3), *IPC, library=copy) as running:
         copy.unlink()
         assert running.tell("read", 3, SIZE) == 3 * SIZE
-        seen = settled(Watcher(), running, 3)
-        assert seen.program.libraries == {f"{copy} (deleted)": "1.20.0.107"}
-        assert seen.route.path == route.COMPAT
+        entry = settled(Watcher(), running, 3)
+        assert entry.program.libraries == {f"{copy} (deleted)": "1.20.0.107"}
+        assert entry.route.path == route.COMPAT
 
 
 def test_a_program_that_ends_while_others_are_looked_at(folder: Path) -> None:
     watcher = Watcher()
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         pid = running.pid
-        assert any(seen.program.pid == pid for seen in watcher.look().programs)
+        assert any(entry.program.pid == pid for entry in watcher.look().programs)
         running.process.kill()
         running.process.wait()
-        assert not any(seen.program.pid == pid for seen in watcher.look().programs)
+        assert not any(entry.program.pid == pid for entry in watcher.look().programs)
 
 
 def test_the_verb_prints_a_table_and_a_line_of_json(folder: Path) -> None:

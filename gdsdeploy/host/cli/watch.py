@@ -45,17 +45,17 @@ def command(arguments: argparse.Namespace) -> int:
     watcher.look()
     while True:
         time.sleep(arguments.every)
-        found = document(watcher.look())
+        answer = document(watcher.look())
         if arguments.json:
-            print(json.dumps(found, sort_keys=True), flush=True)
+            print(json.dumps(answer, sort_keys=True), flush=True)
         else:
-            rows = found["processes"]
-            heading = [f"{found['at']}: {total(rows)}"]
-            text = [*heading, *lines([("", row) for row in rows]), *_missing(found), ""]
+            rows = answer["processes"]
+            heading = [f"{answer['at']}: {total(rows)}"]
+            text = [*heading, *lines([("", row) for row in rows]), *_missing(answer), ""]
             print("\n".join(map(line, text[: len(text) - arguments.once])), flush=True)
         if arguments.once:
             return 0
 
 
-def _missing(found: Any) -> Any:
-    return [f"processes may be missing: {found['incomplete']}"] if found["incomplete"] else []
+def _missing(answer: Any) -> Any:
+    return [f"processes may be missing: {answer['incomplete']}"] if answer["incomplete"] else []

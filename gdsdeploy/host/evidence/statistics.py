@@ -91,10 +91,10 @@ def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]
         if segment.size not in counters.sizes():
             return {"reason": counters.UNKNOWN_LAYOUT, "size": segment.size}
         content = segments.read(number, segment.size)
-        found = counters.decode(content)
-        if isinstance(found, str):
-            return {"reason": found, "size": segment.size, "version": int.from_bytes(content[:4], "little")}
-        return {"counters": counters.as_record(found), "at": round(time.monotonic(), 6)}
+        result = counters.decode(content)
+        if isinstance(result, str):
+            return {"reason": result, "size": segment.size, "version": int.from_bytes(content[:4], "little")}
+        return {"counters": counters.as_record(result), "at": round(time.monotonic(), 6)}
     try:
         segments.find(key)
     except OSError as error:
@@ -113,8 +113,8 @@ def release(file: str) -> Optional[str]:
         state = os.fstat(opened.fileno())
         key = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
         if key not in _RELEASES:
-            found = set(_RELEASE.findall(read_all(opened, LIBRARY_LIMIT)))
-            _RELEASES[key] = found.pop().decode() if len(found) == 1 else None
+            result = set(_RELEASE.findall(read_all(opened, LIBRARY_LIMIT)))
+            _RELEASES[key] = result.pop().decode() if len(result) == 1 else None
         return _RELEASES[key]
 
 
@@ -138,8 +138,8 @@ def open_files(folder: str) -> Dict[str, Any]:
     twice = [path for path, numbers in targets.items() if len(numbers) > 1 and _may_be_data(path)]
     mounts = _mounts(folder) if twice else {}
     rows = [[path, *_mount(folder, targets[path], mounts)] for path in sorted(twice)[:FILES_LIMIT]]
-    seen = is_open or len(names) <= DESCRIPTORS_LIMIT
-    return {"nvidia_fs": is_open if seen else None, "files": [row for row in rows if row[1]]}
+    complete = is_open or len(names) <= DESCRIPTORS_LIMIT
+    return {"nvidia_fs": is_open if complete else None, "files": [row for row in rows if row[1]]}
 
 
 def _may_be_data(path: str) -> bool:

@@ -66,9 +66,9 @@ class Program:
     @property
     def level(self) -> Maybe[Optional[int]]:
         """profile.cufile_stats of the configuration that it reads; None: not there, or not a number from 0 to 3."""
-        known = all_known([self.base, self.overlay])
-        if isinstance(known, Unknown):
-            return known
+        both = all_known([self.base, self.overlay])
+        if isinstance(both, Unknown):
+            return both
         base, over = self.base, self.overlay
         config = merged(base if isinstance(base, Mapping) else None, over.config if isinstance(over, Overlay) else {})
         profile = config.get("profile")
@@ -138,9 +138,9 @@ def _program(document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> Pr
 def _counters(record: Any) -> Union[Counters, str]:
     record = record if isinstance(record, dict) else {}
     reason = record.get("reason", route.NO_RECORD)
-    known = reason if isinstance(reason, str) and reason in route.REASONS else route.NO_RECORD
-    found = counters.from_record(record.get("counters"))
-    return known if found is None else found
+    reason_id = reason if isinstance(reason, str) and reason in route.REASONS else route.NO_RECORD
+    result = counters.from_record(record.get("counters"))
+    return reason_id if result is None else result
 
 
 def _files(rows: Any) -> Tuple[OpenFile, ...]:

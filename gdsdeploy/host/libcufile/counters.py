@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     version: int
     size: int
     #: releases in which it was seen
-    seen: Tuple[str, ...]
+    releases: Tuple[str, ...]
     read_bytes: int
     write_bytes: int
     #: of the number of GPUs; the first one's UUID is 8 bytes later

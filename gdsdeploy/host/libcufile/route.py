@@ -27,7 +27,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
         "statistics are off in this process, or it hasn't opened cuFile's driver yet",
         f"{_START_AGAIN}; gdsdeploy renders it where the fleet file has profile.cufile_stats: 3",
     ),
-    LEVEL_LOW: ("its statistics have level 1 or 2, which it shows to nobody else", _START_AGAIN),
+    LEVEL_LOW: ("its statistics have level 1 or 2, which no other process can read", _START_AGAIN),
     GPUS_NOT_COUNTED: (
         "it moved bytes, and none of them for a GPU: its statistics have level 1 or 2, or its memory is the host's",
         f"if its I/O is into memory of a GPU, {_START_AGAIN}",
@@ -140,11 +140,11 @@ def _of(gpus: Sequence[Gpu], *, recent: bool, seconds: float) -> Route:
         if through:
             exact = exact and through == whole
             bounced += direction.bytes * through // whole
-    taken = {way: number for way, number in operations.items() if number}
+    used = {way: number for way, number in operations.items() if number}
     return Route(
-        path=MIXED if len(taken) > 1 else next(iter(taken), IDLE),
+        path=MIXED if len(used) > 1 else next(iter(used), IDLE),
         reason="",
-        operations=taken,
+        operations=used,
         recent=recent,
         read=sum(gpu.read.bytes for gpu in gpus),
         written=sum(gpu.write.bytes for gpu in gpus),

@@ -11,7 +11,7 @@ from ..facts.unknown import if_known, when_known
 from ..io.printable import line
 from ..libcufile.counters import Counters
 from ..libcufile.route import NOT_COUNTED, REASONS, words
-from .look import Look, Seen
+from .look import Entry, Look
 from .owner import owner
 
 VERSION = 1
@@ -27,13 +27,13 @@ def document(look: Look) -> Dict[str, Any]:
         "version": VERSION,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(look.at)),
         "incomplete": look.incomplete and _text(look.incomplete),
-        "processes": [row(seen) for seen in look.programs],
+        "processes": [row(entry) for entry in look.programs],
     }
 
 
-def row(seen: Seen) -> Dict[str, Any]:
+def row(entry: Entry) -> Dict[str, Any]:
     """One process and the way of its I/O."""
-    program, found = seen
+    program, result = entry
     of = owner(program.unit)
     counted = program.counters.gpus if isinstance(program.counters, Counters) else ()
     moving = [gpu.uuid for gpu in counted if gpu.read.n or gpu.write.n]
@@ -54,20 +54,20 @@ def row(seen: Seen) -> Dict[str, Any]:
             "nvidia_fs_open": if_known(program.nvidia_fs, None),
             "gpus": moving[:FEW],
             "files": [_file(file) for file in program.files[:FEW]],
-            "path": found.path,
-            "operations": dict(found.operations),
-            "since": "look" if found.recent else "start",
-            "read_bytes": found.read,
-            "written_bytes": found.written,
-            "bounced_bytes": found.bounced,
-            "bounced_exact": found.exact,
-            "errors": found.errors,
-            "unaligned": found.unaligned,
-            "seconds": round(found.seconds, 3),
-            "read_rate": _whole(found.rate(found.read)),
-            "write_rate": _whole(found.rate(found.written)),
-            "bounce_rate": _whole(found.rate(found.bounced)),
-            "reason": found.reason,
+            "path": result.path,
+            "operations": dict(result.operations),
+            "since": "look" if result.recent else "start",
+            "read_bytes": result.read,
+            "written_bytes": result.written,
+            "bounced_bytes": result.bounced,
+            "bounced_exact": result.exact,
+            "errors": result.errors,
+            "unaligned": result.unaligned,
+            "seconds": round(result.seconds, 3),
+            "read_rate": _whole(result.rate(result.read)),
+            "write_rate": _whole(result.rate(result.written)),
+            "bounce_rate": _whole(result.rate(result.bounced)),
+            "reason": result.reason,
         }
     )
 

@@ -19,7 +19,7 @@ from ..paths import CUFILE
 PROGRAMS, SECONDS = 1000, 30.0
 
 
-class Seen(NamedTuple):
+class Entry(NamedTuple):
     """A process and the way of its I/O."""
 
     program: Program
@@ -31,7 +31,7 @@ class Look(NamedTuple):
 
     #: seconds since 1970
     at: float
-    programs: Tuple[Seen, ...]
+    programs: Tuple[Entry, ...]
     #: why processes may be missing; None: all were looked at
     incomplete: Optional[str]
 
@@ -52,17 +52,17 @@ class Watcher:
         facts = process_facts(document, cufile_facts(document))
         programs = () if isinstance(facts.programs, Unknown) else facts.programs
         before, self._before = self._before, {}
-        seen: List[Seen] = []
+        entries: List[Entry] = []
         for program in programs:
             key = (program.pid, program.start)
             then, old = before.get(key, (program.at, None))
             if isinstance(program.counters, Counters):
                 self._before[key] = (program.at, program.counters)
-            seen.append(Seen(program, route(Observed(program.counters, old, program.at - then))))
+            entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
         missing = facts.complete.reason if isinstance(facts.complete, Unknown) else None
-        return Look(time.time(), tuple(sorted(seen, key=_rank)), missing)
+        return Look(time.time(), tuple(sorted(entries, key=_rank)), missing)
 
 
-def _rank(seen: Seen) -> Tuple[float, float, int]:
-    found = seen.route
-    return -(found.rate(found.bounced) or 0.0), -float(found.bounced), seen.program.pid
+def _rank(entry: Entry) -> Tuple[float, float, int]:
+    result = entry.route
+    return -(result.rate(result.bounced) or 0.0), -float(result.bounced), entry.program.pid

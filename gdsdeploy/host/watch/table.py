@@ -34,12 +34,12 @@ def lines(processes: Sequence[Tuple[str, Mapping[str, Any]]], most: int = 0) -> 
 
 def reasons(rows: Any) -> List[str]:
     """For each reason why a process isn't counted: what it means, and what to do."""
-    found: Dict[str, Tuple[str, str]] = {}
+    texts: Dict[str, Tuple[str, str]] = {}
     for row in rows:
         if row["path"] == NOT_COUNTED:
-            found.setdefault(row["reason"], (row["why"], row["fix"]))
+            texts.setdefault(row["reason"], (row["why"], row["fix"]))
     text: List[str] = []
-    for reason, (why, fix) in sorted(found.items()):
+    for reason, (why, fix) in sorted(texts.items()):
         text += [f"not counted ({reason}): {why}", f"    what to do: {fix}"]
     return text
 

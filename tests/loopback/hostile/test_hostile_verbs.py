@@ -26,7 +26,7 @@ from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.host.libcufile import route
 from gdsdeploy.host.watch.document import document
-from gdsdeploy.host.watch.look import Look, Seen
+from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh import reach
 from gdsdeploy.zipapp import hostapp
@@ -141,7 +141,7 @@ def watched() -> dict[str, Any]:
         libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
         counters=route.STATISTICS_OFF,
     )  # fmt: skip
-    return document(Look(1.8e9, (Seen(program, route.route(route.Observed(program.counters))),), None))
+    return document(Look(1.8e9, (Entry(program, route.route(route.Observed(program.counters))),), None))
 
 
 class Fleet(LoopbackFleet):

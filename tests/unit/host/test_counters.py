@@ -35,15 +35,15 @@ def segment(layout: Layout, gpus: int = 2) -> bytearray:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=NAMES)
 def test_every_counter_of_a_layout_is_read(layout: Layout) -> None:
-    found = counters.decode(bytes(segment(layout)))
-    assert isinstance(found, Counters)
-    assert (found.read_bytes, found.write_bytes) == (1 << 40, 1 << 41)
-    assert [gpu.uuid[-12:] for gpu in found.gpus] == ["010101010101", "020202020202"]
-    for number, gpu in enumerate(found.gpus, 1):
+    result = counters.decode(bytes(segment(layout)))
+    assert isinstance(result, Counters)
+    assert (result.read_bytes, result.write_bytes) == (1 << 40, 1 << 41)
+    assert [gpu.uuid[-12:] for gpu in result.gpus] == ["010101010101", "020202020202"]
+    for number, gpu in enumerate(result.gpus, 1):
         for add, direction, offsets in ((0, gpu.read, layout.read), (100, gpu.write, layout.write)):
             expected = {name: 1000 * number + add + at for at, name in enumerate(Direction._fields) if name in offsets}
             assert direction._asdict() == {"nvfs": None, "p2pdma": None, **expected}
-    assert counters.from_record(counters.as_record(found)) == found
+    assert counters.from_record(counters.as_record(result)) == result
 
 
 def test_version_and_size_together_name_a_layout() -> None:
@@ -67,7 +67,7 @@ def test_no_number_of_gpus_reaches_beyond_the_segment(layout: Layout) -> None:
     assert isinstance(counters.decode(bytes(segment(layout, room))), Counters)
 
 
-def test_levels_that_a_process_shows_to_nobody_have_an_empty_segment() -> None:
+def test_levels_that_no_other_process_can_read_have_an_empty_segment() -> None:
     assert counters.decode(bytes(32256)) == counters.LEVEL_LOW
     assert counters.decode(bytes(4096)) == counters.UNKNOWN_LAYOUT
     assert counters.decode(bytes(32255) + b"\1") == counters.UNKNOWN_LAYOUT
@@ -79,10 +79,10 @@ def test_noise_is_never_an_error_and_its_record_is_one() -> None:
         content = bytearray(chance.randbytes(layout.size))
         struct.pack_into("<I", content, 0, layout.version)
         struct.pack_into("<I", content, layout.gpus, chance.randrange(8))
-        found = counters.decode(bytes(content))
-        assert isinstance(found, Counters)
-        assert counters.from_record(counters.as_record(found)) == found
-        shown = route.route(route.Observed(found))
+        result = counters.decode(bytes(content))
+        assert isinstance(result, Counters)
+        assert counters.from_record(counters.as_record(result)) == result
+        shown = route.route(route.Observed(result))
         assert shown.path in route.PATHS
         assert 0 <= shown.bounced <= shown.read + shown.written
         assert route.words(shown.path, shown.reason, shown.operations)
@@ -141,19 +141,19 @@ def ways(n: int, nvfs: int | None, p2pdma: int | None, posix: int, size: int = 1
 )
 def test_the_way_is_what_the_process_has_counted(direction: Direction, path: str, text: str, bounced: int) -> None:
     for pair in ((direction, NOTHING), (NOTHING, direction)):
-        found = route.route(route.Observed(counted(pair)))
-        assert (found.path, route.words(found.path, found.reason, found.operations)) == (path, text)
-        assert found.bounced == bounced
-        assert found.exact == (path != "mixed" or not bounced)
-        assert found.rate(found.bounced) is None
+        result = route.route(route.Observed(counted(pair)))
+        assert (result.path, route.words(result.path, result.reason, result.operations)) == (path, text)
+        assert result.bounced == bounced
+        assert result.exact == (path != "mixed" or not bounced)
+        assert result.rate(result.bounced) is None
 
 
 def test_the_last_interval_counts_where_something_moved_in_it() -> None:
     before = counted((ways(100, 0, 0, 100), NOTHING))
     now = counted((ways(300, 200, 0, 100), NOTHING))
-    found = route.route(route.Observed(now, before, 2.0))
-    assert (found.path, found.recent, found.read, found.bounced) == ("nvidia-fs", True, 20000, 0)
-    assert (found.rate(found.read), found.rate(found.bounced)) == (10000, 0)
+    result = route.route(route.Observed(now, before, 2.0))
+    assert (result.path, result.recent, result.read, result.bounced) == ("nvidia-fs", True, 20000, 0)
+    assert (result.rate(result.read), result.rate(result.bounced)) == (10000, 0)
     still = route.route(route.Observed(now, now, 2.0))
     assert (still.path, still.recent, still.operations) == ("mixed", False, {"nvidia-fs": 200, "compat": 100})
     assert still.rate(still.bounced) == 0
@@ -162,28 +162,28 @@ def test_the_last_interval_counts_where_something_moved_in_it() -> None:
 def test_a_counter_that_falls_is_a_new_start() -> None:
     before = counted((ways(100, 0, 0, 100), NOTHING))
     now = counted((ways(7, 7, 0, 0), NOTHING))
-    found = route.route(route.Observed(now, before, 2.0))
-    assert (found.path, found.recent, found.rate(found.read)) == ("nvidia-fs", False, None)
+    result = route.route(route.Observed(now, before, 2.0))
+    assert (result.path, result.recent, result.rate(result.read)) == ("nvidia-fs", False, None)
     other = now._replace(gpus=(now.gpus[0]._replace(uuid="GPU-9"),))
     assert route.difference(now, other) is None
     assert route.difference(now, now._replace(size=31888)) is None
 
 
 def test_ways_of_several_gpus_add_up_and_bytes_are_exact_by_direction() -> None:
-    found = route.route(route.Observed(counted((ways(10, 10, 0, 0, 7), NOTHING), (NOTHING, ways(30, 0, 0, 30, 5)))))
-    assert found.operations == {"nvidia-fs": 10, "compat": 30}
-    assert (found.read, found.written, found.bounced, found.exact) == (70, 150, 150, True)
+    result = route.route(route.Observed(counted((ways(10, 10, 0, 0, 7), NOTHING), (NOTHING, ways(30, 0, 0, 30, 5)))))
+    assert result.operations == {"nvidia-fs": 10, "compat": 30}
+    assert (result.read, result.written, result.bounced, result.exact) == (70, 150, 150, True)
 
 
 def test_bytes_without_a_gpu_are_not_counted() -> None:
-    found = route.route(route.Observed(counted((NOTHING, NOTHING), read_bytes=5)))
-    assert (found.path, found.reason) == (route.NOT_COUNTED, route.GPUS_NOT_COUNTED)
+    result = route.route(route.Observed(counted((NOTHING, NOTHING), read_bytes=5)))
+    assert (result.path, result.reason) == (route.NOT_COUNTED, route.GPUS_NOT_COUNTED)
 
 
 @pytest.mark.parametrize("reason", [*route.REASONS, "anything else"])
 def test_every_reason_says_what_to_do(reason: str) -> None:
-    found = route.route(route.Observed(reason))
-    assert found.path == route.NOT_COUNTED
-    assert found.reason == (reason if reason in route.REASONS else route.NO_RECORD)
-    assert all(route.REASONS[found.reason])
-    assert route.words(found.path, found.reason, {}) == f"not counted ({found.reason})"
+    result = route.route(route.Observed(reason))
+    assert result.path == route.NOT_COUNTED
+    assert result.reason == (reason if reason in route.REASONS else route.NO_RECORD)
+    assert all(route.REASONS[result.reason])
+    assert route.words(result.path, result.reason, {}) == f"not counted ({result.reason})"

@@ -17,7 +17,7 @@ from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.libcufile.route import Observed
 from gdsdeploy.host.watch import table
 from gdsdeploy.host.watch.document import document
-from gdsdeploy.host.watch.look import Look, Seen
+from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.host.watch.owner import Owner, owner
 from gdsdeploy.validate.watch import Watched
 from tests.unit.hostile_words import WORDS
@@ -65,8 +65,8 @@ def program(**fields: Any) -> Program:
 
 
 def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:
-    seen = [Seen(each, route.route(Observed(each.counters, before, seconds))) for each in programs]
-    return document(Look(1.8e9, tuple(seen), None))
+    entry = [Entry(each, route.route(Observed(each.counters, before, seconds))) for each in programs]
+    return document(Look(1.8e9, tuple(entry), None))
 
 
 NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)
@@ -80,10 +80,10 @@ def test_the_largest_counters_of_a_process_leave_its_host_fit() -> None:
     all_of_it = Direction(*[MOST] * 7)
     gpus = tuple(Gpu(f"GPU-{'1' * 36}", all_of_it, all_of_it) for _ in range(105))
     nothing = Counters(10, 32256, 0, 0, tuple(Gpu(g.uuid, NOTHING, NOTHING) for g in gpus))
-    found = shown(program(counters=Counters(10, 32256, MOST, MOST, gpus)), before=nothing, seconds=0.2)
-    parsed = Watched.model_validate(json.loads(json.dumps(found)))
+    result = shown(program(counters=Counters(10, 32256, MOST, MOST, gpus)), before=nothing, seconds=0.2)
+    parsed = Watched.model_validate(json.loads(json.dumps(result)))
     assert parsed.processes[0].path == "mixed"
-    assert table.lines([("", found["processes"][0])])
+    assert table.lines([("", result["processes"][0])])
 
 
 @pytest.mark.parametrize("word", [*WORDS, "x" * 100_000, "\x1b[2J", "a\nb", "\ud800", "{{ lookup('pipe', 'id') }}"])
@@ -98,10 +98,10 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
     evidence = Document({"processes": {"libcufile": rows}, "files": {}})
     facts = process_facts(evidence, cufile_facts(evidence))
     assert not isinstance(facts.programs, Unknown)
-    found = shown(*facts.programs)
-    (row,) = found["processes"]
+    result = shown(*facts.programs)
+    (row,) = result["processes"]
     assert (row["path"], row["reason"]) == (route.NOT_COUNTED, route.NO_RECORD)
-    Watched.model_validate(json.loads(json.dumps(found)))
+    Watched.model_validate(json.loads(json.dumps(result)))
     text = "\n".join(table.lines([("gpu1", row)]))
     assert not HIDDEN.search(text)
     assert len(text) < 8000
@@ -118,23 +118,23 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
     ],
 )  # fmt: skip
 def test_an_answer_that_no_host_program_gives(change: dict[str, Any]) -> None:
-    found = shown(program())
-    Watched.model_validate(found)
-    row = found["processes"][0]
+    result = shown(program())
+    Watched.model_validate(result)
+    row = result["processes"][0]
     with pytest.raises(ValueError):
-        Watched.model_validate({**found, "processes": [{**row, **change}]})
+        Watched.model_validate({**result, "processes": [{**row, **change}]})
     for name in set(row) - {"words", "why", "fix"}:
         with pytest.raises(ValueError):
-            Watched.model_validate({**found, "processes": [{key: row[key] for key in row if key != name}]})
+            Watched.model_validate({**result, "processes": [{key: row[key] for key in row if key != name}]})
 
 
 def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted() -> None:
     half = Direction(8, 4, 0, 4, 0, 0, 8 << 20)
     mixed = program(pid=1, counters=moved(half))
-    found = [*shown(mixed, before=moved(NOTHING), seconds=2.0)["processes"]]
-    found += shown(program(pid=2, counters=moved(half)), before=moved(half), seconds=2.0)["processes"]
-    found += shown(program(pid=3))["processes"]
-    lines = table.lines([("", row) for row in sorted(found, key=table.order)])
+    result = [*shown(mixed, before=moved(NOTHING), seconds=2.0)["processes"]]
+    result += shown(program(pid=2, counters=moved(half)), before=moved(half), seconds=2.0)["processes"]
+    result += shown(program(pid=3))["processes"]
+    lines = table.lines([("", row) for row in sorted(result, key=table.order)])
     cells = [" ".join(text.split()) for text in lines]
     assert cells[1].startswith(
         "~2.0 MiB 4.0 MiB - mixed: 50 % nvidia-fs, 50 % compat 1 python train.service 1.15.1 GPU-"
@@ -143,9 +143,9 @@ def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted()
     assert cells[3].startswith("? ? ? not counted (statistics-off) 3 python")
     assert cells[4] == "not counted (statistics-off): " + route.REASONS[route.STATISTICS_OFF][0]
     assert cells[5].startswith("what to do: set profile.cufile_stats to 3")
-    assert table.total(found) == "3 with libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
+    assert table.total(result) == "3 with libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
     assert table.lines([]) == ["no process has libcufile loaded"]
-    assert table.lines([("", row) for row in found], most=1)[2] == "and 2 more"
+    assert table.lines([("", row) for row in result], most=1)[2] == "and 2 more"
 
 
 def test_the_level_is_that_of_the_configuration_that_it_reads() -> None:
