@@ -121,18 +121,18 @@ class _Rounds:
 
     def run(self) -> None:
         """Until Ctrl-C."""
-        shown = console.is_live() and not self._as_json
+        redraw = console.is_live() and not self._as_json
         try:
-            with console.live(self._lines, self._beat, redraw=shown, transient=True):
+            with console.live(self._lines, self._beat, redraw=redraw, transient=True):
                 while True:
                     begin = time.monotonic()
                     self._answers = self._ask()
-                    if not shown:
+                    if not redraw:
                         _print(self._answers, self._as_json)
                     # Hosts that fail at once aren't asked in a busy loop.
                     time.sleep(max(0.0, 1.0 - (time.monotonic() - begin)))
         except (Interrupted, KeyboardInterrupt):
-            if shown and self._answers:
+            if redraw and self._answers:
                 _print(self._answers, as_json=False)
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:

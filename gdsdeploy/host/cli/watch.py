@@ -7,8 +7,10 @@ import json
 import time
 from typing import Any
 
+from ..errors import UsageError
+from ..evidence.statistics import collect
 from ..io.printable import line
-from ..watch.document import document
+from ..watch.document import VERSION, document
 from ..watch.look import Watcher
 from ..watch.table import lines, total
 from . import parsers
@@ -24,6 +26,8 @@ def add_parser(commands: Any) -> None:
     )
     parser = parsers.command(commands, "watch", command, words)
     parser.add_argument("--once", action="store_true", help="end after one interval, instead of going on")
+    words = "instead, remove the shared memory that programs with cuFile have left when they ended"
+    parser.add_argument("--collect", action="store_true", help=words)
     help_text = "seconds of an interval (%(default)g)"
     parser.add_argument("--every", type=interval, default=EVERY, metavar="N", help=help_text)
 
@@ -41,6 +45,10 @@ def interval(text: str) -> float:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
+    if arguments.collect:
+        number = _collected()
+        print(json.dumps({"version": VERSION, "removed": number}) if arguments.json else f"removed {number}")
+        return 0
     watcher = Watcher()
     watcher.look()
     while True:
@@ -55,6 +63,13 @@ def command(arguments: argparse.Namespace) -> int:
             print("\n".join(map(line, text[: len(text) - arguments.once])), flush=True)
         if arguments.once:
             return 0
+
+
+def _collected() -> int:
+    try:
+        return collect()
+    except OSError as error:
+        raise UsageError(f"shared memory can't be removed: {error.strerror}; run this as root") from None
 
 
 def _missing(answer: Any) -> Any:

@@ -21,7 +21,7 @@ from . import configs
 from .environment import relevant
 from .recorder import Recorder, matching_lines, read_all
 from .request import EvidenceRequest
-from .statistics import Identity, age, identity, open_files, release, statistics
+from .statistics import Identity, age, dead_segments, identity, open_files, release, statistics
 
 PROC = "/proc"
 #: Most programs that are recorded, and seconds for looking at all processes.
@@ -69,7 +69,7 @@ class Scan:
     def look(self, recorder: Recorder) -> None:
         """Record the programs that have loaded libcufile."""
         programs: List[Dict[str, Any]] = []
-        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False}
+        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": _dead()}
         recorder.document["processes"][PROCESSES] = summary
         others, self._others = self._others, {}
         end = time.monotonic() + self._seconds
@@ -146,6 +146,13 @@ def _program(recorder: Recorder, process: Identity, mapped: Mapped) -> Dict[str,
     except OSError as error:
         program["error"] = f"{type(error).__name__}: {error.strerror}"
     return program
+
+
+def _dead() -> Optional[int]:
+    try:
+        return len(dead_segments())
+    except OSError:
+        return None
 
 
 def _release(file: str) -> Optional[str]:

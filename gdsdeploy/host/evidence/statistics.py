@@ -14,6 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..io.procnames import plain
 from ..libcufile import counters, route, segments
+from ..libcufile.segments import Segment
 from .recorder import read_all
 
 #: Open files of one process that are looked at, and files that are recorded.
@@ -21,6 +22,8 @@ DESCRIPTORS_LIMIT, FILES_LIMIT = 8192, 16
 #: Seconds by which the times of a process and of its segment may differ without meaning anything.
 TOLERANCE = 2.0
 NVIDIA_FS = "/dev/nvidia-fs"
+#: Bytes of the list of segments; the usual limit of 4,096 segments has 800 KiB.
+SEGMENTS_LIMIT = 16 << 20
 #: Bytes of a libcufile that are searched for its release; 1.20 has 4 MiB.
 LIBRARY_LIMIT = 32 << 20
 _RELEASE = re.compile(rb"(?<=\0)1\.\d{1,3}\.\d{1,3}\.\d{1,5}(?=\0)")
@@ -170,6 +173,39 @@ def _mount(folder: str, descriptors: Sequence[str], mounts: Dict[str, Tuple[str,
         direct = direct or bool(flags & os.O_DIRECT)
         point = mounts.get(words.get(b"mnt_id:", b"").decode().strip(), point)
     return [*point, direct]
+
+
+def dead_segments() -> List[Segment]:
+    """Statistics that processes which ended have left in this namespace of IPC; raises OSError.
+
+    No process has the id of the creator, which is also the key, and none has mapped it.
+    """
+    with open("/proc/sysvipc/shm", "rb") as file:
+        text = read_all(file, SEGMENTS_LIMIT).decode("ascii", "replace")
+    return [segment for segment in segments.listed(text) if _is_dead(segment)]
+
+
+def collect() -> int:
+    """Remove them; returns their number.  Raises OSError, also for one of another user."""
+    number = 0
+    for segment in dead_segments():
+        # Its id may be another segment's by now.
+        if _is_dead(segments.stat(segment.id)):
+            segments.remove(segment.id)
+            number += 1
+    return number
+
+
+def _is_dead(segment: Segment) -> bool:
+    if segment.size not in counters.sizes() or segment.key != segment.creator or segment.key < 1 or segment.attached:
+        return False
+    try:
+        os.kill(segment.creator, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 @lru_cache(maxsize=1)

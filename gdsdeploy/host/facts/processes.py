@@ -86,6 +86,8 @@ class ProcessFacts:
     programs: Maybe[Tuple[Program, ...]]
     #: whether every process of the host was looked at
     complete: Maybe[bool]
+    #: segments of statistics that programs which ended have left
+    dead_segments: Maybe[int]
 
 
 def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
@@ -95,8 +97,13 @@ def process_facts(document: Document, cufile: CufileFacts) -> ProcessFacts:
         unknown = document.not_collected("running programs were", "processes")
         if PROCESSES in document.paths("processes"):
             unknown = Unknown("the record of running programs is malformed")
-        return ProcessFacts(unknown, unknown)
-    return ProcessFacts(tuple(_program(document, cufile, row) for row in rows), _complete(record))
+        return ProcessFacts(unknown, unknown, unknown)
+    dead = record.get("dead")
+    return ProcessFacts(
+        tuple(_program(document, cufile, row) for row in rows),
+        _complete(record),
+        dead if isinstance(dead, int) else Unknown("shared memory of programs that ended was not looked for"),
+    )
 
 
 def _complete(record: Mapping[str, Any]) -> Maybe[bool]:
