@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.cufile.render import render
 from gdsdeploy.host.evidence import statistics
 from gdsdeploy.host.libcufile import route, segments
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
+from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
 from tests.cufile.jobs import CONTAINER, Running, config, job
 from tests.cufile.libraries import RELEASES
@@ -66,6 +68,14 @@ def test_what_a_release_counts_is_what_its_program_did(folder: Path, version: st
         # 1.9 to 1.13 have their release nowhere in the file.
         (release,) = entry.program.libraries.values()
         assert release == version or (not isinstance(release, str) and version.startswith(("1.9", "1.11", "1.13")))
+
+
+@pytest.mark.parametrize("version", ["1.4.0.31", "1.16.1.26", "1.20.0.107"])
+def test_the_file_of_a_profile_with_statistics_has_programs_counted(folder: Path, version: str) -> None:
+    intent = {"os": "debian-13", "mode": "compat", "cufile_stats": 3, "cufile": {"logging": {"dir": "/tmp"}}}
+    with job(version, folder, render("gds", Profile.model_validate(intent), version), *IPC) as running:
+        assert running.tell("read", READS, SIZE) == READS * SIZE
+        assert settled(Watcher(), running, READS).route.bounced == READS * SIZE
 
 
 @pytest.mark.parametrize("version", ["1.15.1.6", "1.20.0.107"])

@@ -193,9 +193,7 @@ def statistics(facts: HostFacts, _expectation: Expectation) -> Answers:
         return failed(words, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
     programs = require(facts.processes.programs)
     silent = [f"{each.label}: {REASONS[each.counters][0]}" for each in programs if isinstance(each.counters, str)]
-    return passed(
-        f"{len(programs)} programs, {len(silent)} of them without; {dead} left of programs that ended", silent
-    )
+    return passed(f"{len(programs)} programs, {len(silent)} without; {dead} left of programs that ended", silent)
 
 
 def _others(program: Program, expectation: Expectation) -> List[str]:
