@@ -155,13 +155,21 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.log is not None:
         files = [*arguments.log, *([arguments.mount] if arguments.mount else [])]
         return OK if explain.print_logs(files, arguments.json, arguments.redact) else UNDECIDED
+    if (arguments.mount or "").isdecimal():
+        explain.print_process(_explained(arguments, None), int(arguments.mount[:10]), arguments.json)
+        return OK
     mount = os.path.abspath(arguments.mount) if arguments.mount else None
-    if arguments.evidence is None:
-        evidence = explain.collect_evidence(mount, _expectation(None, needed=False))
-    else:
-        evidence = _read_evidence(arguments.evidence)
-    explain.print_explanation(evidence, mount, arguments.json)
+    explain.print_explanation(_explained(arguments, mount), mount, arguments.json)
     return OK
+
+
+def _explained(arguments: argparse.Namespace, mount: Optional[str]) -> Any:
+    """The evidence that ``explain`` explains."""
+    from .cli import explain
+
+    if arguments.evidence is not None:
+        return _read_evidence(arguments.evidence)
+    return explain.collect_evidence(mount, _expectation(None, needed=False))
 
 
 def _hello(_arguments: argparse.Namespace) -> int:

@@ -78,8 +78,8 @@ def statistics(*changes: Change) -> Finding:
 
 
 def test_statistics_that_no_fleet_asks_for() -> None:
-    assert statistics().verdict == NOT_APPLICABLE
-    assert statistics(level(0), summary(dead=5000)).verdict == NOT_APPLICABLE
+    assert (statistics().verdict, statistics().found) == (PASS, "off")
+    assert statistics(level(0), summary(dead=5000)).verdict == FAIL
 
 
 def test_levels_without_paths_fail() -> None:
