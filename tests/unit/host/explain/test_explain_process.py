@@ -59,7 +59,7 @@ def test_its_own_configuration_and_the_mount_of_its_files() -> None:
     forced = with_config({"config": {"properties": {"force_compat_mode": True}}})
     files = [["/mnt/nvme/a.bin", "/mnt/nvme", "ext4", True], ["/elsewhere/b", "/elsewhere", "xfs", False]]
     answer = explained(forced, job(statistics=counted(10, 0, 10), nvidia_fs=True, files=files))
-    assert ids(answer)[0] == "cufile.forced-compat" or "compat" in ids(answer)[0]
+    assert ids(answer)[0] == "cufile.force-compat"
     # The loaded nvme of that host has no hooks.
     assert answer.files[0] == ("/mnt/nvme/a.bin", "compat")
     assert any(cause.id == "nvme.no-hooks" for cause in answer.causes)
