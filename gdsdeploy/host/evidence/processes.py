@@ -39,7 +39,7 @@ PACKAGES = re.compile(r"^/.*?/(?:site|dist)-packages(?=/)")
 AGAIN = 60.0
 
 
-class Mapped(NamedTuple):
+class Maps(NamedTuple):
     """What a process has mapped."""
 
     #: file of libcufile → one of its ranges, as in /proc/PID/map_files
@@ -94,24 +94,25 @@ class Scan:
         process = identity(folder, pid)
         again = others.get(process, 0.0)
         if again <= time.monotonic():
-            mapped = _mapped(folder + "/maps")
-            summary["more"] = summary["more"] or not mapped.whole
-            if mapped.libraries:
-                program = _program(recorder, process, mapped)
+            maps = mapped_files(folder + "/maps")
+            summary["more"] = summary["more"] or not maps.whole
+            if maps.libraries:
+                program = _program(recorder, process, maps)
                 return program if identity(folder, pid) == process else None
-            may_load = mapped.cuda or age(process) < AGAIN
+            may_load = maps.cuda or age(process) < AGAIN
             again = 0.0 if may_load else time.monotonic() + AGAIN
         self._others[process] = again
         return None
 
 
-def _mapped(maps: str) -> Mapped:
+def mapped_files(maps: str) -> Maps:
+    """From a file ``maps`` of /proc; raises OSError."""
     with open(maps, "rb") as file:
         data = read_all(file, MAPS_LIMIT)
     rows = [line.split(None, 5) for line in matching_lines(data, MAPPED) if line.count(" ") >= 5]
     names = [(row[5], row[4], row[0]) for row in rows if len(row) == 6]
     shared = [(SHARED.match(path), inode) for path, inode, _ in names]
-    return Mapped(
+    return Maps(
         {path: at for path, _, at in sorted(names) if "/libcufile.so" in path},
         tuple(sorted({(int(match.group(1), 16), int(inode)) for match, inode in shared if match})),
         any("/libcuda.so" in path for path, _, _ in names),
@@ -119,14 +120,14 @@ def _mapped(maps: str) -> Mapped:
     )
 
 
-def _program(recorder: Recorder, process: Identity, mapped: Mapped) -> Dict[str, Any]:
-    folder, libraries = f"{PROC}/{process.pid}", sorted(mapped.libraries)
+def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any]:
+    folder, libraries = f"{PROC}/{process.pid}", sorted(maps.libraries)
     program: Dict[str, Any] = {"pid": process.pid, "start": process.start, "libraries": libraries}
     program.update({"program": "", "unit": "", "container": None})
     try:
-        program["statistics"] = statistics(folder, process, mapped.segments)
+        program["statistics"] = statistics(folder, process, maps.segments)
         program.update(open_files(folder))
-        program["releases"] = {path: _release(f"{folder}/map_files/{at}") for path, at in mapped.libraries.items()}
+        program["releases"] = {path: _release(f"{folder}/map_files/{at}") for path, at in maps.libraries.items()}
         program["program"] = _read(folder + "/comm", 64).strip()
         program["unit"] = _read(folder + "/cgroup", 4096).strip().split("\n")[-1].split(":", 2)[-1]
         shared = all(_same(folder, name) for name in ("ns/mnt", "root"))

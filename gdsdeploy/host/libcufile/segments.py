@@ -7,7 +7,6 @@ has created, is its own.  Nothing here changes a segment, except ``remove``.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import threading
@@ -40,6 +39,9 @@ class Segment(NamedTuple):
 
 
 def _libc() -> Any:
+    # Most hosts have no segment to read, and ctypes costs each start some milliseconds.
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p
     return libc
@@ -47,15 +49,23 @@ def _libc() -> Any:
 
 def _check(result: int) -> int:
     if result == -1:
+        import ctypes
+
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
 
 
+def _shared(buffer: bytearray) -> Any:
+    import ctypes
+
+    return (ctypes.c_char * len(buffer)).from_buffer(buffer)
+
+
 def stat(number: int) -> Segment:
     """The segment with this id, in this thread's namespace; raises OSError."""
-    buffer = ctypes.create_string_buffer(_DS_SIZE)
-    _check(_libc().shmctl(number, _IPC_STAT, buffer))
+    buffer = bytearray(_DS_SIZE)
+    _check(_libc().shmctl(number, _IPC_STAT, _shared(buffer)))
     key, _uid, _gid, user, _cgid = _PERMISSIONS.unpack_from(buffer)
     size, _atime, _dtime, changed, creator, _last, attached = _REST.unpack_from(buffer, _REST_AT)
     return Segment(number, key, size, creator, user, attached, changed)
@@ -68,6 +78,8 @@ def find(key: int) -> int:
 
 def read(number: int, size: int) -> bytes:
     """The content of a segment; raises OSError."""
+    import ctypes
+
     libc = _libc()
     address = libc.shmat(number, None, _SHM_RDONLY)
     if address is None or address == ctypes.c_void_p(-1).value:

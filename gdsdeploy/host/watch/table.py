@@ -44,6 +44,29 @@ def reasons(rows: Any) -> List[str]:
     return text
 
 
+def probe_lines(host: str, document: Mapping[str, Any]) -> List[str]:
+    """What probes have counted on a host: for each process and file, and their cost."""
+    about, text = document["probe"], []
+    for row in document["processes"]:
+        counts = row["probe"]
+        whole = counts["read_bytes"] + counts["written_bytes"]
+        if not whole:
+            continue
+        share = min(1.0, counts["posix_bytes"] / whole)
+        through = f"{share:.0%} of it through pread and pwrite, as compat does"
+        text.append(f"{host} process {row['pid']} ({row['program']}): {_moved(counts)}; {through}".lstrip())
+        for file in counts["files"]:
+            text.append(f"    {file['path']} on {file['mount']} ({file['filesystem']}): {_moved(file)}")
+    least, most = about["cost"]
+    cost = f"{least * 1e3:.1f} to {most * 1e3:.1f} ms of CPU time"
+    text.append(f"{host} {about['probes']} probes, {about['hits']} hits in {about['seconds']:g} s: {cost}".lstrip())
+    return text + [f"{host} not probed: {reason}".lstrip() for reason in about["refused"]]
+
+
+def _moved(counts: Mapping[str, Any]) -> str:
+    return f"{amount(counts['read_bytes'])} read, {amount(counts['written_bytes'])} written in {counts['calls']} calls"
+
+
 def total(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line about all processes."""
     bounced = sum(row["bounce_rate"] or 0 for row in rows)

@@ -37,7 +37,7 @@ sys.stdin.read()
 WAITS = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
 #: Maps an ordinary file that is called like a segment, with the id of its own process as key: of a detached mount, a
 #: path begins at its root.
-CALLED = """
+DISGUISE = """
 import ctypes, mmap, os, sys
 libc = ctypes.CDLL(None)
 ctypes.CDLL(sys.argv[1])
@@ -80,7 +80,7 @@ def test_a_process_with_40000_mappings() -> None:
 
 
 def test_a_file_that_is_called_like_a_segment(tmp_path: Path) -> None:
-    with started(CALLED, str(tmp_path)) as process:
+    with started(DISGUISE, str(tmp_path)) as process:
         assert f" /SYSV{process.pid:08x} (deleted)" in Path(f"/proc/{process.pid}/maps").read_text()
         # Its inode is no segment's id, or another process's segment.
         assert reason(process.pid) in (route.UNREADABLE, route.NOT_ITS_OWN)
@@ -116,7 +116,7 @@ def test_10000_processes_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.
     assert recorder.document["processes"]["libcufile"]["programs"] == []
     assert not recorder.document["processes"]["libcufile"]["more"]
     reads: list[str] = []
-    monkeypatch.setattr(processes, "_mapped", lambda path: reads.append(path))
+    monkeypatch.setattr(processes, "mapped_files", lambda path: reads.append(path))
     scan.look(recorder)
     assert reads == []
 
