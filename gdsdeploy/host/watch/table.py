@@ -55,12 +55,15 @@ def probe_lines(host: str, document: Mapping[str, Any]) -> List[str]:
         share = min(1.0, counts["posix_bytes"] / whole)
         through = f"{share:.0%} of it through pread and pwrite, as compat does"
         text.append(f"{host} process {row['pid']} ({row['program']}): {_moved(counts)}; {through}".lstrip())
-        for file in counts["files"]:
-            text.append(f"    {file['path']} on {file['mount']} ({file['filesystem']}): {_moved(file)}")
+        text += [_file_line(file) for file in counts["files"]]
     least, most = about["cost"]
     cost = f"{least * 1e3:.1f} to {most * 1e3:.1f} ms of CPU time"
     text.append(f"{host} {about['probes']} probes, {about['hits']} hits in {about['seconds']:g} s: {cost}".lstrip())
     return text + [f"{host} not probed: {reason}".lstrip() for reason in about["refused"]]
+
+
+def _file_line(file: Mapping[str, Any]) -> str:
+    return f"    {file['path']} on {file['mount']} ({file['filesystem']}): {_moved(file)}"
 
 
 def _moved(counts: Mapping[str, Any]) -> str:
