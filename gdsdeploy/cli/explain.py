@@ -179,12 +179,13 @@ def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
     from gdsdeploy.host.explain import process
     from gdsdeploy.ssh import reply_schema
 
-    try:
-        with reply_schema.unexpected_errors(host):
+    with reply_schema.unexpected_errors(host):
+        try:
             explained = process.explain_process(facts, pid)
-            return process.as_document(explained), process.render(explained)
-    except process.NoSuchProcessError as reason:
-        raise GdsError(f"{host}: {reason}", hint="See which processes there are: gdsdeploy watch HOST --once") from None
+        except process.NoSuchProcessError as reason:
+            hint = "See which processes there are: gdsdeploy watch HOST --once"
+            raise GdsError(f"{host}: {reason}", hint=hint) from None
+        return process.as_document(explained), process.render(explained)
 
 
 def _print(as_json: bool, document: Any, text: str) -> None:

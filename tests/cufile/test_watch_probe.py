@@ -149,8 +149,8 @@ def test_a_handle_that_is_no_descriptor_names_no_file() -> None:
     moved = probe._of(pid, counts)
     assert (moved["read_bytes"], moved["posix_bytes"]) == (300, 300)
     assert [file["path"] for file in moved["files"]] == [probe.UNKNOWN_FILE]
-    gone = probe._of(pid, {(pid, probe.WRITE, probe.HANDLE << 32 | 999_999): (1, 7)})
-    assert (gone["files"][0]["path"], gone["written_bytes"]) == (probe.UNKNOWN_FILE, 7)
+    closed = probe._of(pid, {(pid, probe.WRITE, probe.HANDLE << 32 | 999_999): (1, 7)})
+    assert (closed["files"][0]["path"], closed["written_bytes"]) == (probe.UNKNOWN_FILE, 7)
 
 
 def test_damaged_libraries_are_refused() -> None:

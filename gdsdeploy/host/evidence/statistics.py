@@ -10,6 +10,7 @@ import os
 import re
 import time
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..io.procnames import plain
@@ -26,6 +27,8 @@ NVIDIA_FS = "/dev/nvidia-fs"
 SEGMENTS_LIMIT = 16 << 20
 #: Bytes of a libcufile that are searched for its release; 1.20 has 4 MiB.
 LIBRARY_LIMIT = 32 << 20
+#: Files whose release is remembered.
+RELEASES_LIMIT = 1024
 _RELEASE = re.compile(rb"(?<=\0)1\.\d{1,3}\.\d{1,3}\.\d{1,5}(?=\0)")
 #: Files that were searched: (device, inode, time of the last change, size) → release.
 _RELEASES: Dict[Tuple[int, int, int, int], Optional[str]] = {}
@@ -114,6 +117,10 @@ def release(file: str) -> Optional[str]:
     """
     with open(file, "rb") as opened:
         state = os.fstat(opened.fileno())
+        if state.st_size > LIBRARY_LIMIT:
+            return None
+        if len(_RELEASES) >= RELEASES_LIMIT:
+            _RELEASES.clear()
         key = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size)
         if key not in _RELEASES:
             result = set(_RELEASE.findall(read_all(opened, LIBRARY_LIMIT)))
@@ -128,7 +135,8 @@ def open_files(folder: str) -> Dict[str, Any]:
     filesystem, whether one of both is for direct I/O].
     """
     try:
-        names = os.listdir(folder + "/fd")
+        with os.scandir(folder + "/fd") as entries:
+            names = [entry.name for entry in islice(entries, DESCRIPTORS_LIMIT + 1)]
     except OSError:
         return {"nvidia_fs": None, "files": []}
     targets: Dict[str, List[str]] = {}

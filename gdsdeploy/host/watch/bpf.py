@@ -2,7 +2,7 @@
 
 One hash map has (process and kind, first argument) → (calls, sum of the third argument).  The kernel adds; nothing is
 read but between looks.  Instructions and calls are those of linux/bpf.h and linux/perf_event.h.  The kernel removes
-probes, program and map with the descriptors of this process, however it ends.
+probes, program and map with the descriptors of this process, also if it is killed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from ..explain.processes import configuration
 from ..facts.processes import OpenFile
@@ -15,19 +16,30 @@ from .look import Entry, Look
 from .owner import owner
 
 VERSION = 1
-#: Characters of a text.
-LONG = 512
+#: Characters of a text, and of all processes as JSON; a controller takes an answer of 8 MiB.
+LONG, LARGEST = 256, 4 << 20
 #: Open files, libraries and GPUs of one process.
 FEW = 8
 
 
 def document(look: Look) -> Dict[str, Any]:
-    """All of a look; each process is an object, those that bounce most first."""
+    """All of a look; each process is an object, those that bounce most first.
+
+    Local users choose many of the names, so the last ones are left out where the whole would be too large.
+    """
+    rows: List[Dict[str, Any]] = []
+    size, incomplete = 0, look.incomplete
+    for entry in look.programs:
+        rows.append(row(entry))
+        size += len(json.dumps(rows[-1]))
+        if size > LARGEST:
+            incomplete = f"{len(look.programs) - len(rows)} more would be too long an answer"
+            break
     return {
         "version": VERSION,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(look.at)),
-        "incomplete": look.incomplete and _text(look.incomplete),
-        "processes": [row(entry) for entry in look.programs],
+        "incomplete": incomplete and _text(incomplete),
+        "processes": rows,
     }
 
 

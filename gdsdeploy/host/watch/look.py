@@ -16,7 +16,7 @@ from ..libcufile.route import Observed, Route, route
 from ..paths import CUFILE
 
 #: Most processes with libcufile that are shown, and seconds for one look at all processes.
-PROGRAMS, SECONDS = 1000, 30.0
+PROGRAMS, SECONDS = 500, 30.0
 
 
 class Entry(NamedTuple):
@@ -47,7 +47,7 @@ class Watcher:
         """All processes with libcufile, those that bounce most first."""
         recorder = Recorder()
         recorder.text(CUFILE)
-        recorder.attempt("processes", lambda: self._scan.look(recorder), SECONDS)
+        recorder.attempt("processes", lambda: self._scan.look(recorder), 2 * SECONDS)
         document = Document(recorder.finish())
         facts = process_facts(document, cufile_facts(document))
         programs = () if isinstance(facts.programs, Unknown) else facts.programs
@@ -59,7 +59,8 @@ class Watcher:
             if isinstance(program.counters, Counters):
                 self._before[key] = (program.at, program.counters)
             entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
-        missing = facts.complete.reason if isinstance(facts.complete, Unknown) else None
+        gaps = [gap["reason"] for gap in recorder.document["gaps"]]
+        missing = facts.complete.reason if isinstance(facts.complete, Unknown) else next(iter(gaps), None)
         return Look(time.time(), tuple(sorted(entries, key=_rank)), missing)
 
 

@@ -103,7 +103,7 @@ def _attach(counting: Counting, pids: List[int], refused: List[str]) -> int:
 
 def _of(pid: int, counts: Dict[Tuple[int, int, int], Tuple[int, int]]) -> Dict[str, Any]:
     """What one process did, in all and by file."""
-    asked, through = Total(), Total()
+    requests, through = Total(), Total()
     files: Dict[Tuple[str, str, str], Total] = {}
     for (number, kind, argument), (calls, size) in sorted(counts.items()):
         if number != pid:
@@ -111,7 +111,7 @@ def _of(pid: int, counts: Dict[Tuple[int, int, int], Tuple[int, int]]) -> Dict[s
         if kind in (PREAD, PWRITE):
             through = through.plus(kind, calls, size)
             continue
-        asked = asked.plus(kind, calls, size)
+        requests = requests.plus(kind, calls, size)
         place = (UNKNOWN_FILE, "", "")
         if argument >> 32 == HANDLE:
             place = file_of(f"{PROC}/{pid}", argument & 0xFFFFFFFF) or place
@@ -119,9 +119,9 @@ def _of(pid: int, counts: Dict[Tuple[int, int, int], Tuple[int, int]]) -> Dict[s
     largest = sorted(files.items(), key=lambda pair: -pair[1].read - pair[1].written)[:FILES]
     names = ("path", "mount", "filesystem")
     return {
-        "calls": asked.calls,
-        "read_bytes": asked.read,
-        "written_bytes": asked.written,
+        "calls": requests.calls,
+        "read_bytes": requests.read,
+        "written_bytes": requests.written,
         "posix_bytes": through.read + through.written,
         "files": [
             {**{name: line(text)[:LONG] for name, text in zip(names, place)}, **_bytes(total)}

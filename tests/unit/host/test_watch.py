@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.processes import Program, process_facts
+from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.host.libcufile import counters, route
@@ -105,6 +105,18 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
     text = "\n".join(table.lines([("gpu1", row)]))
     assert not HIDDEN.search(text)
     assert len(text) < 8000
+
+
+def test_the_longest_names_leave_an_answer_that_is_taken() -> None:
+    long = "é" * 4000
+    libraries = {f"/{number}{long}/libcufile.so.0": long for number in range(20)}
+    files = tuple(OpenFile(f"/{number}{long}", long, long, True) for number in range(16))
+    processes = [program(pid=pid, name=long, libraries=libraries, files=files, unit=long) for pid in range(500)]
+    result = shown(*processes)
+    assert len(json.dumps(result)) < 5 << 20
+    assert 50 < len(result["processes"]) < 500
+    assert result["incomplete"] == f"{500 - len(result['processes'])} more would be too long an answer"
+    Watched.model_validate(result)
 
 
 @pytest.mark.parametrize(
