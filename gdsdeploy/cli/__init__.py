@@ -26,6 +26,7 @@ VERBS = {
     "remove": "Undo what provision changed on a host",
     "cufile": "Render, check and migrate cufile.json, and show the values that a real libcufile uses",
     "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
+    "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
     "kmod": "Audit and build kernel modules, and predict which will load",
     "topology": "Show the distances between GPUs, disks and network adapters, and what has moved",
     "mode": "Show which peer-to-peer mechanisms hosts offer, which to choose, and what a change requires",

@@ -27,7 +27,7 @@ MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
 
 @click.command()
 @click.argument("host", required=False)
-@click.argument("mount", required=False)
+@click.argument("mount", required=False, metavar="[MOUNT | PID]")
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--log",
@@ -87,6 +87,8 @@ def command(
     broken, or not proven) and the causes, the root cause first. Each cause has its evidence, what to do, and a link to
     the official documentation. If MOUNT is a file, it explains that file's mount, and the file's own flags count.
 
+    With the id of a process instead of MOUNT, it says which path the I/O of this process has taken, and why.
+
     Without HOST, or if the first argument begins with /, it explains this machine. Run it as root, or it lists what it
     couldn't read. HOST is asked once over SSH and stays unchanged.
 
@@ -98,6 +100,7 @@ def command(
       gdsdeploy explain                              # every mount of this machine
       gdsdeploy explain /data/train.bin              # the mount of this file
       gdsdeploy explain gpu1 /mnt/nvme               # on the host gpu1 of fleet.yml
+      gdsdeploy explain gpu1 4711                    # a process of gpu1: docs/explain.md
       gdsdeploy explain gpu1 --json | jq -r '.mounts[] | [.mount, .path, .causes[0].id] | @tsv'
       gdsdeploy explain --evidence gpu1.json
       gdsdeploy explain gpu1 --evidence case-4711.tar.gz
@@ -132,6 +135,13 @@ def command(
     if host is not None and host.startswith("/"):
         options.require(mount is None, f"{host} is a path, so no second argument is expected; HOST comes first")
         host, mount = None, host
+    if host is not None and host.isdecimal() and mount is None:
+        host, mount = None, host
+    pid = int(mount[:10]) if mount and mount.isdecimal() else None
+    options.require(pid is None or not (consumer or manager or ticket), "PID goes with --fleet, --evidence, --json")
+    if pid is not None:
+        _print(as_json, *_process(_facts(host, "", fleet, evidence, timeout), host or "this host", pid))
+        return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
     if consumer is not None:
@@ -162,6 +172,20 @@ def _answer(facts: HostFacts, host: str, path: str, consumer: str | None, manage
             return {"version": 1, "manager": manager, "launch": command_line}, command_line
         explanation = explain_facts(facts, path)
         return as_document(explanation), render(explanation)
+
+
+def _process(facts: HostFacts, host: str, pid: int) -> tuple[Any, str]:
+    """The document and the text about one process."""
+    from gdsdeploy.host.explain import process
+    from gdsdeploy.ssh import reply_schema
+
+    with reply_schema.unexpected_errors(host):
+        try:
+            explained = process.explain_process(facts, pid)
+        except process.NoSuchProcessError as reason:
+            hint = "See which processes there are: gdsdeploy watch HOST --once"
+            raise GdsError(f"{host}: {reason}", hint=hint) from None
+        return process.as_document(explained), process.render(explained)
 
 
 def _print(as_json: bool, document: Any, text: str) -> None:

@@ -185,9 +185,12 @@ def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
 
 @functools.cache
 def _namespace() -> tuple[str, ...]:
-    """unshare(1)'s flags for a private mount namespace: as root directly, else as root of a user namespace."""
+    """unshare(1)'s flags for private mounts and IPC: as root directly, else as root of a user namespace.
+
+    In the machine's own namespace of IPC, a library would leave the shared memory of its statistics behind.
+    """
     unshare = run.which("unshare")
-    for flags in (("--mount",), ("--user", "--map-root-user", "--mount")):
+    for flags in (("--mount", "--ipc"), ("--user", "--map-root-user", "--mount", "--ipc")):
         flags = (*flags, "--propagation", "private")
         if run.run([unshare, *flags, "true"], doing="make a mount namespace", ok=range(-64, 256)).status == 0:
             return flags

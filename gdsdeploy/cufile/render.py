@@ -169,6 +169,8 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, t
     if model.NVME_P2PDMA in release_keys and profile.mode == "p2pdma":
         # A profile says nothing about other kinds of storage; the fleet file adds their keys.
         values[model.NVME_P2PDMA] = (True, mode)
+    if profile.cufile_stats:
+        values[model.STATISTICS] = (profile.cufile_stats, f"cufile_stats: {profile.cufile_stats}")
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
     return values
@@ -205,6 +207,11 @@ def _against_mode(profile: Profile, libcufile: str, release: Release) -> list[tu
     if isinstance(value, bool) and model.P2PDMA in keys(release) and value != (profile.mode == "p2pdma"):
         message = f"contradicts mode: {profile.mode}, which sets this key; change the mode instead"
         problems.append((f"cufile.{model.P2PDMA}", message))
+    level = get(profile.cufile, model.STATISTICS)
+    if level not in (None, 3, profile.cufile_stats):
+        # Other processes can read paths at level 3 only, and from 1.16 on nothing at 1 and 2.
+        message = "must be 0 or 3, and as cufile_stats of the profile, which sets this key; remove it here"
+        problems.append((f"cufile.{model.STATISTICS}", message))
     if profile.mode != "p2pdma":
         own = (row.name for row in p2pdma.keys_for(min(release, model.NEWEST)))
         message = f"contradicts mode: {profile.mode}, which rules this path out; change the mode instead"

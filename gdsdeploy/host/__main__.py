@@ -41,6 +41,7 @@ COMMANDS = {
     "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
     "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
+    "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
     "carried": ("cli.carrier_check", "add_parser", "whether a rendered folder is whole and of the expected lock"),
 }
@@ -154,13 +155,21 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.log is not None:
         files = [*arguments.log, *([arguments.mount] if arguments.mount else [])]
         return OK if explain.print_logs(files, arguments.json, arguments.redact) else UNDECIDED
+    if (arguments.mount or "").isdecimal():
+        explain.print_process(_explained(arguments, None), int(arguments.mount[:10]), arguments.json)
+        return OK
     mount = os.path.abspath(arguments.mount) if arguments.mount else None
-    if arguments.evidence is None:
-        evidence = explain.collect_evidence(mount, _expectation(None, needed=False))
-    else:
-        evidence = _read_evidence(arguments.evidence)
-    explain.print_explanation(evidence, mount, arguments.json)
+    explain.print_explanation(_explained(arguments, mount), mount, arguments.json)
     return OK
+
+
+def _explained(arguments: argparse.Namespace, mount: Optional[str]) -> Any:
+    """The evidence that ``explain`` explains."""
+    from .cli import explain
+
+    if arguments.evidence is not None:
+        return _read_evidence(arguments.evidence)
+    return explain.collect_evidence(mount, _expectation(None, needed=False))
 
 
 def _hello(_arguments: argparse.Namespace) -> int:

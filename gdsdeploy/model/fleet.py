@@ -227,6 +227,8 @@ class Profile(Model):
     gpu: GpuClass | None = None
     #: Sections of cufile.json laid over the rendered defaults.
     cufile: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    #: Statistics that each process with cuFile keeps for others to read; 1 and 2 have no paths.
+    cufile_stats: Literal[0, 3] = 0
     #: Without it the file is the same on every host of the profile, and none is asked.
     fit: Fit | None = None
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()

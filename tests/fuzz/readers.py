@@ -57,6 +57,7 @@ from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
+from gdsdeploy.host.watch.symbols import NotALibraryError
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
@@ -71,7 +72,7 @@ from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import bundle, explain, fleet_validation
 from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.support_bundle import judge
-from tests.fuzz import logs, repositories
+from tests.fuzz import logs, repositories, watching
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
@@ -562,4 +563,7 @@ READERS = (
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),
     Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
     Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
+    Reader("statistics of libcufile", watching.statistics, watching.read_statistics, (), damaged_module),
+    Reader("symbols of a libcufile", watching.library, watching.read_library, (NotALibraryError,), damaged_module),
+    Reader("list of shared memory", seeds(watching.LIST), watching.read_list, ()),
 )

@@ -11,8 +11,8 @@ from tests.fuzz.campaign import Reader
 from tests.fuzz.readers import READERS
 
 INPUTS = 1000
-#: Of readers whose inputs are whole logs.
-FEWER = {"pasted logs": 300}
+#: Of readers whose inputs are whole logs or libraries.
+FEWER = {"pasted logs": 300, "symbols of a libcufile": 100}
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

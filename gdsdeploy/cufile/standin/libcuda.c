@@ -88,17 +88,6 @@ int cuCtxSynchronize(void) { return OK; }
 
 int cuGetErrorName(int error, const char **text) { (void)error; *text = "CUDA_ERROR"; return OK; }
 int cuGetErrorString(int error, const char **text) { (void)error; *text = "error of the stand-in"; return OK; }
-/* Of the GPU's memory there is what libcufile tries PCI P2PDMA with. */
-#define TRIED ((size_t)64 << 10)
-static char memory[TRIED];
-
-int cuMemAlloc_v2(void **address, size_t size)
-{
-    *address = size == TRIED ? memory : NULL;
-    return *address ? OK : NOT_SUPPORTED;
-}
-int cuMemFree_v2(void *address) { (void)address; return OK; }
-
 /*
  * The private table that libcufile 1.13 and newer ask for before they take PCI P2PDMA: its size, and functions.  They
  * try the GPU with the last two, which make memory reachable for other devices and take that back.

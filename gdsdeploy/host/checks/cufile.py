@@ -10,10 +10,14 @@ from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
 from ..facts.processes import Program
 from ..facts.storage import Mount
+from ..libcufile.route import REASONS
 from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, not_applicable, passed, subject
 
 subject("cufile", after="boot")
+
+#: Segments of programs that ended which are no problem yet; the kernel has room for 4,096 by default.
+DEAD_SEGMENTS = 1000
 
 
 @check(
@@ -165,6 +169,31 @@ def bundled(facts: HostFacts, expectation: Expectation) -> Answers:
     if not programs:
         return not_applicable("no running program uses libcufile")
     return passed(f"{len(programs)} programs, each with the locked one")
+
+
+@check(
+    "cufile.statistics",
+    "programs with libcufile keep statistics that gdsdeploy watch can read, if the fleet asks for them",
+    expects="profile.cufile_stats is 0 or 3 in {cufile_path}, and few programs have left their statistics behind",
+    prevents="jobs whose path can't be seen from outside, and dead shared memory that later programs stumble over",
+    unknown_hint="Run this as root: it reads /proc/PID/maps and /proc/sysvipc/shm",
+)
+def statistics(facts: HostFacts, _expectation: Expectation) -> Answers:
+    level = require(facts.cufile.setting("profile", "cufile_stats", 0))
+    if level in (1, 2):
+        return failed(
+            f"profile.cufile_stats is {level}, which has no paths, and from 1.16 on nothing for other processes",
+            "Set cufile_stats: 3 in the profile of the fleet file, or 0, and provision again",
+        )
+    dead = facts.processes.dead_segments
+    if not isinstance(dead, Unknown) and dead > DEAD_SEGMENTS:
+        words = f"{dead} segments of shared memory are left of programs that ended"
+        return failed(words, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
+    if level != 3:
+        return passed("off")
+    dead, programs = require(dead), require(facts.processes.programs)
+    silent = [f"{each.label}: {REASONS[each.counters][0]}" for each in programs if isinstance(each.counters, str)]
+    return passed(f"{len(programs)} programs, {len(silent)} without; {dead} left of programs that ended", silent)
 
 
 def _others(program: Program, expectation: Expectation) -> List[str]:

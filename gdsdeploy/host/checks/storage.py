@@ -8,6 +8,8 @@ from typing import Iterator, List, Sequence
 from ..explain import COMPAT, Cause, MountPath, description, proof_of, storage_paths
 from ..facts import HostFacts, Unknown
 from ..facts.proof import Proof
+from ..facts.unknown import if_known
+from ..libcufile.route import NOT_COUNTED, Observed, route, words
 from ..model.expectation import Expectation
 from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, passed, subject, unknown
 
@@ -36,7 +38,19 @@ WORDS = {
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     requests = [(mount.get("mount", ""), mount.get("path", "direct")) for mount in expectation.storage]
     for result in storage_paths(facts, requests):
-        yield replace(_answer(result), path=result.path_name if isinstance(result.path_name, str) else "")
+        answer = _answer(result)
+        evidence = [*answer.evidence, *_at_work(facts, result.mount)]
+        path_name = result.path_name if isinstance(result.path_name, str) else ""
+        yield replace(answer, path=path_name, evidence=evidence)
+
+
+def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:
+    """What running programs with files on the mount have done since they opened cuFile, wherever their files are."""
+    for program in if_known(facts.processes.programs, ()):
+        if program.container is False and any(file.mount == mount for file in program.files):
+            way = route(Observed(program.counters))
+            if way.path != NOT_COUNTED:
+                yield f"{program.label} has files here, and its I/O took: {words(way.path, '', way.operations)}"
 
 
 def _answer(result: MountPath) -> Answer:

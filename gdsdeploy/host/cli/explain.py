@@ -19,7 +19,7 @@ def add_parser(commands: Any, action: Run) -> None:
     """Add ``explain`` to the host program's commands; ``action`` runs it."""
     words = "say why mounts do not take the direct path: causes in order, with evidence and fixes"
     parser = command(commands, "explain", action, words)
-    parser.add_argument("mount", nargs="?", metavar="MOUNT", help="this mount, or the one that this file lies on")
+    parser.add_argument("mount", nargs="?", metavar="MOUNT", help="this mount, or that of this file; or a process id")
     parser.add_argument("--evidence", metavar="FILE", help="explain saved evidence, of any host")
     parser.add_argument("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027")
     words = "explain pasted logs of any kind instead; - is standard input"
@@ -59,6 +59,18 @@ def print_explanation(evidence: Any, mount: Optional[str], as_json: bool) -> Non
     except NoSuchMountError as reason:
         raise NothingToExplainError(str(reason)) from None
     print(json.dumps(as_document(answer), sort_keys=True) if as_json else render(answer))
+
+
+def print_process(evidence: Any, pid: int, as_json: bool) -> None:
+    """Print why a process takes the path that it takes.  Raises NothingToExplainError."""
+    from ..explain import process
+    from ..facts import facts_from
+
+    try:
+        answer = process.explain_process(facts_from(evidence), pid)
+    except process.NoSuchProcessError as reason:
+        raise NothingToExplainError(str(reason)) from None
+    print(json.dumps(process.as_document(answer), sort_keys=True) if as_json else process.render(answer))
 
 
 def print_logs(names: Sequence[str], as_json: bool, redact: bool) -> bool:

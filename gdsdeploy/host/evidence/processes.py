@@ -1,4 +1,4 @@
-"""Running programs that have loaded libcufile: which library, which of its variables, and which configuration.
+"""Running programs that have loaded libcufile: which library, which of its variables, configuration and counters.
 
 Of their environment only libcufile's variables and those of data/consumers.json are recorded.  A program in a container
 has its own files: they're read through /proc/PID/root.  The environment is that of the program's start; a program may
@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..facts.overlay import VARIABLE
 from ..facts.userland import WHEEL
@@ -21,6 +21,7 @@ from . import configs
 from .environment import relevant
 from .recorder import Recorder, matching_lines, read_all
 from .request import EvidenceRequest
+from .statistics import Identity, age, dead_segments, identity, open_files, release, statistics
 
 PROC = "/proc"
 #: Most programs that are recorded, and seconds for looking at all processes.
@@ -29,43 +30,104 @@ SECONDS = 10.0
 #: Bytes of the list of one process's mappings; a program with GPUs has thousands of mappings of 100 bytes.
 MAPS_LIMIT = 16 * 1024 * 1024
 ENVIRONMENT_LIMIT = 2 * 1024 * 1024
-MAPPED = r"/libcufile\.so[.0-9]*(?: \(deleted\))?$"
+MAPPED = r"/(?:libcufile\.so[.0-9]*|libcuda\.so[.0-9]*|SYSV[0-9a-f]{8})(?: \(deleted\))?$"
+#: How the kernel names a mapped segment; its id is in the place of the inode.
+SHARED = re.compile(r"/SYSV([0-9a-f]{8})")
 PACKAGES = re.compile(r"^/.*?/(?:site|dist)-packages(?=/)")
+#: Seconds before a process without libcufile and libcuda is looked at again, by a program that looks often.  A younger
+#: one may still load them.
+AGAIN = 60.0
+
+
+class Maps(NamedTuple):
+    """What a process has mapped."""
+
+    #: file of libcufile → one of its ranges, as in /proc/PID/map_files
+    libraries: Mapping[str, str]
+    #: (key, id) of each segment of shared memory
+    segments: Tuple[Tuple[int, int], ...]
+    cuda: bool
+    #: whether all its mappings were read
+    whole: bool
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
-    programs: List[Dict[str, Any]] = []
-    summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False}
-    recorder.document["processes"][PROCESSES] = summary
-    end = time.monotonic() + SECONDS
-    for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdecimal()):
-        if len(programs) >= PROGRAMS_LIMIT or time.monotonic() > end:
-            summary["more"] = True
-            break
-        try:
-            libraries, whole = _libraries(f"{PROC}/{pid}/maps")
-        except PermissionError:
-            summary["unread"] += 1
-            continue
-        except OSError:
-            continue  # it ended
-        summary["more"] = summary["more"] or not whole
-        if libraries:
-            programs.append(_program(recorder, pid, libraries))
+    Scan(PROGRAMS_LIMIT, SECONDS).look(recorder)
 
 
-def _libraries(maps: str) -> Tuple[List[str], bool]:
-    """The files of libcufile that are mapped, and whether all mappings were read."""
+class Scan:
+    """Looks at all processes, and need not look at all of them again.
+
+    programs: most that are recorded; seconds: for one look.
+    """
+
+    def __init__(self, programs: int, seconds: float) -> None:
+        self._programs, self._seconds = programs, seconds
+        #: processes without the libraries → when to look again
+        self._others: Dict[Identity, float] = {}
+
+    def look(self, recorder: Recorder) -> None:
+        """Record the programs that have loaded libcufile."""
+        programs: List[Dict[str, Any]] = []
+        summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": _dead()}
+        recorder.document["processes"][PROCESSES] = summary
+        others, self._others = self._others, {}
+        end = time.monotonic() + self._seconds
+        for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdecimal()):
+            if len(programs) >= self._programs or time.monotonic() > end:
+                summary["more"] = True
+                break
+            try:
+                program = self._look(recorder, pid, others, summary)
+            except PermissionError:
+                summary["unread"] += 1
+            except (OSError, ValueError):
+                continue  # it ended
+            else:
+                programs += [program] if program else []
+
+    def _look(
+        self, recorder: Recorder, pid: int, others: Mapping[Identity, float], summary: Dict[str, Any]
+    ) -> Optional[Dict[str, Any]]:
+        """The program; None if it has no libcufile, or ended.  Raises OSError and ValueError."""
+        folder = f"{PROC}/{pid}"
+        process = identity(folder, pid)
+        again = others.get(process, 0.0)
+        if again <= time.monotonic():
+            maps = mapped_files(folder + "/maps")
+            summary["more"] = summary["more"] or not maps.whole
+            if maps.libraries:
+                program = _program(recorder, process, maps)
+                return program if identity(folder, pid) == process else None
+            may_load = maps.cuda or age(process) < AGAIN
+            again = 0.0 if may_load else time.monotonic() + AGAIN
+        self._others[process] = again
+        return None
+
+
+def mapped_files(maps: str) -> Maps:
+    """From a file ``maps`` of /proc; raises OSError."""
     with open(maps, "rb") as file:
         data = read_all(file, MAPS_LIMIT)
-    lines = matching_lines(data, MAPPED)
-    return sorted({line.split(None, 5)[5] for line in lines if line.count(" ") >= 5}), len(data) < MAPS_LIMIT
+    rows = [line.split(None, 5) for line in matching_lines(data, MAPPED) if line.count(" ") >= 5]
+    names = [(row[5], row[4], row[0]) for row in rows if len(row) == 6]
+    shared = [(SHARED.match(path), inode) for path, inode, _ in names]
+    return Maps(
+        {path: at for path, _, at in sorted(names) if "/libcufile.so" in path},
+        tuple(sorted({(int(match.group(1), 16), int(inode)) for match, inode in shared if match})),
+        any("/libcuda.so" in path for path, _, _ in names),
+        len(data) < MAPS_LIMIT,
+    )
 
 
-def _program(recorder: Recorder, pid: int, libraries: List[str]) -> Dict[str, Any]:
-    folder = f"{PROC}/{pid}"
-    program: Dict[str, Any] = {"pid": pid, "libraries": libraries, "program": "", "unit": "", "container": None}
+def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any]:
+    folder, libraries = f"{PROC}/{process.pid}", sorted(maps.libraries)
+    program: Dict[str, Any] = {"pid": process.pid, "start": process.start, "libraries": libraries}
+    program.update({"program": "", "unit": "", "container": None})
     try:
+        program["statistics"] = statistics(folder, process, maps.segments)
+        program.update(open_files(folder))
+        program["releases"] = {path: _release(f"{folder}/map_files/{at}") for path, at in maps.libraries.items()}
         program["program"] = _read(folder + "/comm", 64).strip()
         program["unit"] = _read(folder + "/cgroup", 4096).strip().split("\n")[-1].split(":", 2)[-1]
         shared = all(_same(folder, name) for name in ("ns/mnt", "root"))
@@ -85,6 +147,20 @@ def _program(recorder: Recorder, pid: int, libraries: List[str]) -> Dict[str, An
     except OSError as error:
         program["error"] = f"{type(error).__name__}: {error.strerror}"
     return program
+
+
+def _dead() -> Optional[int]:
+    try:
+        return len(dead_segments())
+    except OSError:
+        return None
+
+
+def _release(file: str) -> Optional[str]:
+    try:
+        return release(file)
+    except OSError:
+        return None
 
 
 def _same(folder: str, link: str) -> bool:

@@ -32,11 +32,12 @@ class ExplainedProgram:
 def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Maybe[Tuple[ExplainedProgram, ...]]:
     """Every program that has loaded libcufile.  mounts: those for which its denylist is judged."""
     return when_known(
-        facts.processes.programs, lambda running: tuple(_explain(facts, mounts, program) for program in running)
+        facts.processes.programs, lambda running: tuple(explain_program(facts, mounts, program) for program in running)
     )
 
 
-def _explain(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
+def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
+    """One program.  mounts: those for which its denylist is judged."""
     own = _facts_of(facts, program)
     conditions: List[Condition] = [*overlay.usable(own), *config.direct(own, None)]
     for mount in mounts:

@@ -1,1 +1,1 @@
-"""The installed libcufile: its error codes, its P2PDMA keys, and a probe that opens it."""
+"""The installed libcufile: its error codes, its P2PDMA keys, its counters, and a probe that opens it."""

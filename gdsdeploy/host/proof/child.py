@@ -27,6 +27,8 @@ from typing import Any, Dict, List, Tuple
 SIZE = 1 << 20
 #: cufile.h: CU_FILE_HANDLE_TYPE_OPAQUE_FD.
 OPAQUE_FD = 1
+#: linux/sched.h
+CLONE_NEWIPC = 0x08000000
 GPUS = 64
 #: Log lines about the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
 PATH_LINES = re.compile(
@@ -252,6 +254,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     request = json.loads(sys.argv[1])
     libc = ctypes.CDLL(None)
+    # The shared memory of libcufile's statistics then ends with this process, whatever becomes of it.
+    libc.unshare(CLONE_NEWIPC)
     for stream in ("stdout", "stderr"):
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), None, 2, 0)
     say("start", mounts=request["mounts"], operations=OPERATIONS)

@@ -37,6 +37,21 @@ def errors(version: str = "1.9.1.3", **keys: Any) -> str:
     return caught.value.message
 
 
+def test_statistics_are_off_or_have_paths() -> None:
+    for version in ("1.4.0.31", "1.20.0.107"):
+        rendering = render_profile("gds", profile(mode="compat", cufile_stats=3), version)
+        assert get(rendering.document, "profile.cufile_stats") == 3
+        assert rendering.sources["profile.cufile_stats"] == "cufile_stats: 3"
+        assert get(document("gds", profile(cufile_stats=0), version), "profile.cufile_stats") is None
+    assert get(document("gds", profile(cufile={"profile": {"cufile_stats": 3}}), "1.20"), "profile.cufile_stats") == 3
+    for stats, level in ((0, 1), (0, 2), (3, 0), (3, 2)):
+        message = errors(cufile_stats=stats, cufile={"profile": {"cufile_stats": level}})
+        assert message.startswith("profiles.gds.cufile.profile.cufile_stats: must be 0 or 3"), message
+    for value in (1, 2, 4, "3", True):
+        with pytest.raises(ValueError, match="cufile_stats"):
+            profile(cufile_stats=value)
+
+
 @pytest.mark.parametrize("source", GOLDEN, ids=lambda p: p.stem)
 def test_golden(source: Path) -> None:
     version = source.name.split("-")[0]

@@ -20,8 +20,13 @@ import yaml
 
 from gdsdeploy.converge import ansible
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
+from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.watch.document import document
+from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
 from gdsdeploy.ssh import reach
 from gdsdeploy.zipapp import hostapp
@@ -111,6 +116,8 @@ def honest(question: Question, digest: str) -> Any:
         findings = [{"check": "kernel.running", "verdict": "pass", "title": "t", "expected": "e", "found": "e",
                      "hint": "", "evidence": [], "waiver": None}]  # fmt: skip
         return {**json.loads(record.to_json()), "findings": findings, "stack": [[name, "1"] for name in STACK]}
+    if question.argv[0] == "watch":
+        return watched()
     if question.argv[:2] == ("rollout", "status"):
         return status()
     if question.argv[:2] == ("apply", "--check"):
@@ -125,6 +132,16 @@ def result(resource: Mapping[str, Any]) -> dict[str, Any]:
               "disruption": "none", "resource": name}  # fmt: skip
     report = {"dkms": [], "key": {"arch": "x86_64"}, "received": {}, "archive": ""} if name == "modules" else {}
     return {"name": name, "changes": [change], "refusals": [], "unknown": [], "report": report, "diffs": []}
+
+
+def watched() -> dict[str, Any]:
+    """One process whose statistics are off."""
+    program = Program(
+        pid=4711, name="python", unit="/system.slice/train.service", container=False, variables={}, base={},
+        libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
+        counters=route.STATISTICS_OFF,
+    )  # fmt: skip
+    return document(Look(1.8e9, (Entry(program, route.route(route.Observed(program.counters))),), None))
 
 
 class Fleet(LoopbackFleet):
@@ -300,6 +317,23 @@ def test_what_hosts_are(fleet: Fleet, run: Run, verb: list[str]) -> None:
         # Hosts that are alike are shown once.
         assert alone.strip().removeprefix(HONEST) in out
     assert {name for name in (*REFUSED, "object") if f"liar-{name}" not in err} == set()
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
+def test_what_processes_do(fleet: Fleet, run: Run, flags: list[str]) -> None:
+    code, out, err = run("watch", fleet.path, "--once", "--every", "0.2", *flags)
+    assert code in {20, 22}, err
+    if flags:
+        documents = [json.loads(line) for line in out.splitlines()]
+        assert {document["host"] for document in documents} == {HONEST, *fleet.liars}
+        (alone,) = [document for document in documents if document["host"] == HONEST]
+        assert alone["processes"][0]["reason"] == route.STATISTICS_OFF
+        refused = {document["host"] for document in documents if "error" in document}
+        assert {f"liar-{name}" for name in (*REFUSED, "object")} <= refused
+    else:
+        (line,) = [line for line in out.splitlines() if line.startswith(f"{HONEST} ")]
+        assert "not counted (statistics-off)" in line
+        assert not HIDDEN.search(out)
 
 
 def test_the_first_fleet_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ KEYS = {
     "compat": ("id",),
     "consumers": ("name",),
     "causes": ("id",),
+    "cufile_counters": ("version", "size"),
     "cufile_errors": ("family", "code"),
     "file_flags": ("flag",),
     "filesystems": ("name",),

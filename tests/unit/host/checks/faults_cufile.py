@@ -31,6 +31,10 @@ def from_wheel(*names: str) -> Change:
 
 
 FAULTS: dict[str, tuple[Change, set[str]]] = {
+    "programs that ended have left their statistics": (
+        lambda document: document["processes"]["libcufile"].update(dead=1001),
+        {"cufile.statistics"},
+    ),
     "a job forces compat mode by its file": (
         with_config({"config": {"properties": {"force_compat_mode": True}}}),
         {"cufile.processes"},

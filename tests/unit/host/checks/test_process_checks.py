@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +63,38 @@ def test_another_configuration_alone_is_no_failure() -> None:
     result = after(with_config({"config": {"properties": {"io_batchsize": 9}}}))["cufile.processes"]
     assert (result.verdict, result.found) == (PASS, "1 programs; 1 with another configuration")
     assert result.evidence == [f"process 4711 (train) of /system.slice/train.service: /etc/cufile.json with {OWN}"]
+
+
+def level(value: Any) -> Change:
+    text = json.dumps({"profile": {"cufile_stats": value}})
+    return lambda document: document["files"].update({"/etc/cufile.json": text})
+
+
+def statistics(*changes: Change) -> Finding:
+    document = copy.deepcopy(GOOD)
+    for change in changes:
+        change(document)
+    return findings(document, EXPECTATION)["cufile.statistics"]
+
+
+def test_statistics_that_no_fleet_asks_for() -> None:
+    assert (statistics().verdict, statistics().found) == (PASS, "off")
+    assert statistics(level(0), summary(dead=5000)).verdict == FAIL
+
+
+def test_levels_without_paths_fail() -> None:
+    for value in (1, 2):
+        assert statistics(level(value)).verdict == FAIL
+
+
+def test_statistics_of_programs_and_of_those_that_ended() -> None:
+    result = statistics(level(3), job(statistics={"reason": "statistics-off"}), summary(dead=3))
+    assert (result.verdict, result.found) == (PASS, "1 programs, 1 without; 3 left of programs that ended")
+    assert "statistics are off" in result.evidence[0]
+    assert statistics(level(3)).verdict == UNKNOWN
+    assert statistics(level(3), summary(dead=1000)).verdict == PASS
+    full = statistics(level(3), summary(dead=1001))
+    assert (full.verdict, full.hint) == (FAIL, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
 
 
 def test_a_fleet_in_compat_mode_does_not_ask() -> None:

@@ -44,6 +44,7 @@ UNLOADED = absent("files", "/sys/module/nvidia_fs/version")
 NO_DRIVER = absent("files", "/proc/driver/nvidia/version")
 NVME = "0000:00:02.0"
 NOT_PROVEN = "not proven"
+OF_PROCESSES = ("no-nvidia-fs", "own-libcufile", "unaligned", "not-counted")
 
 
 def second(record: Document, path: str = "/home/u/cufile.json") -> Change:
@@ -911,6 +912,7 @@ def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> No
     elsewhere |= {"nvidia-peermem.other-rdma-core"}  # see below
     elsewhere |= {"filesystem.newer-library", "filesystem.p2pdma-only", "cufile.other-row"}
     elsewhere |= {"cufile.no-rdma-library"} | RDMA_FAULTS
+    elsewhere |= {f"process.{name}" for name in OF_PROCESSES}  # see test_explain_process.py
     advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
     assert documented == ids | elsewhere | advice
 

@@ -1,0 +1,99 @@
+"""``watch``: which processes of this host do I/O through cuFile, and which way it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from ..errors import UsageError
+from ..evidence.statistics import collect
+from ..io.printable import line
+from ..watch.document import VERSION, document
+from ..watch.look import Watcher
+from ..watch.table import lines, probe_lines, total
+from . import parsers
+
+#: Seconds between two looks: usual, least, most.
+EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
+#: Most seconds for which probes stay.
+PROBE_SECONDS = 60.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``watch`` to the host program's commands."""
+    words = (
+        "show which processes do I/O through cuFile, and whether it takes a direct path or bounces through CPU memory"
+    )
+    parser = parsers.command(commands, "watch", command, words)
+    parser.add_argument("--once", action="store_true", help="end after one interval, instead of going on")
+    help_text = "count bytes by file and through CPU memory for so many seconds with probes in libcufile, then end"
+    parser.add_argument("--probe", type=probe_seconds, metavar="SECONDS", help=help_text)
+    words = "instead, remove the shared memory that programs with cuFile have left when they ended"
+    parser.add_argument("--collect", action="store_true", help=words)
+    help_text = "seconds of an interval (%(default)g)"
+    parser.add_argument("--every", type=interval, default=EVERY, metavar="N", help=help_text)
+
+
+def interval(text: str) -> float:
+    """The number of ``--every``; raises ArgumentTypeError."""
+    return _seconds(text, MOST)
+
+
+def probe_seconds(text: str) -> float:
+    """The number of ``--probe``; raises ArgumentTypeError."""
+    return _seconds(text, PROBE_SECONDS)
+
+
+def _seconds(text: str, most: float) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST <= seconds <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds from {LEAST:g} to {most:g}")
+    return seconds
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
+    if arguments.collect:
+        number = _collected()
+        print(json.dumps({"version": VERSION, "removed": number}) if arguments.json else f"removed {number}")
+        return 0
+    if arguments.probe is not None:
+        from ..watch.probe import probe
+
+        return _print(probe(arguments.probe), arguments.json, last=True)
+    watcher = Watcher()
+    watcher.look()
+    while True:
+        time.sleep(arguments.every)
+        _print(document(watcher.look()), arguments.json, last=arguments.once)
+        if arguments.once:
+            return 0
+
+
+def _print(answer: Any, as_json: bool, *, last: bool) -> int:
+    """Print what a look or a probe found; 0."""
+    if as_json:
+        print(json.dumps(answer, sort_keys=True), flush=True)
+    else:
+        rows = answer["processes"]
+        heading = [f"{answer['at']}: {total(rows)}"]
+        text = [*heading, *lines([("", row) for row in rows]), *_missing(answer)]
+        text += probe_lines("", answer) if "probe" in answer else []
+        print("\n".join(map(line, text if last else [*text, ""])), flush=True)
+    return 0
+
+
+def _collected() -> int:
+    try:
+        return collect()
+    except OSError as error:
+        raise UsageError(f"shared memory can't be removed: {error.strerror}; run this as root") from None
+
+
+def _missing(answer: Any) -> Any:
+    return [f"processes may be missing: {answer['incomplete']}"] if answer["incomplete"] else []

@@ -1,0 +1,69 @@
+"""Looks at this host's processes, again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from ..evidence.processes import Scan
+from ..evidence.recorder import Recorder
+from ..facts.cufile import cufile_facts
+from ..facts.document import Document
+from ..facts.processes import Program, process_facts
+from ..facts.unknown import Unknown
+from ..libcufile.counters import Counters
+from ..libcufile.route import Observed, Route, route
+from ..paths import CUFILE
+
+#: Most processes with libcufile that are shown, and seconds for one look at all processes.
+PROGRAMS, SECONDS = 500, 30.0
+
+
+class Entry(NamedTuple):
+    """A process and the way of its I/O."""
+
+    program: Program
+    route: Route
+
+
+class Look(NamedTuple):
+    """What one look found."""
+
+    #: seconds since 1970
+    at: float
+    programs: Tuple[Entry, ...]
+    #: why processes may be missing; None: all were looked at
+    incomplete: Optional[str]
+
+
+class Watcher:
+    """Remembers what each process had counted when it was looked at last."""
+
+    def __init__(self) -> None:
+        self._scan = Scan(PROGRAMS, SECONDS)
+        self._before: Dict[Tuple[int, int], Tuple[float, Counters]] = {}
+
+    def look(self) -> Look:
+        """All processes with libcufile, those that bounce most first."""
+        recorder = Recorder()
+        recorder.text(CUFILE)
+        recorder.attempt("processes", lambda: self._scan.look(recorder), 2 * SECONDS)
+        document = Document(recorder.finish())
+        facts = process_facts(document, cufile_facts(document))
+        programs = () if isinstance(facts.programs, Unknown) else facts.programs
+        before, self._before = self._before, {}
+        entries: List[Entry] = []
+        for program in programs:
+            key = (program.pid, program.start)
+            then, old = before.get(key, (program.at, None))
+            if isinstance(program.counters, Counters):
+                self._before[key] = (program.at, program.counters)
+            entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
+        gaps = [gap["reason"] for gap in recorder.document["gaps"]]
+        missing = facts.complete.reason if isinstance(facts.complete, Unknown) else next(iter(gaps), None)
+        return Look(time.time(), tuple(sorted(entries, key=_rank)), missing)
+
+
+def _rank(entry: Entry) -> Tuple[float, float, int]:
+    result = entry.route
+    return -(result.rate(result.bounced) or 0.0), -float(result.bounced), entry.program.pid

@@ -1,0 +1,177 @@
+"""What processes on hosts do through cuFile: asked for in rounds, and checked, because a host may say anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.watch.document import explained
+from gdsdeploy.host.watch.table import lines, order, probe_lines, total
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.report import alike
+from gdsdeploy.ssh import reply_schema
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.reply_schema import Plain, Shape
+
+#: Seconds for a host's answer, beside the interval.
+TIMEOUT = 60.0
+_Word = Annotated[str, Field(max_length=1024)]
+#: Whatever a process has written into its own counters, its host isn't unfit for it.
+_Bytes = Annotated[int, Field(ge=0, lt=1 << 96)]
+
+
+class _Owner(Shape):
+    kind: Literal["job", "pod", "container", "unit", ""]
+    name: _Word
+
+
+class _Library(Shape):
+    file: _Word
+    version: _Word | None
+
+
+class _File(Shape):
+    path: _Word
+    mount: _Word
+    filesystem: _Word
+    direct: bool
+
+
+class _Moved(Shape):
+    calls: _Bytes
+    read_bytes: _Bytes
+    written_bytes: _Bytes
+
+
+class _MovedFile(_Moved):
+    path: _Word
+    mount: _Word
+    filesystem: _Word
+
+
+class _ProbeOfProcess(_Moved):
+    posix_bytes: _Bytes
+    files: list[_MovedFile] = Field(max_length=16)
+
+
+class _Probe(Shape):
+    seconds: Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+    probes: _Bytes
+    hits: _Bytes
+    cost: Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2, max_length=2)]
+    refused: list[_Word] = Field(max_length=16)
+
+
+class _Process(Shape):
+    pid: Annotated[int, Field(ge=0, lt=1 << 31)]
+    start: Annotated[int, Field(ge=-1, lt=1 << 63)]
+    program: _Word
+    owner: _Owner
+    cgroup: _Word
+    container: bool | None
+    libcufile: list[_Library] = Field(max_length=16)
+    configuration: _Word
+    statistics_level: Annotated[int, Field(ge=0, le=3)] | None
+    nvidia_fs_open: bool | None
+    gpus: list[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")]] = Field(max_length=16)
+    files: list[_File] = Field(max_length=16)
+    path: Literal[route.PATHS]  # type: ignore[valid-type]
+    reason: Literal["", *route.REASONS]  # type: ignore[valid-type]
+    operations: dict[Literal[route.WAYS], _Bytes]  # type: ignore[valid-type]
+    since: Literal["look", "start"]
+    read_bytes: _Bytes
+    written_bytes: _Bytes
+    bounced_bytes: _Bytes
+    bounced_exact: bool
+    errors: _Bytes
+    unaligned: _Bytes
+    seconds: Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+    read_rate: _Bytes | None
+    write_rate: _Bytes | None
+    bounce_rate: _Bytes | None
+    probe: _ProbeOfProcess | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> _Process:
+        if (self.path == route.NOT_COUNTED) != bool(self.reason):
+            raise ValueError("a process that isn't counted has a reason, and no other has one")
+        return self
+
+
+class Watched(Shape):
+    """As host/watch/document.py describes it; the words for paths and reasons are made here."""
+
+    version: Literal[1]
+    at: Plain
+    incomplete: _Word | None
+    processes: list[_Process] = Field(max_length=1000)
+    probe: _Probe | None = None
+
+    @model_validator(mode="after")
+    def _is_probed_whole(self) -> Watched:
+        if any((row.probe is None) != (self.probe is None) for row in self.processes):
+            raise ValueError("either all of it was probed, or nothing")
+        return self
+
+
+def question(every: float, probe: float | None = None) -> list[str]:
+    """The arguments of the host program.  every: seconds of the interval that it watches; probe: or that it probes."""
+    seconds = ["--once", "--every", f"{every:g}"] if probe is None else ["--probe", f"{probe:g}"]
+    return ["watch", "--json", *seconds]
+
+
+def look(
+    fleet: Fleet,
+    fleet_file: Path,
+    names: Sequence[str],
+    *,
+    every: float,
+    probe: float | None = None,
+    timeout: float = TIMEOUT,
+) -> dict[str, dict[str, Any] | GdsError]:
+    """One round: what each host's processes did in ``every`` or ``probe`` seconds, or why it doesn't say."""
+
+    def judge(answer: Any) -> dict[str, Any]:
+        return reply_schema.judge_reply(answer, "watch", Watched, _with_words)
+
+    results = {
+        answer.host: outcome
+        for answer, outcome in ask(
+            fleet, fleet_file, names, question(every, probe), judge, timeout=timeout + (probe or every)
+        )
+    }
+    return {name: results[name] for name in names}
+
+
+def _with_words(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "processes": [explained(row) for row in document["processes"]]}
+
+
+def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[str]:
+    """The table of all hosts, those processes first that bounce most, and what hosts couldn't say.
+
+    most: rows that are shown; 0: all.
+    """
+    documents = {name: results for name, results in outcomes.items() if not isinstance(results, GdsError)}
+    rows = [(name, row) for name, results in documents.items() for row in results["processes"]]
+    rows.sort(key=lambda pair: (order(pair[1]), pair[0]))
+    head = f"{len(documents)} of {len(outcomes)} hosts; {total([row for _, row in rows])}"
+    probes = [line for name, one in documents.items() if "probe" in one for line in probe_lines(name, one)]
+    return [head, *lines(rows, most), *_missing(documents), *probes, *_failures(outcomes)]
+
+
+def _missing(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, results in documents.items():
+        if results["incomplete"]:
+            yield f"{name}: processes may be missing: {results['incomplete']}"
+
+
+def _failures(outcomes: dict[str, dict[str, Any] | GdsError]) -> Iterator[str]:
+    failed = {name: results for name, results in outcomes.items() if isinstance(results, GdsError)}
+    for error in alike.errors(failed):
+        yield f"✗ {error.message}"

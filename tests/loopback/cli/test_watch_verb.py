@@ -1,0 +1,143 @@
+"""``gdsdeploy watch``, on hosts that are really asked, and in a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commandline import plain, run
+from tests.cufile import libraries
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.loopback.loopback_sshd import Sshd
+
+Make = Callable[..., LoopbackFleet]
+RIGHT = {"profile": "right"}
+JOB = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def make_fleet(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
+    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
+
+
+@pytest.fixture
+def pid() -> Iterator[int]:
+    """A process that has loaded libcufile, and no statistics."""
+    library = libraries.library("1.20.0.107").path
+    with subprocess.Popen(
+        [sys.executable, "-c", JOB, library], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.kill()
+
+
+def test_a_round_of_a_fleet_as_a_table_and_as_lines(
+    make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gpu2=RIGHT)
+    assert run("watch", fleet.path, "--once", "--every", "0.2") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("2 of 2 hosts; ")
+    rows = [line.split() for line in out if f" {pid} " in line]
+    assert [row[0] for row in rows] == ["gpu1", "gpu2"]
+    assert all(row[1:8] == ["?", "?", "?", "not", "counted", "(statistics-off)", str(pid)] for row in rows)
+    assert [line for line in out if line.startswith("not counted (statistics-off): ")] != []
+    assert run("watch", "gpu2", "--fleet", fleet.path, "--once", "--every", "0.2", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    document: dict[str, Any] = json.loads(line)
+    assert document["host"] == "gpu2"
+    (row,) = [row for row in document["processes"] if row["pid"] == pid]
+    assert (row["libcufile"][0]["version"], row["reason"]) == ("1.20.0.107", "statistics-off")
+
+
+def test_probes_of_a_host(make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    assert run("watch", fleet.path, "--probe", "0.3") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"gpu1 [1-9]\d* probes, \d+ hits in 0\.3 s: .* ms of CPU time", last)
+    assert run("watch", fleet.path, "--probe", "0.3", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    (row,) = [row for row in document["processes"] if row["pid"] == pid]
+    nothing = {"calls": 0, "read_bytes": 0, "written_bytes": 0, "posix_bytes": 0, "files": []}
+    assert (row["probe"], document["probe"]["refused"]) == (nothing, [])
+
+
+def test_why_a_process_bounces(make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    assert run("explain", "gpu1", pid, "--fleet", fleet.path) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"process {pid} (python")
+    assert "[process.not-counted]" in out
+    assert "[process.no-nvidia-fs]" in out
+    assert run("explain", "gpu1", pid, "--fleet", fleet.path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["reason"] == "statistics-off"
+    assert run("explain", "gpu1", "1", "--fleet", fleet.path) == 1
+    assert "gpu1: process 1 has no libcufile loaded" in plain(capsys.readouterr().err)
+
+
+def test_hosts_that_do_not_answer(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1})
+    assert run("watch", fleet.path, "--once", "--every", "0.2") == 20
+    out, err = capsys.readouterr()
+    assert out.startswith("1 of 2 hosts; ")
+    assert "✗ gone" in out
+    assert "gone" in err
+    assert run("watch", fleet.path, "--once", "--every", "0.2", "--json") == 20
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [document["host"] for document in documents if "error" in document] == ["gone"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ([], 2, "Missing argument"),
+        (["gpu9"], 10, "has no host 'gpu9'"),
+        (["gpu1", "--limit", "gpu1"], 2, "--limit goes with FLEET"),
+        (["gpu1", "--every", "0"], 2, "0.2<=x<=3600"),
+        (["nothing.yml"], 10, "no such file"),
+    ],
+)
+def test_what_cannot_be_used_is_said(
+    make_fleet: Make, words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    assert run("watch", *words, "--fleet", fleet.path) == status
+    assert message in plain(capsys.readouterr().err).replace("\n", " ")
+
+
+def test_a_terminal_shows_rounds_until_it_is_interrupted(make_fleet: Make, pid: int) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, [sys.executable, "-m", "gdsdeploy", "watch", str(fleet.path), "--every", "0.2"])
+    output, end = b"", time.monotonic() + 60
+    while output.count(b"statistics-off") < 4 and time.monotonic() < end:
+        if select.select([terminal], [], [], 0.5)[0]:
+            output += os.read(terminal, 65536)
+    os.write(terminal, b"\x03")
+    while True:
+        try:
+            output += os.read(terminal, 65536)
+        except OSError:
+            break
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # The last table stays, and the cursor is back.
+    assert output.endswith((b"\n",))
+    assert b"\x1b[?25h" in output
+    last = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", output).decode().replace("\r", "").strip().splitlines()
+    assert any(f" {pid} " in line for line in last[-8:])

@@ -1,0 +1,184 @@
+"""The rows of ``watch``: whatever a process is called and has counted, a controller takes them, and terminals too."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.facts.cufile import cufile_facts
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
+from gdsdeploy.host.facts.unknown import Unknown
+from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.libcufile import counters, route
+from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
+from gdsdeploy.host.libcufile.route import Observed
+from gdsdeploy.host.watch import table
+from gdsdeploy.host.watch.document import document
+from gdsdeploy.host.watch.look import Entry, Look
+from gdsdeploy.host.watch.owner import Owner, owner
+from gdsdeploy.validate.watch import Watched
+from tests.unit.hostile_words import WORDS
+
+HEX = "0123456789abcdef" * 4
+POD = "1d6ba31f_26ba_44c1_8bb3_a9e84e7d45a2"
+MOST = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "kind", "name"),
+    [
+        ("/system.slice/train.service", "unit", "train.service"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/run-u7.scope", "unit", "run-u7.scope"),
+        ("/user.slice/user-0.slice/session-3.scope", "unit", "session-3.scope"),
+        (f"/system.slice/docker-{HEX}.scope", "container", HEX[:12]),
+        (f"/docker/{HEX}", "container", HEX[:12]),
+        (f"/machine.slice/libpod-{HEX}.scope/container", "container", HEX[:12]),
+        ("/lxc.payload.web-1/system.slice/x.service", "container", "web-1"),
+        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD}.slice/cri-containerd-{HEX}.scope",
+         "pod", POD.replace("_", "-")),
+        (f"/kubepods/besteffort/pod{POD.replace('_', '-')}/{HEX}", "pod", POD.replace("_", "-")),
+        ("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", "job", "4711"),
+        ("/slurm/uid_1000/job_12/step_batch", "job", "12"),
+        (f"/system.slice/slurmstepd.scope/job_4711/docker-{HEX}.scope", "job", "4711"),
+        ("/", "", ""),
+        ("", "", ""),
+        ("/job_x/pod-1/docker-12.scope/../..", "", ""),
+    ],
+)  # fmt: skip
+def test_whose_a_process_is(cgroup: str, kind: str, name: str) -> None:
+    expected = Owner(kind, name)
+    if cgroup.startswith("/job_x"):
+        expected = Owner("unit", "docker-12.scope")
+    assert owner(cgroup) == expected
+
+
+def program(**fields: Any) -> Program:
+    whole = {
+        "pid": 4711, "name": "python", "unit": "/system.slice/train.service", "container": False,
+        "libraries": {"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, "variables": {}, "base_path": "/etc/cufile.json",
+        "base": {"profile": {"cufile_stats": 3}}, "overlay": None, "start": 5, "counters": route.STATISTICS_OFF,
+    }  # fmt: skip
+    return Program(**{**whole, **fields})
+
+
+def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:
+    entry = [Entry(each, route.route(Observed(each.counters, before, seconds))) for each in programs]
+    return document(Look(1.8e9, tuple(entry), None))
+
+
+NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)
+
+
+def moved(read: Direction) -> Counters:
+    return Counters(10, 32256, read.bytes, 0, (Gpu("GPU-" + "1" * 36, read, NOTHING),))
+
+
+def test_the_largest_counters_of_a_process_leave_its_host_fit() -> None:
+    all_of_it = Direction(*[MOST] * 7)
+    gpus = tuple(Gpu(f"GPU-{'1' * 36}", all_of_it, all_of_it) for _ in range(105))
+    nothing = Counters(10, 32256, 0, 0, tuple(Gpu(g.uuid, NOTHING, NOTHING) for g in gpus))
+    result = shown(program(counters=Counters(10, 32256, MOST, MOST, gpus)), before=nothing, seconds=0.2)
+    parsed = Watched.model_validate(json.loads(json.dumps(result)))
+    assert parsed.processes[0].path == "mixed"
+    assert table.lines([("", result["processes"][0])])
+
+
+@pytest.mark.parametrize("word", [*WORDS, "x" * 100_000, "\x1b[2J", "a\nb", "\ud800", "{{ lookup('pipe', 'id') }}"])
+def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: str) -> None:
+    files = (("/" + word, "/" + word, word, True),)
+    rows = {"programs": [{
+        "pid": 1, "start": 2, "program": word, "unit": "/" + word + ".service",
+        "libraries": ["/libcufile.so.1.2" + word], "container": False, "base": "/etc/cufile.json",
+        "variables": {"CUFILE_ENV_PATH_JSON": word, "CUFILE_X": word},
+        "statistics": {"reason": word}, "files": [list(file) for file in files], "nvidia_fs": word,
+    }], "unread": 0, "more": False}  # fmt: skip
+    evidence = Document({"processes": {"libcufile": rows}, "files": {}})
+    facts = process_facts(evidence, cufile_facts(evidence))
+    assert not isinstance(facts.programs, Unknown)
+    result = shown(*facts.programs)
+    (row,) = result["processes"]
+    assert (row["path"], row["reason"]) == (route.NOT_COUNTED, route.NO_RECORD)
+    Watched.model_validate(json.loads(json.dumps(result)))
+    text = "\n".join(table.lines([("gpu1", row)]))
+    assert not HIDDEN.search(text)
+    assert len(text) < 8000
+
+
+def test_the_longest_names_leave_an_answer_that_is_taken() -> None:
+    long = "é" * 4000
+    libraries = {f"/{number}{long}/libcufile.so.0": long for number in range(20)}
+    files = tuple(OpenFile(f"/{number}{long}", long, long, True) for number in range(16))
+    processes = [program(pid=pid, name=long, libraries=libraries, files=files, unit=long) for pid in range(500)]
+    result = shown(*processes)
+    assert len(json.dumps(result)) < 5 << 20
+    assert 50 < len(result["processes"]) < 500
+    assert result["incomplete"] == f"{500 - len(result['processes'])} more would be too long an answer"
+    Watched.model_validate(result)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": "fast"}, {"reason": "because"}, {"reason": ""}, {"pid": -1}, {"pid": "1"},
+        {"operations": {"magic": 1}}, {"bounce_rate": -1}, {"read_rate": 1.5},
+        {"gpus": ["x"]}, {"since": "ever"}, {"statistics_level": 9},
+        {"files": [{}]}, {"owner": {"kind": "king", "name": "x"}}, {"seconds": float("inf")}, {"libcufile": [{}] * 17},
+        {"path": "compat"},
+    ],
+)  # fmt: skip
+def test_an_answer_that_no_host_program_gives(change: dict[str, Any]) -> None:
+    result = shown(program())
+    Watched.model_validate(result)
+    row = result["processes"][0]
+    with pytest.raises(ValueError):
+        Watched.model_validate({**result, "processes": [{**row, **change}]})
+    for name in set(row) - {"words", "why", "fix"}:
+        with pytest.raises(ValueError):
+            Watched.model_validate({**result, "processes": [{key: row[key] for key in row if key != name}]})
+
+
+def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted() -> None:
+    half = Direction(8, 4, 0, 4, 0, 0, 8 << 20)
+    mixed = program(pid=1, counters=moved(half))
+    result = [*shown(mixed, before=moved(NOTHING), seconds=2.0)["processes"]]
+    result += shown(program(pid=2, counters=moved(half)), before=moved(half), seconds=2.0)["processes"]
+    result += shown(program(pid=3))["processes"]
+    lines = table.lines([("", row) for row in sorted(result, key=table.order)])
+    cells = [" ".join(text.split()) for text in lines]
+    assert cells[1].startswith(
+        "~2.0 MiB 4.0 MiB - mixed: 50 % nvidia-fs, 50 % compat 1 python train.service 1.15.1 GPU-"
+    )
+    assert cells[2].startswith("- - - mixed: 50 % nvidia-fs, 50 % compat, before 2 python")
+    assert cells[3].startswith("? ? ? not counted (statistics-off) 3 python")
+    assert cells[4] == "not counted (statistics-off): " + route.REASONS[route.STATISTICS_OFF][0]
+    assert cells[5].startswith("what to do: set profile.cufile_stats to 3")
+    assert table.total(result) == "3 with libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
+    assert table.lines([]) == ["no process has libcufile loaded"]
+    assert table.lines([("", row) for row in result], most=1)[2] == "and 2 more"
+
+
+def test_the_level_is_that_of_the_configuration_that_it_reads() -> None:
+    assert program().level == 3
+    assert program(base=None).level is None
+    assert isinstance(program(base=Unknown("no right")).level, Unknown)
+    assert program(base={"profile": {"cufile_stats": 1 << 70}}).level is None
+    assert program(base={"profile": []}).level is None
+
+
+def test_releases_inside_a_file_name_it_where_nothing_else_does() -> None:
+    def versions(**row: Any) -> list[Any]:
+        rows = {"programs": [{"pid": 1, **row}], "unread": 0, "more": False}
+        evidence = Document({"processes": {"libcufile": rows}, "files": {}})
+        programs = process_facts(evidence, cufile_facts(evidence)).programs
+        assert not isinstance(programs, Unknown)
+        return list(programs[0].libraries.values())
+
+    plain, deleted = "/opt/libcufile.so.0", "/opt/libcufile.so.0 (deleted)"
+    assert versions(libraries=[plain], releases={plain: "1.20.0.107"}) == ["1.20.0.107"]
+    assert versions(libraries=[deleted], releases={deleted: "1.20.0.107"}) == ["1.20.0.107"]
+    assert isinstance(versions(libraries=[plain], releases={plain: None})[0], Unknown)
+    assert isinstance(versions(libraries=[plain], releases={plain: "1.2; rm"})[0], Unknown)
+    assert counters.sizes() == (31144, 31280, 31632, 31888, 32144, 32256)
