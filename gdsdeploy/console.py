@@ -39,6 +39,8 @@ _data = _Terminal(highlight=False, soft_wrap=True)
 _quiet = False
 #: Seconds between two lines about work that is under way, where lines can't be redrawn.
 BEAT = 60.0
+#: Columns of a table that goes to a pipe or a file.
+PIPE = 200
 #: Lines of the live region.
 ROWS = 12
 #: What is under way, of all threads.
@@ -94,8 +96,8 @@ def file(text: str) -> None:
 
 
 def table(rows: Table) -> None:
-    """A table of results to stdout."""
-    _data.print(rows)
+    """A table of results to stdout; as wide as it needs to be where that isn't a terminal."""
+    (_data if sys.stdout.isatty() else _Terminal(highlight=False, width=PIPE)).print(rows)
 
 
 def json(value: object) -> None:

@@ -56,7 +56,7 @@ def _cells(host: HostReport) -> Iterator[str]:
     """What the row of a host has behind its verdict."""
     for verdict in COLUMNS:
         yield "-" if host.trouble else str(host.count(verdict))
-    yield ", ".join(f"{name} {value}" for name, value in host.stack) or "-"
+    yield "\n".join(f"{name} {value}" for name, value in host.stack) or "-"
     yield "\n".join(_paths(host)) or "-"
 
 

@@ -1,0 +1,105 @@
+"""Judges and reports a large fleet from recorded evidence, over a transport that answers in the hosts' place.
+
+    python benchmarks/fleet/validate.py [--hosts N …] [--fail PERCENT] [--rounds N] [--json FILE]
+
+The verb runs as a user would start it; only the connections are simulated.  See benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from prometheus import write_fleet
+
+from gdsdeploy import console
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
+from gdsdeploy.ssh.reach import Reach
+
+RECORDED = Path(__file__).parents[2] / "tests" / "evidence" / "hosts" / "lab-vm-provisioned.json"
+FORMS = {"text": [], "json": ["--json"], "html": ["--html", "report.html"]}
+#: Files of the evidence in which hosts differ: the boot, and on some the loaded driver.
+BOOT, DRIVER = "/proc/sys/kernel/random/boot_id", "/proc/driver/nvidia/version"
+
+
+def connection(percent: float) -> Callable[..., Answer]:
+    """What takes the place of a connection: a recorded answer, with the host's own name, boot and machine id.
+
+    percent: of the hosts, those that have another driver loaded.
+    """
+    recorded = json.loads(RECORDED.read_text())
+    loaded = recorded["files"][DRIVER]
+
+    def answer(host: Reach, *_: object) -> Answer:
+        number = int(host.host.removeprefix("gpu"))
+        others = number * 7919 % 1000 < percent * 10
+        files = recorded["files"] | {
+            BOOT: f"00000000-0000-4000-8000-{number:012}\n",
+            DRIVER: loaded.replace("163.01", "90.07") if others else loaded,
+        }
+        identity = {**recorded["host"], "name": host.host, "machine_id": f"{number:064x}"}
+        text, mark = json.dumps({**recorded, "host": identity, "files": files}), secrets.token_bytes(16)
+        end = Endpoint(host.host, host.host, 22, "root", (), ())
+        return Answer(host.host, document(end, mark, Output(mark + text.encode(), "", 0)), None, 0.5)
+
+    return answer
+
+
+def run_verb(percent: float, argv: list[str]) -> None:
+    """The verb in this process, with simulated connections."""
+    transport._reach_and_ask = connection(percent)
+    from gdsdeploy import cli
+
+    sys.argv = ["gdsdeploy", *argv]
+    cli.main()
+
+
+def measure(fleet: Path, percent: float, form: list[str]) -> dict[str, float]:
+    """Seconds by the clock and of the processors, and peak memory (MiB), with Python's start."""
+    argv = [sys.executable, __file__, "--fail", str(percent), "--verb", "validate", str(fleet), *form]
+    begin = time.monotonic()
+    with (fleet.parent / "output").open("wb") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=output, cwd=fleet.parent)
+        _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) not in (0, 30, 31):
+        raise SystemExit((fleet.parent / "output").read_text())
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"seconds": time.monotonic() - begin, "cpu": cpu, "mib": usage.ru_maxrss / 1024}
+
+
+def main() -> None:
+    """Measure, and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--fail", type=float, default=2.0, help="percent of hosts that fail a check")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--verb", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.verb:
+        run_verb(arguments.fail, arguments.verb)
+        return
+    results = []
+    for hosts in arguments.hosts:
+        with tempfile.TemporaryDirectory() as folder:
+            fleet, _ = write_fleet(Path(folder), hosts)
+            for name, form in FORMS.items():
+                rounds = [measure(fleet, arguments.fail, form) for _ in range(arguments.rounds)]
+                result = {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}
+                results.append({"hosts": hosts, "form": name, **result, "ms_a_host": 1000 * result["cpu"] / hosts})
+                console.say(f"{hosts} hosts, {name}: {results[-1]}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2))
+
+
+main()
