@@ -97,7 +97,7 @@ def file(text: str) -> None:
 
 def table(rows: Table) -> None:
     """A table of results to stdout; as wide as it needs to be where that isn't a terminal."""
-    (_data if sys.stdout.isatty() else _Terminal(highlight=False, width=PIPE)).print(rows)
+    (_data if _data.is_terminal else _Terminal(highlight=False, width=PIPE)).print(rows)
 
 
 def json(value: object) -> None:

@@ -105,6 +105,7 @@ class Site:
 
     def ask(self, query: str) -> list[Any]:
         answer = httpx.post(f"{self.url}/api/v1/query", data={"query": query})
+        answer.raise_for_status()
         value = answer.json()
         assert value["status"] == "success", (query, value)
         return value["data"]["result"]

@@ -95,9 +95,11 @@ def test_the_table_names_every_host_and_verdict(width: int) -> None:
 
 
 def test_the_table_shows_what_runs() -> None:
-    line = next(line for line in shown(report()).splitlines() if line.startswith("gpu2"))
-    assert "kernel 6.12.94+deb13-amd64, driver 550.163.01 open, nvidia-fs 2.19.7, libcufile 1.9.1.3" in line
-    assert line.split()[3:6] == ["14", "2", "0"]
+    lines = shown(report()).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("gpu2"))
+    runs = ("kernel 6.12.94+deb13-amd64", "driver 550.163.01 open", "nvidia-fs 2.19.7", "libcufile 1.9.1.3")
+    assert [words in line for words, line in zip(runs, lines[first:], strict=False)] == [True] * 4
+    assert lines[first].split()[3:6] == ["14", "2", "0"]
 
 
 def test_details_tell_all_that_did_not_pass() -> None:
