@@ -6,8 +6,8 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-# Two processes, whatever the machine has; tests/groups.py says what each of them takes, and in which order.
-SIDE_BY_SIDE := --numprocesses 2 --durations 15
+# Three processes, because tests wait for hosts and disks; tests/groups.py says what each of them takes, and in which order.
+SIDE_BY_SIDE := --numprocesses 3 --durations 15
 
 .PHONY: demo test fuzz setup lock clean
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,38 +63,13 @@ def _others() -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute tests by group; SIGTERM interrupts all processes, like Ctrl-C."""
+    """Distribute tests by group, and say how long they took; SIGTERM interrupts all processes, like Ctrl-C."""
     from tests.scheduling import Scheduler  # tests/host, a suite for users, comes here too, and they have no xdist
+    from tests.timing import Summary
 
+    config.pluginmanager.register(Summary())
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     return Scheduler(config, log)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how long each test module took, if it was more than ten seconds: `make test` has a limit."""
-    seconds: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    slow = [(path, time) for path, time in seconds.most_common() if time > 10]
-    if slow:
-        terminalreporter.section("seconds of each test module, in its process")
-        for path, time in slow:
-            terminalreporter.write_line(f"{time:6.0f}  {path}")
-        busy, idle = (after - before for after, before in zip(_processors(), _begin, strict=True))
-        terminalreporter.write_line(f"the processors were busy {100 * busy // (busy + idle or 1)} % of the time")
-
-
-def _processors() -> tuple[int, int]:
-    """This machine's processor time since its boot: busy, and idle with what waited for disks."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    idle = sum(fields[3:5])
-    return sum(fields[:8]) - idle, idle
-
-
-#: When these tests began.
-_begin = _processors()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,6 +1,6 @@
 """Groups of tests, which run together in one process, and the order in which they begin.
 
-``make test`` has two processes.  Each takes the next group when it has finished one.  The longest groups start first,
+``make test`` has three processes.  Each takes the next group when it has finished one.  The longest groups start first,
 so all processes end at about the same time.
 """
 

@@ -281,7 +281,7 @@ def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
     message, hint = _words(typed.get("message", "")), _words(typed.get("hint") or "").rstrip(".")
-    # A line of its own: people copy the command that a hint ends with.
+    # On separate lines, because people copy the command at the end of a hint.
     hint = f"{hint}\n{whole}" if hint else whole
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":

@@ -179,7 +179,6 @@ def test_a_rollback_brings_back_what_left(ready: Field, provisioned: dict[str, A
     # A rollout asks builders, too.  Without one, hosts keep what they have received.
     ready.write(builder=False, removes=removes, storage=[{"mount": "/scratch", "path": "compat"}])
     rollouts.upgraded_lock(lab.fleet_path)
-    gdsdeploy("kmod", "preflight", lab.fleet_path)
     gdsdeploy("rollout", "start", lab.fleet_path, "--yes", status=51)
     document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
     assert rollouts.outcome(document, "node1") == "rolled-back", rollouts.words(document, "node1")
