@@ -1,8 +1,10 @@
-"""All checks on N loopback hosts, paired with a bare `true` over the same transport and with plain testinfra.
+"""Records and live evidence of provisioned hosts, paired with a bare `true` and with plain testinfra.
 
-Every host is this machine behind a real OpenSSH server on loopback, so that the hosts' work and the controller's
-compete for the same processors: a fleet's hosts work each on their own.  The seconds that the controller's processor
-worked are therefore given beside those of the clock.  Prints one JSON object.
+    sudo python benchmarks/validate/run.py [--hosts N …] [--rounds N] [--lab NAME] [--keep] [--parts PART …]
+
+The host is a light host of a lab: its stack is installed, its modules are built, and it has booted with its gate.  Each
+name of the measured fleets is this host, so that hosts and controller compete for this machine's processors: what
+counts is the processor time of all together, as /proc/stat has it.  Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -10,27 +12,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import paramiko
+import yaml
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from lights import command  # noqa: E402
 
 from gdsdeploy import console  # noqa: E402
+from gdsdeploy import lab as labs  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
-from gdsdeploy.ssh import connections, reach, transport  # noqa: E402
+from gdsdeploy.ssh import connections, machines, reach, transport  # noqa: E402
 from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
 from gdsdeploy.ssh.metering import Meter  # noqa: E402
 from gdsdeploy.validate.fleet_validation import validate  # noqa: E402
@@ -81,96 +86,152 @@ def test_mount(host, path):
 """
 ASSERTIONS = 40
 PARTS = ("growth", "suites", "bad-hosts")
-PROGRAM = Path(sys.executable).parent / "gdsdeploy"
+#: What is measured in turn: see ``work_of``.
+KINDS = ("paramiko true", "openssh true", "records", "evidence")
+#: So that it takes as many new connections as the controller opens at once.
+SSHD = "MaxStartups 1000\nMaxSessions 50\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--hosts", type=int, nargs="+", default=[8, 64, 256])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--suite-hosts", type=int, default=8, help="hosts of the testinfra suites (default: 8)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--suite-hosts", type=int, default=8, help="hosts of the testinfra suite (default: 8)")
+    parser.add_argument("--lab", default="validate", help="name of the lab; made if it's missing (default: validate)")
+    parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--measure", choices=["true", "validate"], help=argparse.SUPPRESS)
+    parser.add_argument("--measure", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--fleet", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         console.data(json.dumps(measure(options.measure, options.fleet)))
         return
+    results: dict[str, Any] = {"processors": os.cpu_count(), "load": load()}
     with tempfile.TemporaryDirectory(prefix="gds-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = loopback_sshd.start(make_fleet(folder / "sshd"), "MaxSessions 20")
-        try:
-            results: dict[str, Any] = {
-                "processors": os.cpu_count(),
-                "load": [round(value, 1) for value in os.getloadavg()],
-            }
-            if "growth" in options.parts:
-                results["growth"] = [compare(folder, server, number, options.rounds) for number in options.hosts]
-            if "suites" in options.parts:
-                results["suites"] = suites(folder, server, options.suite_hosts)
-            if "bad-hosts" in options.parts:
-                results["bad_hosts"] = bad_hosts(folder, server)
-            results["load_after"] = [round(value, 1) for value in os.getloadavg()]
-        finally:
-            server.stop()
-    console.data(json.dumps(results, indent=2))
+        if {"growth", "suites"} & set(options.parts):
+            with provisioned(options.lab, keep=options.keep) as fleet:
+                if "growth" in options.parts:
+                    results["growth"] = [compare(folder, fleet, number, options.rounds) for number in options.hosts]
+                if "suites" in options.parts:
+                    results["suites"] = suites(folder, fleet, options.suite_hosts, options.rounds)
+        if "bad-hosts" in options.parts:
+            results["bad_hosts"] = bad_hosts(folder)
+    console.data(json.dumps({**results, "load_after": load()}, indent=2))
 
 
-def make_fleet(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+def load() -> list[float]:
+    return [round(value, 1) for value in os.getloadavg()]
 
 
-def fleet_of(folder: Path, server: loopback_sshd.Sshd, number: int, **others: dict[str, Any]) -> Path:
-    """A fleet of ``number`` hosts, and ``others`` with what reaches them."""
-    hosts = {f"h{index:03}": {"profile": "right"} for index in range(number)}
-    place = Path(tempfile.mkdtemp(dir=folder))
-    return LoopbackFleet(place, server, {**hosts, **others}).path
+@contextmanager
+def provisioned(name: str, *, keep: bool) -> Iterator[Path]:
+    """The fleet file of one provisioned host that has booted with its gate."""
+    lab = labs.up(name, vms=0, lights=1)
+    try:
+        (light,) = lab.hosts()
+        value = yaml.safe_load(lab.fleet_path.read_text())
+        value["ssh"] |= {key: str(lab.directory / value["ssh"][key]) for key in ("identity_file", "known_hosts")}
+        (entry,) = value.pop("builders").values()
+        value["hosts"] = {light.name: {**entry, "modules": "build"}}
+        value["profiles"]["gds"]["gate"] = {"seconds": 30}
+        folder = lab.directory / "validate"
+        folder.mkdir(exist_ok=True)
+        fleet = folder / "fleet.yml"
+        if not lockfile.beside(fleet).exists():
+            fleet.write_text(yaml.safe_dump(value))
+            command("lock", fleet)
+            command("provision", fleet)
+            light.ssh(["sudo", "tee", "/etc/ssh/sshd_config.d/many.conf"], input=SSHD)
+            light.stop()
+            light.start()
+            light.wait_ssh()
+        yield fleet
+    finally:
+        if not keep:
+            labs.down(lab)
 
 
-def compare(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
-    """Both in turn, each in its own process, for its peak memory."""
-    fleet = fleet_of(folder, server, number)
-    runs: dict[str, list[dict[str, float]]] = {"true": [], "validate": []}
-    for _ in range(rounds if number < 200 else 1):
-        for what, samples in runs.items():
-            argv = [sys.executable, __file__, "--measure", what, "--fleet", str(fleet)]
-            samples.append(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout))
-    middle = {
-        what: {key: round(statistics.median(value[key] for value in samples), 2) for key in samples[0]}
-        for what, samples in runs.items()
+def wide(folder: Path, fleet: Path, number: int) -> Path:
+    """A fleet in which ``number`` names are the provisioned host."""
+    value = yaml.safe_load(fleet.read_text())
+    (entry,) = value["hosts"].values()
+    value["hosts"] = {f"h{index:03}": entry for index in range(number)}
+    path = Path(tempfile.mkdtemp(dir=folder)) / "fleet.yml"
+    path.write_text(yaml.safe_dump(value))
+    lockfile.beside(path).write_text(lockfile.beside(fleet).read_text())
+    return path
+
+
+def compare(folder: Path, fleet: Path, number: int, rounds: int) -> dict[str, Any]:
+    """All kinds in turn, each in its own process; medians, and ratios of processor time."""
+    path = wide(folder, fleet, number)
+    runs: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    for _ in range(rounds):
+        for kind, samples in runs.items():
+            argv = [sys.executable, __file__, "--measure", kind, "--fleet", str(path)]
+            samples.append(json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    middle = {kind: medians(samples) for kind, samples in runs.items()}
+    ratios = {
+        f"{kind} / {other}": round(middle[kind]["cpu"] / middle[other]["cpu"], 2)
+        for kind in ("records", "evidence")
+        for other in ("paramiko true", "openssh true")
     }
-    ratios = {key: round(middle["validate"][key] / middle["true"][key], 2) for key in middle["true"]}
-    return {"hosts": number, **middle, "ratio": ratios}
+    return {"hosts": number, **middle, "ratios": ratios}
 
 
-def measure(what: str, fleet_path: Path) -> dict[str, float]:
-    """Seconds by the clock and of this process, and its peak memory in MiB; without the start of Python."""
-    fleet, lock = load_fleet(fleet_path), lockfile.read(lockfile.beside(fleet_path))
-    names = list(fleet.hosts)
-    work: Callable[[], None]
-    if what == "true":
-        endpoints = reach.endpoints(fleet, fleet_path.parent, names)
+def medians(samples: list[dict[str, float]]) -> dict[str, float]:
+    return {key: round(statistics.median(each[key] for each in samples), 3) for key in samples[0]}
 
-        def work() -> None:
-            with ThreadPoolExecutor(connections.at_once()) as pool:
-                assert all(status == 0 for status in pool.map(bare_true, endpoints))
 
-    else:
-
-        def work() -> None:
-            report = validate(fleet, lock, fleet_path, names, progress=lambda _: None)
-            assert not any(host.trouble for host in report.hosts)
-
-    begin, busy = time.perf_counter(), time.process_time()
+def measure(kind: str, fleet: Path) -> dict[str, float]:
+    """Seconds by the clock, of all processors, and of this process; without the start of Python."""
+    work = work_of(kind, fleet)
+    begin, own, everything = time.perf_counter(), time.process_time(), processors()
     work()
-    seconds, cpu = time.perf_counter() - begin, time.process_time() - busy
     return {
-        "seconds": seconds,
-        "cpu_seconds": cpu,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "seconds": time.perf_counter() - begin,
+        "cpu": processors() - everything,
+        "controller": time.process_time() - own,
     }
+
+
+def processors() -> float:
+    """Seconds that this machine's processors have worked since its boot."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")
+
+
+def work_of(kind: str, path: Path) -> Callable[[], None]:
+    fleet, lock = load_fleet(path), lockfile.read(lockfile.beside(path))
+    names = list(fleet.hosts)
+    if kind in ("records", "evidence"):
+        # All names are one machine, which is an error in a fleet.
+        machines.same_boot = lambda *_: {}
+
+        def judge() -> None:
+            report = validate(fleet, lock, path, names, since_boot=kind == "records", progress=lambda _: None)
+            assert all(len(host.findings) > 50 for host in report.hosts), report.hosts[0]
+
+        return judge
+    endpoints = reach.endpoints(fleet, path.parent, names)
+    login = bare_true if kind == "paramiko true" else openssh_true
+
+    def true() -> None:
+        with ThreadPoolExecutor(connections.at_once()) as pool:
+            assert all(status == 0 for status in pool.map(login, endpoints))
+
+    return true
+
+
+def openssh_true(endpoint: Endpoint) -> int:
+    """As a shell script does it, with the same key and the same known hosts."""
+    argv = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={endpoint.known_hosts[0]}",
+            "-i", str(endpoint.identity_files[0]), "-o", "IdentitiesOnly=yes",
+            *(["-o", f"HostKeyAlias={endpoint.host_key_alias}"] if endpoint.host_key_alias else []),
+            "-p", str(endpoint.port), f"{endpoint.user}@{endpoint.address}", "true"]  # fmt: skip
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode
 
 
 def bare_true(endpoint: Endpoint) -> int:
@@ -184,60 +245,75 @@ def bare_true(endpoint: Endpoint) -> int:
         client.close()
 
 
-def suites(folder: Path, server: loopback_sshd.Sshd, number: int) -> dict[str, Any]:
-    """The testinfra suite over both of its backends, against `gdsdeploy validate`, each as a user starts it."""
-    fleet = fleet_of(folder, server, number)
-    place = make_fleet(folder / "suite")
+def suites(folder: Path, fleet: Path, number: int, rounds: int) -> dict[str, Any]:
+    """The testinfra suite over paramiko, against records and live evidence, each as a user starts it; medians."""
+    path, place = wide(folder, fleet, number), folder / "suite"
+    place.mkdir()
     (place / "test_host.py").write_text(SUITE)
-    names = [f"h{value:03}" for value in range(number)]
-    settings = {"HostName": "127.0.0.1", "Port": server.port, "User": "root", "IdentityFile": server.identity,
-                "IdentitiesOnly": "yes", "UserKnownHostsFile": server.known_hosts, "BatchMode": "yes"}  # fmt: skip
+    endpoint = reach.endpoints(load_fleet(path), path.parent, ["h000"])[0]
+    settings = {"HostName": endpoint.address, "Port": endpoint.port, "User": endpoint.user,
+                "IdentityFile": endpoint.identity_files[0], "IdentitiesOnly": "yes",
+                "UserKnownHostsFile": endpoint.known_hosts[0], "BatchMode": "yes"}  # fmt: skip
     lines = [f"  {key} {value}\n" for key, value in settings.items()]
     (place / "ssh_config").write_text("".join(["Host *\n", *lines]))
-    results: dict[str, Any] = {"hosts": number, "assertions": ASSERTIONS}
-    begin = time.perf_counter()
-    subprocess.run([PROGRAM, "validate", fleet], capture_output=True, check=False)
-    results["validate"] = round(time.perf_counter() - begin, 1)
-    for backend in ("paramiko", "ssh"):
-        hosts = ",".join(f"{backend}://{name}" for name in names)
-        argv = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", f"--hosts={hosts}",
-                f"--ssh-config={place / 'ssh_config'}", place]  # fmt: skip
-        begin = time.perf_counter()
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    hosts = ",".join(f"paramiko://h{value:03}" for value in range(number))
+    testinfra = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider",
+                 f"--hosts={hosts}", f"--ssh-config={place / 'ssh_config'}", place]  # fmt: skip
+    kinds = {
+        kind: [sys.executable, __file__, "--measure", kind, "--fleet", str(path)] for kind in ("records", "evidence")
+    }
+    runs: dict[str, list[dict[str, float]]] = {"testinfra": [], **{kind: [] for kind in kinds}}
+    for _ in range(rounds):
+        begin, everything = time.perf_counter(), processors()
+        done = subprocess.run(testinfra, capture_output=True, text=True, check=False)
         assert f"{number * ASSERTIONS} passed" in done.stdout, done.stdout[-2000:]
-        results[backend] = round(time.perf_counter() - begin, 1)
-        results[f"{backend}_ratio"] = round(results[backend] / results["validate"], 1)
-    return results
+        runs["testinfra"].append({"seconds": time.perf_counter() - begin, "cpu": processors() - everything})
+        for kind, argv in kinds.items():
+            runs[kind].append(json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout))
+    middle = {kind: medians(samples) for kind, samples in runs.items()}
+    ratios = {
+        f"testinfra / {kind}": {
+            key: round(middle["testinfra"][key] / middle[kind][key], 1) for key in ("seconds", "cpu")
+        }
+        for kind in kinds
+    }
+    return {"hosts": number, "assertions": ASSERTIONS, **middle, "ratios": ratios}
 
 
-def bad_hosts(folder: Path, server: loopback_sshd.Sshd) -> dict[str, Any]:
+def bad_hosts(folder: Path) -> dict[str, Any]:
     """Four good hosts beside one that hangs, one that floods and one that dies: what they cost the others."""
-    flood = loopback_sshd.start(make_fleet(folder / "flood"), "ForceCommand cat /dev/zero")
-    dying = loopback_sshd.start(make_fleet(folder / "dying"), "ForceCommand head -c 1000 >/dev/null; kill -9 $PPID")
-    hanging = loopback_sshd.start(make_fleet(folder / "hanging"), "ForceCommand sleep 600")
+    server = loopback_sshd.start(new_folder(folder / "sshd"), "MaxSessions 20")
+    flood = loopback_sshd.start(new_folder(folder / "flood"), "ForceCommand cat /dev/zero")
+    dying = loopback_sshd.start(new_folder(folder / "dying"), "ForceCommand head -c 1000 >/dev/null; kill -9 $PPID")
+    hanging = loopback_sshd.start(new_folder(folder / "hanging"), "ForceCommand sleep 600")
     try:
         others = {
             name: {"profile": "right", "port": bad.port, "identity_file": str(bad.identity),
                    "known_hosts": str(bad.known_hosts)}
             for name, bad in (("floods", flood), ("dies", dying), ("hangs", hanging))
         }  # fmt: skip
-        path = fleet_of(folder, server, 4, **others)
+        good = {f"h{index:03}": {"profile": "right"} for index in range(4)}
+        path = LoopbackFleet(new_folder(folder / "bad"), server, {**good, **others}).path
         fleet, lock = load_fleet(path), lockfile.read(lockfile.beside(path))
         begin = time.perf_counter()
         report = validate(fleet, lock, path, list(fleet.hosts), timeout=30.0, progress=lambda _: None)
         return {
             "timeout": 30.0,
             "seconds": round(time.perf_counter() - begin, 1),
-            "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
             "hosts": {
                 host.host: {"seconds": round(host.seconds, 1), "error": host.trouble.message if host.trouble else ""}
                 for host in report.hosts
             },
         }
     finally:
-        for bad in (flood, dying, hanging):
+        for bad in (server, flood, dying, hanging):
             with suppress(subprocess.TimeoutExpired):
                 bad.stop()
+
+
+def new_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 if __name__ == "__main__":

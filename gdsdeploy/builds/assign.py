@@ -104,10 +104,10 @@ def want(target: Target, facts: BuildFacts, *, signing: str = "", kernel: str = 
 
 def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     """The supply of a machine that was not asked."""
-    profile = fleet.profiles[fleet.everyone()[name].profile]
+    profile = fleet.profiles[fleet.machine(name).profile]
     want, setting = _want(fleet, lock, name, BuildFacts()), fleet.modules(name)
     if setting == "packaged":
-        return _packaged(lock.targets[fleet.everyone()[name].profile], want)
+        return _packaged(lock.targets[fleet.machine(name).profile], want)
     if setting == "build" or (setting == "auto" and profile.builder is None):
         return Supply("build", _own(fleet, name), want, origin=name)
     if profile.builder is None:
@@ -123,7 +123,7 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: 
     chosen: dict[str, Supply] = {}
     for name in facts:
         if fleet.modules(name) == "packaged":
-            chosen[name] = _packaged(lock.targets[fleet.everyone()[name].profile], wants[name])
+            chosen[name] = _packaged(lock.targets[fleet.machine(name).profile], wants[name])
         elif fleet.modules(name) == "build":
             chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
         elif fleet.modules(name) == "auto" and facts[name].built:
@@ -154,7 +154,7 @@ def _supply(
     cached_build: CachedBuild | None,
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
-    want, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    want, profile = wants[name], fleet.profiles[fleet.machine(name).profile]
     pinned = profile.builder
     if cached_build is not None:
         why = "the controller has kept a build of its key"
@@ -215,7 +215,7 @@ def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, BuildFacts], cached: Fi
 
 
 def _want(fleet: Fleet, lock: Lock, name: str, facts: BuildFacts, *, kernel: str = "") -> str:
-    profile = fleet.everyone()[name].profile
+    profile = fleet.machine(name).profile
     signing, signer = fleet.profiles[profile].signing, ""
     if signing is not None:
         # The key is a file of the machines that build: another fleet's, of the same name, is another key.

@@ -74,7 +74,7 @@ class RunArchives:
 
 def expected_manifest(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
     """What the manifest of modules for a machine has to claim, as ``provenance.differences`` takes it."""
-    profile = fleet.everyone()[name].profile
+    profile = fleet.machine(name).profile
     target = lock.targets[profile]
     nvidia_fs = target.nvidia_fs if fleet.profiles[profile].mode == "nvidia-fs" else None
     return {

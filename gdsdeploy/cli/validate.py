@@ -130,7 +130,7 @@ def command(
     live = {"--evidence": source, "--load": load, "--check": only, "--attest": attest}
     for name in (name for name, value in live.items() if value and prometheus):
         raise click.UsageError(f"--prometheus reads what gates recorded: it doesn't go with {name}")
-    request = _request(only, waivers=_waivers(waive, until, reason), load=load)
+    request = _request(only, waivers=_waivers(waive, until, reason), load=load, digests=attest is not None)
     sign = _signature(junit, html, metrics, attest=attest, key=key)
     if source is not None:
         report = _judge_bundle(source, request)
@@ -147,10 +147,10 @@ def command(
     _end(report)
 
 
-def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool) -> ValidateOptions:
+def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool, digests: bool) -> ValidateOptions:
     from gdsdeploy.validate.fleet_validation import ValidateOptions, require_check
 
-    return ValidateOptions([require_check(name) for name in only], waivers, load=load)
+    return ValidateOptions([require_check(name) for name in only], waivers, load=load, digests=digests)
 
 
 def _signature(

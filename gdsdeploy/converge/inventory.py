@@ -207,7 +207,7 @@ def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
 
 def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[str, Any]:
     """Every role's variables for one machine."""
-    profile_name = fleet.everyone()[name].profile
+    profile_name = fleet.machine(name).profile
     profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
     platform = stack_platform_for(target.os)
     is_host = name in fleet.hosts
@@ -383,7 +383,7 @@ def _signing(
 ) -> dict[str, Any]:
     """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
     signing = profile.signing
-    owner = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.everyone()[name].profile}".encode()).hexdigest()[:16]
+    owner = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.machine(name).profile}".encode()).hexdigest()[:16]
     return {
         "gds_secureboot_signs": supply.mode == "build",
         "gds_secureboot_enrols": name in fleet.hosts,

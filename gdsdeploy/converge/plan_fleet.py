@@ -77,7 +77,7 @@ class _Answers:
         self.identities[name] = machines.identity_from((answer.document or {}).get("machine"))
         with reply_schema.unexpected_errors(name):
             results = require_variants(answer, documents[name])
-            profile = self.fleet.everyone()[name].profile
+            profile = self.fleet.machine(name).profile
             target = self.lock.targets[profile]
             self.facts[name] = build_facts.build_facts_from(results, self.fleet.profiles[profile], target)
             return results

@@ -79,12 +79,12 @@ def ask_pieces(
         if isinstance(result, GdsError):
             raise result
         of_hosts[name] = result
-    return Pieces(of_hosts, {name: fleet.everyone()[name].profile for name in names})
+    return Pieces(of_hosts, {name: fleet.machine(name).profile for name in names})
 
 
 def _pieces(fleet: Fleet, host: str, reply: _Reply) -> dict[str, str]:
     """The pieces on one host; raises HostUnfit where its system isn't that of its profile."""
-    name = fleet.everyone()[host].profile
+    name = fleet.machine(host).profile
     profile = fleet.profiles[name]
     if profile.os not in (reply.os, without_minor(reply.os)) or profile.arch != reply.arch:
         raise HostUnfit(

@@ -52,13 +52,13 @@ class Release:
         Raises RolloutRefused if the release has no profile for it.
         """
         machines = {**self.fleet.builders, **self.fleet.hosts}
-        profile = machines[name].profile if name in machines else now.everyone()[name].profile
+        profile = machines[name].profile if name in machines else now.machine(name).profile
         if profile not in self.fleet.profiles or profile not in self.lock.targets:
             raise RolloutRefused(
                 f"{name}: the release {short(self.lock.digest)} has no profile {profile}",
                 hint=f"Name the lock that this host has: gdsdeploy rollout start {self.fleet_path} --from LOCK",
             )
-        current = now.everyone()[name]
+        current = now.machine(name)
         modules = machines[name].modules if name in machines else current.modules
         host = FleetHost.model_validate({**current.model_dump(), "profile": profile, "modules": modules})
         group = "builders" if name in now.builders else "hosts"

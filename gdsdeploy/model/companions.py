@@ -57,13 +57,14 @@ class Host(Protocol):
     def imex(self) -> ImexNode | None: ...
 
 
-def imex_nodes(hosts: Mapping[str, Host], name: str) -> tuple[str, ...]:
-    """The addresses of the domain of host ``name``, in the order of the hosts' names; empty: it is in none."""
-    own = hosts[name].imex if name in hosts else None
-    if own is None:
-        return ()
-    members = sorted(other for other, host in hosts.items() if host.imex and host.imex.domain == own.domain)
-    return tuple(_address(member, hosts[member]) for member in members)
+def imex_domains(hosts: Mapping[str, Host]) -> dict[str, tuple[str, ...]]:
+    """Domain → the addresses of its hosts, in the order of the hosts' names."""
+    domains: dict[str, list[str]] = {}
+    for name in sorted(hosts):
+        own = hosts[name].imex
+        if own is not None:
+            domains.setdefault(own.domain, []).append(_address(name, hosts[name]))
+    return {domain: tuple(addresses) for domain, addresses in domains.items()}
 
 
 def domain_problems(

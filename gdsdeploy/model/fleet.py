@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.boot import Boot
-from gdsdeploy.model.companions import Companion, ImexNode, check_companions, imex_nodes
+from gdsdeploy.model.companions import Companion, ImexNode, check_companions, imex_domains
 from gdsdeploy.model.hardware import AdapterCount, ModelCount
 from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
@@ -333,8 +333,7 @@ class FleetHost(Ssh):
     """A host and its profile."""
 
     profile: Name
-    #: None: as its profile says
-    modules: HostModules | None = None
+    modules: HostModules | None = None  # None: as its profile says
     #: by which a rollout orders and groups hosts
     labels: Labels = Field(default_factory=dict)
     imex: ImexNode | None = None
@@ -361,49 +360,56 @@ class Fleet(Model):
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
-    _imex_nodes: tuple[str, ...] = PrivateAttr(default=())
+    _imex_domains: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, _: object) -> None:
+        self._imex_domains = imex_domains(self.hosts)
 
     def imex_nodes(self, name: str) -> tuple[str, ...]:
         """The addresses in the IMEX domain of the host or builder ``name``; empty: it is in none."""
-        return self._imex_nodes or imex_nodes(self.hosts, name)
+        own = self.hosts[name].imex if name in self.hosts else None
+        return self._imex_domains[own.domain] if own is not None else ()
 
     def everyone(self) -> dict[str, FleetHost]:
         """Hosts and builders by name."""
         return {**self.builders, **self.hosts}
 
+    def machine(self, name: str) -> FleetHost:
+        """The host or builder ``name``; raises KeyError."""
+        return self.hosts[name] if name in self.hosts else self.builders[name]
+
     def modules(self, name: str) -> Modules:
         """Where the modules of the host or builder ``name`` come from; a builder builds."""
-        host = self.everyone()[name]
+        host = self.machine(name)
         return "build" if name in self.builders else host.modules or self.profiles[host.profile].modules
 
     def suppliers(self, name: str) -> tuple[str, ...]:
         """Machines whose modules the host or builder ``name`` may receive, in the order of preference.
 
         They are the profile's builder, with others only if ``builder_fallback`` is set; else the profile's machines
-        that have to build, then builders and hosts with ``modules: build`` of other profiles.  No claim of a host
-        makes it one of them.
+        that have to build, then builders and hosts with ``modules: build`` of other profiles, whatever hosts claim.
         """
-        profile = self.everyone()[name].profile
+        profile = self.machine(name).profile
         return self._suppliers.get(profile) or self._named_suppliers(profile)
 
     def alone(self, name: str) -> Self:
         """The fleet with no other machine than ``name``, whose suppliers are what they were."""
-        host, group = self.everyone()[name], "builders" if name in self.builders else "hosts"
+        host, group = self.machine(name), "builders" if name in self.builders else "hosts"
         fleet = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
-        fleet._suppliers, fleet._imex_nodes = {host.profile: self.suppliers(name)}, self.imex_nodes(name)
+        fleet._suppliers = {host.profile: self.suppliers(name)}
         return fleet
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:
         everyone, pinned = self.everyone(), self.profiles[profile].builder
         machines = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
-        if pinned is None:
-            single = [name for name in everyone if name in self.builders or everyone[name].modules == "build"]
-            return (*machines, *(name for name in single if name not in machines))
-        others = machines if self.profiles[profile].builder_fallback else []
-        return (pinned, *(name for name in others if name != pinned))
+        if pinned is not None:
+            others = machines if self.profiles[profile].builder_fallback else []
+            return tuple(dict.fromkeys([pinned, *others]))
+        single = [name for name in everyone if name in self.builders or everyone[name].modules == "build"]
+        return tuple(dict.fromkeys([*machines, *single]))
 
     def connection(self, name: str) -> Ssh:
         """The host's own connection settings over the fleet's; None leaves a setting to OpenSSH's configuration."""
-        own, shared = self.everyone()[name], self.ssh
-        settings = {key: getattr(own, key) or getattr(shared, key) for key in Ssh.model_fields}
+        own = self.machine(name)
+        settings = {key: getattr(own, key) or getattr(self.ssh, key) for key in Ssh.model_fields}
         return Ssh(**{**settings, "address": settings["address"] or name})

@@ -255,7 +255,7 @@ def present_states(
 
 
 def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], states: Mapping[str, PresentState]) -> Candidate:
-    host = fleet.everyone()[name]
+    host = fleet.machine(name)
     state = states.get(name, PresentState("", "", ""))
     return Candidate(
         name,

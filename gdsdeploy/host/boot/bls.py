@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import HostError
@@ -119,7 +119,7 @@ def clear_default(root: str = "/") -> Dict[str, Any]:
     return {"changed": False, "changes": [], "kernel": now["default"], "entry": now["default_entry"]}
 
 
-def resolve(menu: List[BlsEntry], choice: str) -> Optional[BlsEntry]:
+def resolve(menu: Sequence[BlsEntry], choice: str) -> Optional[BlsEntry]:
     """The entry that GRUB takes for a number, a name or a title: the first one where none fits; None without any."""
     if re.fullmatch(r"\d{1,4}", choice) and int(choice) < len(menu):
         return menu[int(choice)]

@@ -7,7 +7,8 @@ A check is a pure function of facts and expectation that returns its answer.  Wh
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Callable, Dict, Iterable, List, Sequence, Tuple, Union
+from functools import lru_cache
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from ..facts import HostFacts, UndecidedError
 from ..model.expectation import Expectation
@@ -81,16 +82,21 @@ def subject(name: str, *, after: str = "") -> None:
 
 def subjects() -> Tuple[str, ...]:
     """All subjects in the order of reports, from the ground up; raises ValueError for one without a place."""
-    ordered = _followers("")
-    lost = sorted(set(_SUBJECTS) - set(ordered))
+    return _ordered(tuple(_SUBJECTS.items()))
+
+
+@lru_cache(maxsize=1)
+def _ordered(declared: Tuple[Tuple[str, str], ...]) -> Tuple[str, ...]:
+    ordered = _followers("", declared)
+    lost = sorted(set(dict(declared)) - set(ordered))
     if lost:
-        raise ValueError(f"the subject {lost[0]} comes after {_SUBJECTS[lost[0]]}, which has no place")
+        raise ValueError(f"the subject {lost[0]} comes after {dict(declared)[lost[0]]}, which has no place")
     return tuple(ordered)
 
 
-def _followers(name: str) -> List[str]:
+def _followers(name: str, declared: Tuple[Tuple[str, str], ...]) -> List[str]:
     """The subjects after ``name``: of several, the one that fewer others follow comes first."""
-    chains = [[follower, *_followers(follower)] for follower, after in _SUBJECTS.items() if after == name]
+    chains = [[follower, *_followers(follower, declared)] for follower, after in declared if after == name]
     return [follower for chain in sorted(chains, key=lambda chain: (len(chain), chain)) for follower in chain]
 
 
@@ -139,11 +145,12 @@ def capitalized(text: str) -> str:
 
 def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
     """Every check, from the ground up; each has at least one finding."""
-    return [finding for check in listed() for finding in _run(check, facts, expectation)]
+    values = {field.name: getattr(expectation, field.name) for field in fields(expectation)}
+    return [finding for check in listed() for finding in _run(check, facts, expectation, values)]
 
 
-def _run(check: Check, facts: HostFacts, expectation: Expectation) -> List[Finding]:
-    expected = check.expects.format(**{field.name: getattr(expectation, field.name) for field in fields(expectation)})
+def _run(check: Check, facts: HostFacts, expectation: Expectation, values: Mapping[str, Any]) -> List[Finding]:
+    expected = check.expects.format_map(values)
     try:
         elsewhere = check.of_running and not expectation.own_kernel
         answer_or_answers = not_applicable(ELSEWHERE) if elsewhere else check.judge(facts, expectation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Dict, Iterable, Optional, Tuple
 
 from ..facts import Maybe, Unknown
@@ -110,6 +111,7 @@ def distinct(causes: Iterable[Optional[Cause]]) -> Tuple[Cause, ...]:
     return tuple(first.values())
 
 
+@lru_cache(maxsize=1024)
 def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     """The first numbers of a version, e.g. (6, 12) of ``6.12.94+deb13-amd64``; empty where there are none."""
     digits = ("".join(filter(str.isdecimal, word)) for word in re.split("[-+.]", version)[:parts])

@@ -10,6 +10,7 @@ from ..boot import bls
 from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
 from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, IMEX_NODES, LOAD_FOLDERS, PROBE_FOLDERS
+from .alike import once_for_alike
 from .document import Document, Ran
 from .unknown import Maybe, Unknown, when_known
 
@@ -33,7 +34,7 @@ class BootFacts:
 
 
 #: (path, text) of configuration fragments
-Fragments = List[Tuple[str, str]]
+Fragments = Tuple[Tuple[str, str], ...]
 
 
 def boot_facts(document: Document) -> BootFacts:
@@ -58,13 +59,13 @@ def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[Fragments]
         for name in names or ():
             if name.endswith(".conf"):
                 chosen.setdefault(name, folder + "/" + name)
-    fragments: Fragments = []
+    fragments = []
     for name in sorted(chosen):
         text = document.text(chosen[name])
         if isinstance(text, Unknown):
             return text
         fragments.append((chosen[name], text or ""))
-    return fragments
+    return tuple(fragments)
 
 
 def _autoloaded(fragments: Fragments) -> Tuple[str, ...]:
@@ -75,6 +76,7 @@ def _autoloaded(fragments: Fragments) -> Tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+@once_for_alike
 def _forbidden(fragments: Fragments, command_line: Union[str, Unknown, None]) -> Maybe[Tuple[str, ...]]:
     if isinstance(command_line, Unknown):
         return command_line
@@ -90,6 +92,7 @@ def _forbidden(fragments: Fragments, command_line: Union[str, Unknown, None]) ->
     return tuple(dict.fromkeys(name.replace("-", "_") for name in names))
 
 
+@once_for_alike
 def _options(fragments: Fragments) -> Mapping[str, Tuple[Tuple[str, str], ...]]:
     options: Dict[str, Tuple[Tuple[str, str], ...]] = {}
     for path, text in fragments:
@@ -101,6 +104,7 @@ def _options(fragments: Fragments) -> Mapping[str, Tuple[Tuple[str, str], ...]]:
     return options
 
 
+@once_for_alike
 def _units(run: Ran) -> Mapping[str, Mapping[str, str]]:
     rows = [[line.partition("=") for line in block.splitlines()] for block in run.stdout.split("\n\n")]
     units = [{key: value for key, separator, value in row if separator} for row in rows]
@@ -124,7 +128,7 @@ def _default_kernel(document: Document) -> Maybe[Optional[str]]:
     return None
 
 
-def _bls_entries(document: Document) -> Maybe[Optional[List[bls.BlsEntry]]]:
+def _bls_entries(document: Document) -> Maybe[Optional[Tuple[bls.BlsEntry, ...]]]:
     """The menu where it consists of Boot Loader Specification entries; None where there are none."""
     texts = []
     for name in document.existing(bls.ENTRIES):
@@ -132,11 +136,12 @@ def _bls_entries(document: Document) -> Maybe[Optional[List[bls.BlsEntry]]]:
         if isinstance(lines, Unknown):
             return lines
         texts.append((name, "\n".join(lines or ())))
-    return bls.parse(texts) or None
+    return tuple(bls.parse(texts)) or None
 
 
+@once_for_alike
 def _grub_default(
-    lines: Tuple[str, ...], environment: str, bls_menu: Optional[List[bls.BlsEntry]]
+    lines: Tuple[str, ...], environment: str, bls_menu: Optional[Tuple[bls.BlsEntry, ...]]
 ) -> Maybe[Optional[str]]:
     """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
     variables = variables_of(environment)

@@ -42,6 +42,7 @@ class Document:
 
     def __init__(self, value: Any) -> None:
         self._value: Dict[str, Any] = value if isinstance(value, dict) else {}
+        self._sections = {name: section for name, section in self._value.items() if isinstance(section, dict)}
 
     @property
     def value(self) -> Dict[str, Any]:
@@ -177,7 +178,7 @@ class Document:
 
     def has(self, section: str) -> bool:
         """Whether the document has the section, empty or not."""
-        return isinstance(self._value.get(section), dict)
+        return section in self._sections
 
     def paths(self, section: str) -> Tuple[str, ...]:
         """The keys of a section's entries."""
@@ -203,8 +204,7 @@ class Document:
         return Unknown(f"{what} not collected: {gap or 'an older gdsdeploy recorded this evidence'}")
 
     def _section(self, section: str) -> Dict[str, Any]:
-        value = self._value.get(section)
-        return value if isinstance(value, dict) else {}
+        return self._sections.get(section, {})
 
     def _read(
         self, section: str, key: str, read: Callable[[Any], Optional[Value]], failed: str = READ, name: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from ..paths import VERSIONLOCKS
+from .alike import once_for_alike
 from .document import Document
 from .unknown import Maybe, Unknown, when_known
 
@@ -53,6 +54,7 @@ def drift_facts(document: Document) -> DriftFacts:
     )
 
 
+@once_for_alike
 def _choices(text: str) -> Mapping[str, Choice]:
     """``apt-cache policy``: a block a package, its versions with the sources that offer them."""
     choices: Dict[str, Choice] = {}

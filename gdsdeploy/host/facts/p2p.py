@@ -7,7 +7,7 @@ from typing import Optional, Tuple
 
 from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .document import Document
-from .system import kernel_facts
+from .system import loaded_modules
 from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
 
 KALLSYMS = "/proc/kallsyms"
@@ -43,7 +43,7 @@ class P2pFacts:
 
 
 def p2p_facts(document: Document) -> P2pFacts:
-    modules = kernel_facts(document).modules
+    modules = loaded_modules(document)
     holders = _paths(document, HOLDERS)
     services = _paths(document, SERVICE_FOLDERS, "/" + LEGACY_SERVICE)
     return P2pFacts(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
 from ..paths import INTERFACES, PCI
+from .alike import once_for_alike
 from .document import Document
 from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not
 
@@ -17,6 +18,10 @@ NETWORK, INFINIBAND = 0x02, 0x0C06
 REDIRECTS = 0x04 | 0x08 | 0x20
 #: Not a width: sysfs shows these where the register is empty or all ones (seen for emulated functions).
 _NO_WIDTH = (0, 63, 255)
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+_CODE = re.compile(r"0x[0-9a-f]{4,6}$")
+_GENERATION = re.compile(r"\d{1,3}(\.\d)?(?=$| GT/s)")
+_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ def _link(document: Document, folder: str) -> Maybe[Optional[Link]]:
     for value in values:
         if isinstance(value, Unknown):
             return value
-    speed, width, max_speed, max_width = (re.match(r"\d{1,3}(\.\d)?(?=$| GT/s)", str(value)) for value in values)
+    speed, width, max_speed, max_width = (_GENERATION.match(str(value)) for value in values)
     if not (speed and width and max_speed and max_width):
         return None
     link = Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
@@ -178,21 +183,23 @@ def _names(document: Document, name: str) -> Tuple[str, ...]:
 
 
 def _host_bridge(path: str) -> str:
-    return next((part for part in path.split("/") if re.match(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$", part)), "")
+    return next((part for part in path.split("/") if _BRIDGE.match(part)), "")
 
 
 def _code(document: Document, path: str) -> Maybe[int]:
     text = document.line(path)
-    if isinstance(text, str) and re.match(r"0x[0-9a-f]{4,6}$", text):
+    if isinstance(text, str) and _CODE.match(text):
         return int(text, 16)
     return why_not(text, f"{path} says {text!r}")
 
 
+@once_for_alike
 def addresses(path: str) -> Tuple[str, ...]:
     """The PCI addresses in a path below /sys/devices, the root's side first."""
-    return tuple(part for part in path.split("/") if re.match(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", part))
+    return tuple(part for part in path.split("/") if _ADDRESS.match(part))
 
 
+@once_for_alike
 def _bars(text: object) -> Mapping[int, int]:
     """Sizes from sysfs' ``resource``: one line ``begin end flags`` per BAR, zeros where there is none."""
     sizes = {}

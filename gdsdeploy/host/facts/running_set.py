@@ -10,6 +10,7 @@ from ..kmod.flavour import flavour_of, has_nvme_hooks
 from ..model import compat
 from ..model.compat import Rule
 from ..model.system import family_of
+from .alike import once_for_alike
 from .packages import Package
 from .unknown import Maybe, Unknown, when_known
 
@@ -38,10 +39,14 @@ class Judgement:
 
 def judge(facts: HostFacts, mode: str, rdma: str) -> Judgement:
     """Judge what runs.  mode, rdma: the profile's, with compat.yml's names."""
+    return _judge(tuple(_parts(facts, mode, rdma).items()))
+
+
+@once_for_alike
+def _judge(parts: Tuple[Tuple[str, Maybe[Optional[str]]], ...]) -> Judgement:
     rules = compat.shipped()
-    parts = _parts(facts, mode, rdma)
-    unknown = {subject: value.reason for subject, value in parts.items() if isinstance(value, Unknown)}
-    combination = {subject: value for subject, value in parts.items() if not isinstance(value, Unknown)}
+    unknown = {subject: value.reason for subject, value in parts if isinstance(value, Unknown)}
+    combination = {subject: value for subject, value in parts if not isinstance(value, Unknown)}
     verdicts = compat.judge(combination, rules)
     return Judgement(
         forbidden={verdict.rule: verdict.words for verdict in verdicts if not verdict.allowed},

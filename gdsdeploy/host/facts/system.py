@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterator, Mapping, Optional, Tuple
+from typing import Dict, FrozenSet, Mapping, Optional, Tuple
 
 from ..model.system import system_name, without_minor
 from ..paths import EFI, SECURE_BOOT
+from .alike import once_for_alike
 from .document import Document
 from .kernel_log import KernelLog, any_messages, kernel_log
 from .unknown import Maybe, Unknown, if_present, when_known, why_not
@@ -56,6 +57,7 @@ class KernelFacts:
         return self.config if isinstance(self.config, Unknown) else self.config.get(name, "n")
 
 
+_ON, _OFF = re.compile(r"CONFIG_(\w+)=(.*)$"), re.compile(r"# CONFIG_(\w+) is not set$")
 NVME_MULTIPATH = "/sys/module/nvme_core/parameters/multipath"
 
 
@@ -87,6 +89,7 @@ def _core(document: Document) -> Maybe[Optional[Tuple[int, int]]]:
     return int(str(shown[0]), 16), int(str(shown[1]), 16)
 
 
+@once_for_alike
 def _os_release(text: str) -> Dict[str, str]:
     values: Dict[str, str] = {}
     for line in text.splitlines():
@@ -110,8 +113,7 @@ def kernel_facts(document: Document) -> KernelFacts:
         boot_id=boot_id if isinstance(boot_id, str) and boot_id else why_not(boot_id, "there is no boot id"),
         command_line=tuple(command_line.split()) if isinstance(command_line, str) else no_command_line,
         config=when_known(release, lambda name: _config(document, name)),
-        # A kernel without loadable modules has no such file, and so none loaded.
-        modules=when_known(document.text("/proc/modules"), lambda text: frozenset(_first_words(text or ""))),
+        modules=loaded_modules(document),
         symbols=_symbols(document),
         messages=when_known(any_messages(document), lambda _: log.lines),
         log=log,
@@ -122,8 +124,14 @@ def kernel_facts(document: Document) -> KernelFacts:
     )
 
 
-def _first_words(text: str) -> Iterator[str]:
-    return (line.split()[0] for line in text.splitlines() if line.split())
+def loaded_modules(document: Document) -> Maybe[FrozenSet[str]]:
+    """In-kernel names; a kernel without loadable modules has no such file, and so none loaded."""
+    return when_known(document.text("/proc/modules"), lambda text: _first_words(text or ""))
+
+
+@once_for_alike
+def _first_words(text: str) -> FrozenSet[str]:
+    return frozenset(line.split()[0] for line in text.splitlines() if line.split())
 
 
 def _config(document: Document, release: str) -> Maybe[Mapping[str, str]]:
@@ -136,11 +144,11 @@ def _config(document: Document, release: str) -> Maybe[Mapping[str, str]]:
     return Unknown("the kernel's configuration can't be read: " + "; ".join(reasons))
 
 
+@once_for_alike
 def _options(lines: Tuple[str, ...]) -> Dict[str, str]:
     options: Dict[str, str] = {}
     for line in lines:
-        on = re.match(r"CONFIG_(\w+)=(.*)$", line)
-        off = re.match(r"# CONFIG_(\w+) is not set$", line)
+        on, off = _ON.match(line), _OFF.match(line)
         if on:
             options[on.group(1)] = on.group(2).strip('"')
         elif off:

@@ -88,6 +88,11 @@ def holds(subject: str, texts: Sequence[str], value: str) -> bool:
 
     In both, a comma joins terms that all have to hold.  Raises ValueError for an invalid expression about versions.
     """
+    return _holds(subject, tuple(texts), value)
+
+
+@lru_cache(maxsize=4096)
+def _holds(subject: str, texts: Tuple[str, ...], value: str) -> bool:
     if subject in VERSIONS:
         return any(parse(text).admits(value) for text in texts)
     return any(all(_is_word(value, word.strip()) for word in text.split(",")) for text in texts)

@@ -185,7 +185,7 @@ def _machines(job: _Job, origin: RunFiles, supplies: Mapping[str, Supply]) -> Ma
     machines: Machines = {}
     for name, (group, values) in variables(inventory(job.fleet, job.lock, run_files)).items():
         own = {key: value for key, value in values.items() if key not in _SSH}
-        own["gds_profile"] = job.fleet.everyone()[name].profile
+        own["gds_profile"] = job.fleet.machine(name).profile
         if job.carrier == "pull" and supplies[name].mode == "build":
             # No controller collects these.
             handed_over = ("gds_modules_archive", "gds_modules_builder_key", "gds_secureboot_shared")

@@ -95,11 +95,11 @@ class Work:
 
     @property
     def profile(self) -> Profile:
-        return self.fleet.profiles[self.fleet.everyone()[self.name].profile]
+        return self.fleet.profiles[self.fleet.machine(self.name).profile]
 
     @property
     def target(self) -> Target:
-        return self.lock.targets[self.fleet.everyone()[self.name].profile]
+        return self.lock.targets[self.fleet.machine(self.name).profile]
 
     @property
     def has_kernel(self) -> bool:
@@ -157,7 +157,7 @@ def alone(fleet: Fleet, name: str) -> Fleet:
 
     A profile that signs needs all addresses: they tell its key from another fleet's.
     """
-    return fleet if fleet.profiles[fleet.everyone()[name].profile].signing is not None else fleet.alone(name)
+    return fleet if fleet.profiles[fleet.machine(name).profile].signing is not None else fleet.alone(name)
 
 
 def error_named(kind: str) -> type[GdsError]:

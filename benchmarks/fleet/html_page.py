@@ -1,6 +1,6 @@
 """Writes the HTML page of a large fleet's report, and opens it in Chromium.
 
-    python benchmarks/fleet/html.py [--hosts N …] [--fail PERCENT] [--rounds N] [--json FILE]
+    python benchmarks/fleet/html_page.py [--hosts N …] [--fail PERCENT] [--rounds N] [--json FILE]
 
 The findings are those of a recorded host, with other texts on each host; one host in forty does not pass.  Each page
 is written in a process of its own.  See benchmarks/README.md.
