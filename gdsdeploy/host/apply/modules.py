@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
@@ -17,8 +16,8 @@ from ..audit.audit import audit
 from ..build import dkms
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
+from ..kmod import dkms_state, tree
 from ..kmod import driver as drivers
-from ..kmod import tree
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
 from ..kmod.packaged import PackagedFile
@@ -176,9 +175,7 @@ def local_key(host: ManagedHost, release: str) -> Dict[str, Any]:
 def packages(desired: Desired) -> List[dkms.Package]:
     """What DKMS builds, in the order in which it depends on each other."""
     driver = dkms.Package(desired.driver_dkms_name, desired.driver_version, "driver")
-    # The name of the source tree ends in the version that DKMS knows.
-    version = re.sub(r"^.*-", "", desired.nvidia_fs_tree)
-    nvidia_fs = dkms.Package(desired.nvidia_fs_dkms_name, version, "nvidia-fs")
+    nvidia_fs = dkms.Package(desired.nvidia_fs_dkms_name, dkms_state.version_of(desired.nvidia_fs_tree), "nvidia-fs")
     return [driver, nvidia_fs] if desired.nvidia_fs_version else [driver]
 
 

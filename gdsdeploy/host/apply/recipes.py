@@ -116,7 +116,7 @@ BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
 BUILD_DEPENDS_REBUILD="yes"
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_only(desired.nvidia_fs_version, desired.driver_tree)}{_end(name)}\
+{_only(dkms_state.version_of(desired.nvidia_fs_tree), desired.driver_tree)}{_end(name)}\
 # No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
 if [ -n "${{REMAKE_INITRD:-}}" ]; then
     REMAKE_INITRD="no"

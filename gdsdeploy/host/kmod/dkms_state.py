@@ -19,6 +19,11 @@ _BROKEN = ": broken"
 _KERNEL = re.compile(r"[0-9]+\.")
 
 
+def version_of(tree: str) -> str:
+    """The version by which DKMS knows a source tree, in whose name it comes last: Debian 12's nvidia-fs 2.13.5 is 2.13."""
+    return tree.rpartition("-")[2]
+
+
 def lines(root: str = "/") -> List[str]:
     """What ``dkms status`` would print, without what it adds about original modules; raises OSError.
 

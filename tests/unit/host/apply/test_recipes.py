@@ -35,6 +35,13 @@ def test_no_links_to_modules_of_other_kernels_are_made(tmp_path: Path) -> None:
     assert all('\nNO_WEAK_MODULES="yes"\n' in text for text in texts)
 
 
+def test_sources_are_recognized_by_the_version_that_dkms_has(tmp_path: Path) -> None:
+    """Debian 12's package of nvidia-fs 2.13.5 has the version 2.13 in its dkms.conf and in its folder's name."""
+    apply(tmp_path, "recipes", {**DRIVER, "nvidia_fs_version": "2.13.5", "nvidia_fs_tree": "/usr/src/nvidia-fs-2.13"})
+    text = (tmp_path / "etc/dkms/nvidia-fs.conf").read_text()
+    assert 'if [ "${PACKAGE_VERSION:-}" != "2.13" ]' in text
+
+
 def test_without_nvidia_fs_there_is_none_for_it(tmp_path: Path) -> None:
     apply(tmp_path, "recipes", DRIVER)
     assert [path.name for path in (tmp_path / "etc/dkms").iterdir()] == ["nvidia-current-open.conf"]
