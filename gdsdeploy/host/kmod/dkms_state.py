@@ -20,7 +20,7 @@ _KERNEL = re.compile(r"[0-9]+\.")
 
 
 def version_of(tree: str) -> str:
-    """The version by which DKMS knows a source tree, in whose name it comes last: Debian 12's nvidia-fs 2.13.5 is 2.13."""
+    """The version by which DKMS knows a source tree, whose name ends in it: Debian 12's nvidia-fs 2.13.5 is 2.13."""
     return tree.rpartition("-")[2]
 
 
