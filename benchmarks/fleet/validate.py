@@ -102,4 +102,5 @@ def main() -> None:
         arguments.json.write_text(json.dumps(results, indent=2))
 
 
-main()
+if __name__ == "__main__":
+    main()
