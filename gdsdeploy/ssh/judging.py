@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -77,6 +78,8 @@ def _begin(judge: Judge[Any]) -> None:
     global _judge
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _judge = judge
+    # What has been imported stays, and needn't be looked through again and again.
+    gc.freeze()
 
 
 def _judge_here(answer: Answer) -> Any:

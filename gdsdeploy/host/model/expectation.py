@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List
 
 from ..io import jsontext
@@ -82,7 +82,7 @@ class Expectation:
         return names
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        return json.dumps(vars(self), default=vars, indent=2, sort_keys=True) + "\n"
 
 
 def from_json(text: str) -> Expectation:
