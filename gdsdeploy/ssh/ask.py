@@ -10,7 +10,7 @@ from typing import TypeVar
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import judging, machines, reach, transport
+from gdsdeploy.ssh import machines, reach, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files
 from gdsdeploy.ssh.reach import Reach
 from gdsdeploy.zipapp import hostapp
@@ -28,13 +28,12 @@ def ask(
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
     program: bytes | Files | None = None,
-    processes: bool = False,
 ) -> Iterator[tuple[Answer, T | GdsError]]:
     """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
 
     judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
     stdin: the same for all, or by machine.  program: the zipapp, where it was packed before;
-    or files that are read without it.  processes: whether ``judge`` may work in several: see judging.at_once.
+    or files that are read without it.
     Raises what transport.fan_out raises, and FleetInvalid where two names are one endpoint, before it connects to the
     second of them.
     """
@@ -42,8 +41,7 @@ def ask(
     ways = reach.reaches(fleet, fleet_path.resolve().parent, names)
     hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
     answers = transport.fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
-    answers = _on_board(names, answers)
-    return judging.at_once(answers, judge, len(names)) if processes else judging.one_by_one(answers, judge)
+    return ((answer, _result(judge, answer)) for answer in _on_board(names, answers))
 
 
 def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answer]:
@@ -60,3 +58,10 @@ def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answe
 
 def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:
     return distinct.add(way.find())
+
+
+def _result(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
+    try:
+        return judge(answer)
+    except GdsError as error:
+        return error

@@ -98,20 +98,32 @@ def validate(
     expected = {name: expectation(fleet, lock, name) for name in rest}
     waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
 
-    judge = _Judge(fleet, lock, expected, waivers_of, options, since_boot)
+    machine_ids: dict[str, str] = {}
+
+    def judge(answer: Answer) -> HostReport:
+        name = answer.host
+        if since_boot:
+            return recorded(answer, fleet.hosts[name].profile, lock.digest, options, waivers_of[name])
+
+        def report(evidence: dict[str, Any]) -> HostReport:
+            machine_ids[name] = evidence["host"].get("machine_id", "")
+            expectation = fit_expectation(fleet, lock, expected[name], answer)
+            return host_report(expectation, evidence, options, waivers_of[name], answer.seconds)
+
+        return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
+
     argv = (*EVIDENCE, *(["--load"] if options.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = gate_record.FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
-    reports, machine_ids = dict(prior), dict[str, str]()
-    for answer, outcome in ask(
-        fleet, fleet_path, rest, argv, judge, timeout=timeout, stdin=stdin, program=program, processes=True
-    ):
+    reports = dict(prior)
+    for answer, outcome in ask(fleet, fleet_path, rest, argv, judge, timeout=timeout, stdin=stdin, program=program):
         name = answer.host
-        if isinstance(outcome, GdsError):
-            reports[name] = report_without_evidence(expected[name], outcome, answer.seconds)
-        else:
-            reports[name], machine_ids[name] = outcome
+        reports[name] = (
+            report_without_evidence(expected[name], outcome, answer.seconds)
+            if isinstance(outcome, GdsError)
+            else outcome
+        )
         progress(line(reports[name]))
     identities = {name: Identity(reports[name].boot_id, machine_ids.get(name, "")) for name in names}
     for words in machines.clones(identities):
@@ -126,31 +138,6 @@ def validate(
     return Report(
         str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, options.today())
     )
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """What makes a report and the machine id of each answer; other processes get it, too."""
-
-    fleet: Fleet
-    lock: Lock
-    expected: Mapping[str, Expectation]
-    waivers_of: Mapping[str, Sequence[Waiver]]
-    options: ValidateOptions
-    since_boot: bool
-
-    def __call__(self, answer: Answer) -> tuple[HostReport, str]:
-        name, waivers = answer.host, self.waivers_of[answer.host]
-        if self.since_boot:
-            profile = self.fleet.hosts[name].profile
-            return recorded(answer, profile, self.lock.digest, self.options, waivers), ""
-
-        def report(evidence: dict[str, Any]) -> tuple[HostReport, str]:
-            expectation = fit_expectation(self.fleet, self.lock, self.expected[name], answer)
-            judged = host_report(expectation, evidence, self.options, waivers, answer.seconds)
-            return judged, evidence["host"].get("machine_id", "")
-
-        return reply_schema.judge_reply(answer, "evidence", reply_schema.Evidence, report)
 
 
 def _naming_fleet(report: HostReport, fleet_path: Path) -> HostReport:
