@@ -1,8 +1,8 @@
-"""Hosts of a fleet are alike: what has been read from a host's text needn't be read again from the next host's."""
+"""Hosts of a fleet are alike: a text that one host had needs no second reading where the next one has the same."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-#: For a pure function of texts whose result nobody changes.  It has the results for as many kinds of hosts.
+#: For pure functions of texts; nothing may change their results.  A fleet has fewer kinds of hosts than this.
 once_for_alike = lru_cache(maxsize=256)
