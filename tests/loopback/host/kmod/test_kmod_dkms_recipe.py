@@ -20,6 +20,7 @@ DESIRED = recipes.Desired(
     driver_tree="/usr/src/nvidia-current-open-550.163.01",
     driver_dkms_name="nvidia-current-open",
     nvidia_fs_version="2.19.7",
+    nvidia_fs_tree="/usr/src/nvidia-fs-2.19.7",
 )
 TEXTS = {"nvidia-fs": recipes.nvidia_fs(DESIRED), "driver": recipes.driver(DESIRED), "nothing": recipes.NOTHING}
 #: What Debian's nvidia-fs-dkms says in its own dkms.conf.
