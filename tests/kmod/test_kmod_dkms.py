@@ -30,6 +30,7 @@ def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", 
         driver_tree=f"/usr/src/nvidia-standin-{version}",
         driver_dkms_name="nvidia-standin",
         nvidia_fs_version="2.19.7",
+        nvidia_fs_tree="/usr/src/nvidia-fs-2.19.7",
     )
     texts = {"nvidia-fs": apply_recipes.nvidia_fs(desired), "nvidia-standin": apply_recipes.driver(desired)}
     for name, text in texts.items():
