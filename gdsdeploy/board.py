@@ -1,4 +1,4 @@
-"""The board of work: who is at work on what, since when.  Any thread writes on it; the console shows it."""
+"""The board: which host or step is at work, and since when.  Any thread updates it; the console shows it."""
 
 from __future__ import annotations
 

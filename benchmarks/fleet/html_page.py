@@ -2,8 +2,8 @@
 
     python benchmarks/fleet/html_page.py [--hosts N …] [--fail PERCENT] [--rounds N] [--json FILE]
 
-The findings are those of a recorded host, with other texts on each host; one host in forty does not pass.  Each page
-is written in a process of its own.  See benchmarks/README.md.
+The findings are those of a recorded host, with different texts on each host; one host in forty does not pass.  A new
+process writes each page.  See benchmarks/README.md.
 """
 
 from __future__ import annotations
