@@ -360,15 +360,18 @@ class Fleet(Model):
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
-    _imex_domains: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
-
-    def model_post_init(self, _: object) -> None:
-        self._imex_domains = imex_domains(self.hosts)
+    #: addresses by domain, with the hosts that they were read from: a copy with other hosts reads its own
+    _imex: tuple[dict[str, FleetHost], dict[str, tuple[str, ...]]] | None = PrivateAttr(default=None)
 
     def imex_nodes(self, name: str) -> tuple[str, ...]:
         """The addresses in the IMEX domain of the host or builder ``name``; empty: it is in none."""
         own = self.hosts[name].imex if name in self.hosts else None
-        return self._imex_domains[own.domain] if own is not None else ()
+        return self._imex_domains()[own.domain] if own is not None else ()
+
+    def _imex_domains(self) -> dict[str, tuple[str, ...]]:
+        if self._imex is None or self._imex[0] is not self.hosts:
+            self._imex = (self.hosts, imex_domains(self.hosts))
+        return self._imex[1]
 
     def everyone(self) -> dict[str, FleetHost]:
         """Hosts and builders by name."""
@@ -393,10 +396,11 @@ class Fleet(Model):
         return self._suppliers.get(profile) or self._named_suppliers(profile)
 
     def alone(self, name: str) -> Self:
-        """The fleet with no other machine than ``name``, whose suppliers are what they were."""
+        """The fleet with no other machine than ``name``, whose suppliers and IMEX domain are what they were."""
         host, group = self.machine(name), "builders" if name in self.builders else "hosts"
         fleet = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
         fleet._suppliers = {host.profile: self.suppliers(name)}
+        fleet._imex = (fleet.hosts, self._imex_domains())
         return fleet
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:

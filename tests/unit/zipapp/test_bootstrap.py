@@ -17,8 +17,9 @@ from gdsdeploy.zipapp import bootstrap
 def program(text: str = "print('hello')\n") -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("__main__.py", text)
-        archive.writestr("gdsdeploy/__init__.py", "")
+        # without an explicit time, writestr takes the clock's, and two archives of the same text differ
+        archive.writestr(zipfile.ZipInfo("__main__.py"), text)
+        archive.writestr(zipfile.ZipInfo("gdsdeploy/__init__.py"), "")
     return stream.getvalue()
 
 
