@@ -48,6 +48,7 @@ from gdsdeploy.validate import watch
     metavar="SECONDS",
     help="Count for so long with probes in libcufile, by file and also without statistics; then end.",
 )
+@click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Only processes of this Slurm job.")
 @options.timeout(watch.TIMEOUT, "Seconds for each host, beside those of --every.")
 @options.at_once
 @options.as_json("Print one line of JSON for each host and round.")
@@ -58,6 +59,7 @@ def command(
     once: bool,
     every: float,
     probe: float | None,
+    job: int | None,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -85,12 +87,13 @@ def command(
       gdsdeploy watch gpu1 gpu2 --every 10
       gdsdeploy watch fleet.yml --limit 'gpu[1-8]' --once
       gdsdeploy watch gpu1 --probe 5
+      gdsdeploy watch fleet.yml --limit 'gpu[1-8]' --job 1234
       gdsdeploy watch gpu1 --once --json | jq '.processes[] | select(.path != "nvidia-fs") | [.pid, .path, .reason]'
     """
     fleet, names, intent = _selected(targets, fleet, limit)
 
     def round_of() -> dict[str, dict[str, Any] | GdsError]:
-        return watch.look(intent, fleet, names, every=every, probe=probe, timeout=timeout)
+        return watch.look(intent, fleet, names, every=every, probe=probe, job=job, timeout=timeout)
 
     if once or probe is not None:
         with console.step(f"Watching {hostnames.words(names)} for {probe or every:g} s"):

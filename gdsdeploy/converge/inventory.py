@@ -18,7 +18,8 @@ from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.checks.userland import services_of
 from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.host.gate.metrics import FILE, FOLDERS
+from gdsdeploy.host.gate.metrics import FILE
+from gdsdeploy.host.io.prometheus import FOLDERS
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -260,6 +261,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_modules_builder": supply.origin,
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
         **_gate(fleet, name, profile),
+        **_watch(profile, is_host=is_host),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
     }
     values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
@@ -353,6 +355,16 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
         ],
         "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
         "gds_modules_services": services_of(package.package for package in target.packages),
+    }
+
+
+def _watch(profile: Profile, *, is_host: bool) -> dict[str, Any]:
+    watch = profile.watch
+    return {
+        "gds_watch_enabled": watch.enabled and is_host,
+        "gds_watch_every": watch.every,
+        "gds_watch_metrics": watch.metrics,
+        "gds_watch_slurm": watch.slurm,
     }
 
 

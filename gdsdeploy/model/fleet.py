@@ -15,6 +15,7 @@ from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
+from gdsdeploy.model.services import Gate, Watch
 from gdsdeploy.model.signing import Signing
 from gdsdeploy.model.text import (
     AbsolutePath,
@@ -120,35 +121,6 @@ def _check_cufile(value: object, where: str = "") -> object:
     return value
 
 
-#: Name of a systemd unit.
-Unit = Annotated[
-    str, matching(r"^[A-Za-z0-9:_.@-]+\.(service|target)$", "write the name of a unit, such as slurmd.service")
-]
-#: Daemons of schedulers, by which a host gets work.
-SCHEDULERS = (
-    *("slurmd.service", "kubelet.service", "k3s.service", "k3s-agent.service", "rke2-agent.service"),
-    *("pbs.service", "condor.service"),
-)
-
-
-class Gate(Model):
-    """The boot gate of a host: see docs/gate.md."""
-
-    enabled: bool = True
-    #: Units that start after the gate, whatever it finds.
-    before: Annotated[tuple[Unit, ...], Strict(False)] = SCHEDULERS
-    #: Units that do not start at all while it is closed.
-    required_by: Annotated[tuple[Unit, ...], Strict(False)] = ()
-    #: What its look at the host may take.
-    seconds: Annotated[int, Field(ge=1, le=600)] = 30
-    #: A file that is there while the gate is open; empty: none.
-    file: MaybePath = "/run/gdsdeploy/healthy"
-    #: Whether Slurm's node is drained and resumed.
-    slurm: bool = False
-    #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
-    metrics: MaybePath = ""
-
-
 class FleetWaiver(Model):
     """A check that need not pass until a day."""
 
@@ -251,6 +223,7 @@ class Profile(Model):
     #: Kernel arguments and module options; also ``auto`` for the preset alone.
     boot: Boot = Boot()
     gate: Gate = Gate()
+    watch: Watch = Watch()
 
     _pins = field_validator("nvidia_fs", "libcufile", mode="before")(_check_pin)
     _cufile = field_validator("cufile")(_check_cufile)
@@ -299,9 +272,9 @@ class Profile(Model):
                 raise ValueError(f"modules: packaged doesn't go with {key}: {why}")
         return self
 
-    @field_validator("gate", mode="before")
+    @field_validator("gate", "watch", mode="before")
     @classmethod
-    def _short_gate(cls, value: object) -> object:
+    def _short_switch(cls, value: object) -> object:
         return {"enabled": value} if isinstance(value, bool) else value
 
     @field_validator("companions", "removes", "cuda", "doca", "storage")

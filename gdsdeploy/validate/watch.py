@@ -119,10 +119,10 @@ class Watched(Shape):
         return self
 
 
-def question(every: float, probe: float | None = None) -> list[str]:
+def question(every: float, probe: float | None = None, job: int | None = None) -> list[str]:
     """The arguments of the host program.  every: seconds of the interval that it watches; probe: or that it probes."""
     seconds = ["--once", "--every", f"{every:g}"] if probe is None else ["--probe", f"{probe:g}"]
-    return ["watch", "--json", *seconds]
+    return ["watch", "--json", *seconds, *(["--job", str(job)] if job else [])]
 
 
 def look(
@@ -132,9 +132,13 @@ def look(
     *,
     every: float,
     probe: float | None = None,
+    job: int | None = None,
     timeout: float = TIMEOUT,
 ) -> dict[str, dict[str, Any] | GdsError]:
-    """One round: what each host's processes did in ``every`` or ``probe`` seconds, or why it doesn't say."""
+    """One round: what each host's processes, or those of a Slurm job, did in ``every`` or ``probe`` seconds.
+
+    A host that doesn't say has an error in its place.
+    """
 
     def judge(answer: Any) -> dict[str, Any]:
         return reply_schema.judge_reply(answer, "watch", Watched, _with_words)
@@ -142,7 +146,7 @@ def look(
     results = {
         answer.host: outcome
         for answer, outcome in ask(
-            fleet, fleet_file, names, question(every, probe), judge, timeout=timeout + (probe or every)
+            fleet, fleet_file, names, question(every, probe, job), judge, timeout=timeout + (probe or every)
         )
     }
     return {name: results[name] for name in names}

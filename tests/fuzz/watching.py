@@ -29,7 +29,7 @@ def read_statistics(data: bytes) -> None:
     """They never make a host's answer one that the controller refuses."""
     result = counters.decode(data)
     way = route.route(route.Observed(result))
-    Watched.model_validate(document(Look(1.8e9, (Entry(program(counters=result), way),), None)))
+    Watched.model_validate(document(Look(1.8e9, (Entry(program(counters=result), way),), None, 0)))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gdsdeploy.host.gate import slurm
+from gdsdeploy.host.io.scontrol import FORMAT
 from gdsdeploy.run import as_root, which
 from tests.loopback.loopback_sshd import free_port
 
@@ -66,7 +67,7 @@ class Slurm:
         return slurm.node_from(self.scontrol("--oneliner", "show", "node", node or self.node))
 
     def scontrol(self, *argv: str) -> str:
-        env = {**os.environ, **slurm.FORMAT}
+        env = {**os.environ, **FORMAT}
         return subprocess.run([which("scontrol"), *argv], check=True, capture_output=True, text=True, env=env).stdout
 
     def set(self, state: str, reason: str = "", node: str = "") -> None:

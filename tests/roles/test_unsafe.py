@@ -17,7 +17,8 @@ from gdsdeploy.converge import ansible, desired
 from gdsdeploy.converge.inventory import RunFiles, dump, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fleet, Gate
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.services import Gate
 from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, List, Sequence
 from ..errors import CannotTellError
 from ..gate import metrics
 from ..gate.gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from ..io.prometheus import FOLDERS
 from ..model.schema import LINES
 from . import services
 from .file_resource import FileResource, restoration_changes
@@ -152,9 +153,9 @@ def _places(host: ManagedHost) -> List[str]:
     """Where the gate of this host writes outside of our folders, by the settings that are there."""
     try:
         settings = settings_from(host.text(PATH))
-        folders, files = [str(settings.metrics)] if settings.metrics else metrics.FOLDERS, [str(settings.file)]
+        folders, files = [str(settings.metrics)] if settings.metrics else FOLDERS, [str(settings.file)]
     except (ValueError, TypeError, AttributeError, RecursionError):
-        folders, files = metrics.FOLDERS, []
+        folders, files = FOLDERS, []
     return [*(f"{folder}/{metrics.FILE}" for folder in folders), *filter(None, files)]
 
 

@@ -17,6 +17,7 @@ from typing import Any, List, Tuple
 
 from ..gate import gate, metrics
 from ..io import atomic
+from ..io.prometheus import folders
 from ..model.expectation import PATH
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from .parsers import command, group
@@ -90,7 +91,7 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
         gate.keep(record, settings, arguments.run_folder, arguments.state_folder)
     except OSError as error:
         lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
-    for folder in metrics.folders(settings):
+    for folder in folders(settings.metrics):
         try:
             atomic.write(os.path.join(folder, metrics.FILE), metrics.render(record), shared=True)
         except OSError as error:
@@ -105,10 +106,11 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
 
 def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
     from ..gate import slurm as gate_slurm
+    from ..io.scontrol import SlurmError
 
     try:
         return syslog.LOG_NOTICE, f"slurm: {gate_slurm.apply(state, reason, name)}"
-    except gate_slurm.SlurmError as error:
+    except SlurmError as error:
         # At boot its controller may be unreachable; the health check that slurmd starts comes later.
         return syslog.LOG_WARNING, f"slurm was not told: {error}"
 

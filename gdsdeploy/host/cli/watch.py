@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from . import parsers
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
+METRICS_EVERY = 15.0
 #: Most seconds for which probes stay.
 PROBE_SECONDS = 60.0
 
@@ -32,13 +34,27 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--probe", type=probe_seconds, metavar="SECONDS", help=help_text)
     words = "instead, remove the shared memory that programs with cuFile have left when they ended"
     parser.add_argument("--collect", action="store_true", help=words)
-    help_text = "seconds of an interval (%(default)g)"
-    parser.add_argument("--every", type=interval, default=EVERY, metavar="N", help=help_text)
+    words = "instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service does"
+    parser.add_argument("--metrics", action="store_true", help=words)
+    help_text = "--metrics: folder of the collector (default: the usual ones that are there)"
+    parser.add_argument("--folder", default="", metavar="DIR", help=help_text)
+    words = "instead, write what gds-watch.service has counted of a Slurm job here into its AdminComment"
+    parser.add_argument("--slurm-epilog", metavar="JOB", help=words)
+    parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job")
+    help_text = f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})"
+    parser.add_argument("--every", type=interval, metavar="N", help=help_text)
 
 
 def interval(text: str) -> float:
     """The number of ``--every``; raises ArgumentTypeError."""
     return _seconds(text, MOST)
+
+
+def job(text: str) -> str:
+    """The number of ``--job``; raises ArgumentTypeError."""
+    if not re.fullmatch(r"\d{1,12}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a Slurm job")
+    return text
 
 
 def probe_seconds(text: str) -> float:
@@ -58,6 +74,10 @@ def _seconds(text: str, most: float) -> float:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
+    if arguments.metrics:
+        return _metrics(arguments)
+    if arguments.slurm_epilog is not None:
+        return _epilog(arguments.slurm_epilog)
     if arguments.collect:
         number = _collected()
         print(json.dumps({"version": VERSION, "removed": number}) if arguments.json else f"removed {number}")
@@ -65,12 +85,12 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.probe is not None:
         from ..watch.probe import probe
 
-        return _print(probe(arguments.probe), arguments.json, last=True)
+        return _print(probe(arguments.probe, arguments.job), arguments.json, last=True)
     watcher = Watcher()
     watcher.look()
     while True:
-        time.sleep(arguments.every)
-        _print(document(watcher.look()), arguments.json, last=arguments.once)
+        time.sleep(arguments.every or EVERY)
+        _print(document(watcher.look(), arguments.job), arguments.json, last=arguments.once)
         if arguments.once:
             return 0
 
@@ -85,6 +105,27 @@ def _print(answer: Any, as_json: bool, *, last: bool) -> int:
         text = [*heading, *lines([("", row) for row in rows]), *_missing(answer)]
         text += probe_lines("", answer) if "probe" in answer else []
         print("\n".join(map(line, text if last else [*text, ""])), flush=True)
+    return 0
+
+
+def _metrics(arguments: argparse.Namespace) -> int:
+    from ..watch import service
+
+    try:
+        service.run(arguments.folder, arguments.every or METRICS_EVERY)
+    except OSError as error:
+        raise UsageError(f"metrics can't be written: {error}") from None
+    return 0
+
+
+def _epilog(number: str) -> int:
+    from ..io.scontrol import SlurmError
+    from ..watch import slurm
+
+    try:
+        print(slurm.comment(number))
+    except SlurmError as error:
+        raise UsageError(str(error)) from None
     return 0
 
 

@@ -7,7 +7,6 @@ it has its stack.  ``gdsdeploy validate --prometheus`` reads them.
 from __future__ import annotations
 
 import calendar
-import os
 import time
 from collections import Counter
 from typing import Dict, Iterator, List
@@ -16,8 +15,6 @@ from ..io.prometheus import Metric, Sample, text
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, PATHS, UNKNOWN, VERDICTS, WAIVED, Finding
 from . import gate
 
-#: Where node_exporter reads files: Debian's package, then what its documentation uses.
-FOLDERS = ("/var/lib/prometheus/node-exporter", "/var/lib/node_exporter/textfile_collector")
 FILE = "gdsdeploy.prom"
 
 OPEN = "gdsdeploy_gate_open"
@@ -34,11 +31,6 @@ NAMES = (OPEN, TIMESTAMP, BOOT_TIME, DURATION, INFO, CHECKS, CHECK, PATH)
 CODES: Dict[str, int] = {PASS: 0, WAIVED: 1, UNKNOWN: 2, FAIL: 3}
 #: The value of PATH's label ``path`` where no evidence proves a path.
 UNPROVEN = "unknown"
-
-
-def folders(settings: gate.Settings) -> List[str]:
-    """Where the metrics go: the folder of the settings, which is made, or those usual ones that are there."""
-    return [settings.metrics] if settings.metrics else [folder for folder in FOLDERS if os.path.isdir(folder)]
 
 
 def render(record: gate.Record) -> str:

@@ -6,31 +6,22 @@ The gate only cancels its own drains: another reason stays.
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass
 from typing import List
 
-from .. import process
+from ..io.scontrol import SlurmError, node_name, scontrol
 from .gate import OPEN
 
 #: How the gate's reasons begin.
 OURS = "gdsdeploy: "
 #: Characters of a reason; it is shown in one line of sinfo.
 REASON_LENGTH = 200
-#: The program that slurmd starts for its node's health is killed after 60 s.
-SECONDS = 15.0
-#: A user may have set another format of times.
-FORMAT = {"SLURM_TIME_FORMAT": "standard"}
 #: Separates the gate's reason from that of a node that was down already.
 WAS = "; was: "
 #: What Slurm adds to the reason of a node that it reboots.
 REBOOTED = re.compile(r"( : reboot (requested|issued|complete))+$")
 #: States that don't end by themselves, as scontrol writes them.
 DRAINED = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
-
-
-class SlurmError(Exception):
-    """Slurm could not be asked, or refused; the message has its answer."""
 
 
 @dataclass(frozen=True)
@@ -105,25 +96,8 @@ def apply(state: str, reason: str, name: str = "") -> str:
 
     name: of the node, where it is known.  Raises SlurmError.
     """
-    node = node_from(_scontrol(["--oneliner", "show", "node", name or _node_name()]))
+    node = node_from(scontrol(["--oneliner", "show", "node", name or node_name()]))
     needed = step(node, state, reason)
     if needed.argv:
-        _scontrol(["update", "NodeName=" + node.name, *needed.argv])
+        scontrol(["update", "NodeName=" + node.name, *needed.argv])
     return needed.says
-
-
-def _node_name() -> str:
-    """The node on this host; Slurm may use another name for it."""
-    host = socket.gethostname().partition(".")[0]
-    names = _scontrol(["show", "aliases", host]).split()
-    if not names:
-        raise SlurmError(f"Slurm knows no node on the host {host}")
-    return names[0]
-
-
-def _scontrol(argv: List[str]) -> str:
-    output = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
-    if output.status != 0 or re.match(r"Node \S+ not found|slurm_\S+ error", output.stdout):
-        last_line = (output.stderr.strip() or output.stdout.strip() or "nothing").splitlines()[-1]
-        raise SlurmError(f"scontrol {argv[0]} ended with status {output.status}: {last_line}")
-    return output.stdout

@@ -129,9 +129,10 @@ def remove(path: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def sweep(path: str) -> None:
+def sweep(path: str, *, shared: bool = False) -> None:
     """Remove temporary files of killed writers beside ``path``; no other writer may be active."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _parent(path, make=False) as (folder, name):
+    parent = _parent(path, make=False, shared=shared)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), parent as (folder, name):
         left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
         for name_left in filter(left.fullmatch, os.listdir(folder)):
             os.unlink(name_left, dir_fd=folder)

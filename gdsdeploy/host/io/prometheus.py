@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Iterable, List, Sequence, Tuple
+
+#: Where node_exporter reads files: Debian's package, then what its documentation uses.
+FOLDERS = ("/var/lib/prometheus/node-exporter", "/var/lib/node_exporter/textfile_collector")
 
 #: [(label, value), …] and the value of a sample.
 Sample = Tuple[Sequence[Tuple[str, str]], str]
-#: name, help, samples; all are gauges.
+#: name, help, samples; counters have a name that ends with _total, the others are gauges.
 Metric = Tuple[str, str, Sequence[Sample]]
 
 
@@ -14,9 +18,15 @@ def text(metrics: Iterable[Metric]) -> str:
     """Every metric with its help; pure."""
     lines: List[str] = []
     for name, words, samples in metrics:
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
         lines += [f"{name}{_labels(labels)} {value}" for labels, value in samples]
     return "\n".join(lines) + "\n"
+
+
+def folders(setting: str) -> List[str]:
+    """Where a host's metrics go: the folder of the settings, which is made, or those usual ones that are there."""
+    return [setting] if setting else [folder for folder in FOLDERS if os.path.isdir(folder)]
 
 
 def _labels(labels: Sequence[Tuple[str, str]]) -> str:

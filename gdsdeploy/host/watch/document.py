@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from ..explain.processes import configuration
 from ..facts.processes import OpenFile
@@ -13,7 +13,7 @@ from ..io.printable import line
 from ..libcufile.counters import Counters
 from ..libcufile.route import NOT_COUNTED, REASONS, words
 from .look import Entry, Look
-from .owner import owner
+from .owner import JOB, Owner, named, owner, pods
 
 VERSION = 1
 #: Characters of a text, and of all processes as JSON; a controller takes an answer of 8 MiB.
@@ -22,18 +22,20 @@ LONG, LARGEST = 256, 4 << 20
 FEW = 8
 
 
-def document(look: Look) -> Dict[str, Any]:
-    """All of a look; each process is an object, those that bounce most first.
+def document(look: Look, job: Optional[str] = None) -> Dict[str, Any]:
+    """All of a look, or of a Slurm job; each process is an object, those that bounce most first.
 
     Local users choose many of the names, so the last ones are left out where the whole would be too large.
     """
     rows: List[Dict[str, Any]] = []
     size, incomplete = 0, look.incomplete
-    for entry in look.programs:
-        rows.append(row(entry))
+    names = pods()
+    programs = [entry for entry in look.programs if job is None or owner(entry.program.unit) == Owner(JOB, job)]
+    for entry in programs:
+        rows.append(row(entry, names))
         size += len(json.dumps(rows[-1]))
         if size > LARGEST:
-            incomplete = f"{len(look.programs) - len(rows)} more would be too long an answer"
+            incomplete = f"{len(programs) - len(rows)} more would be too long an answer"
             break
     return {
         "version": VERSION,
@@ -43,10 +45,10 @@ def document(look: Look) -> Dict[str, Any]:
     }
 
 
-def row(entry: Entry) -> Dict[str, Any]:
-    """One process and the way of its I/O."""
+def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
+    """One process and the way of its I/O.  names: UID of a pod → its name."""
     program, result = entry
-    of = owner(program.unit)
+    of = named(owner(program.unit), names)
     counted = program.counters.gpus if isinstance(program.counters, Counters) else ()
     moving = [gpu.uuid for gpu in counted if gpu.read.n or gpu.write.n]
     return explained(

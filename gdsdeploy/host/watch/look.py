@@ -10,7 +10,7 @@ from ..evidence.recorder import Recorder
 from ..facts.cufile import cufile_facts
 from ..facts.document import Document
 from ..facts.processes import Program, process_facts
-from ..facts.unknown import Unknown
+from ..facts.unknown import Unknown, if_known
 from ..libcufile.counters import Counters
 from ..libcufile.route import Observed, Route, route
 from ..paths import CUFILE
@@ -34,6 +34,8 @@ class Look(NamedTuple):
     programs: Tuple[Entry, ...]
     #: why processes may be missing; None: all were looked at
     incomplete: Optional[str]
+    #: segments of statistics that programs which ended have left; None: not known
+    dead: Optional[int]
 
 
 class Watcher:
@@ -61,7 +63,8 @@ class Watcher:
             entries.append(Entry(program, route(Observed(program.counters, old, program.at - then))))
         gaps = [gap["reason"] for gap in recorder.document["gaps"]]
         missing = facts.complete.reason if isinstance(facts.complete, Unknown) else next(iter(gaps), None)
-        return Look(time.time(), tuple(sorted(entries, key=_rank)), missing)
+        dead = if_known(facts.dead_segments, None)
+        return Look(time.time(), tuple(sorted(entries, key=_rank)), missing, dead)
 
 
 def _rank(entry: Entry) -> Tuple[float, float, int]:

@@ -1,10 +1,14 @@
-"""What a process belongs to, from the path of its control group: a job, a pod, a container, a unit.  Pure."""
+"""What a process belongs to, from the path of its control group: a job, a pod, a container, a unit."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Dict, NamedTuple
 
+from ..rootdir import list_folder
+
+#: kubelet's folder for each pod is NAMESPACE_NAME_UID.
+_POD_LOGS = "/var/log/pods"
 JOB, POD, CONTAINER, UNIT, NONE = "job", "pod", "container", "unit", ""
 #: Kind → what its part of the path looks like; the first kind that matches counts.
 _PATTERNS = (
@@ -17,7 +21,7 @@ _PATTERNS = (
 
 
 class Owner(NamedTuple):
-    """``name``: the number of a Slurm job, the UID of a pod, 12 characters of a container's id, or a unit's name."""
+    """``name``: the number of a Slurm job, a pod's UID, 12 characters of a container's id, or a unit's name."""
 
     kind: str
     name: str
@@ -31,3 +35,14 @@ def owner(cgroup: str) -> Owner:
             name = match.group(1)
             return Owner(kind, name[:12] if kind == CONTAINER else name.replace("_", "-") if kind == POD else name)
     return Owner(NONE, "")
+
+
+def pods() -> Dict[str, str]:
+    """UID of each pod of this host → ``namespace/name``, from the folders in which kubelet keeps its logs."""
+    parts = [name.split("_") for name in list_folder("/", _POD_LOGS)]
+    return {row[2]: f"{row[0]}/{row[1]}" for row in parts if len(row) == 3}
+
+
+def named(whose: Owner, names: Dict[str, str]) -> Owner:
+    """With the name of a pod in place of its UID, where it's known."""
+    return whose._replace(name=names.get(whose.name, whose.name)) if whose.kind == POD else whose

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ..evidence.processes import PROC, mapped_files
 from ..evidence.recorder import read_all
@@ -47,8 +47,11 @@ class Total(NamedTuple):
         return Total(self.calls + calls, self.read + size * reads, self.written + size * (not reads))
 
 
-def probe(seconds: float) -> Dict[str, Any]:
-    """The document of ``watch`` about these seconds; its processes and itself also have ``probe``."""
+def probe(seconds: float, job: Optional[str] = None) -> Dict[str, Any]:
+    """The document of ``watch`` about these seconds, or of a Slurm job in them.
+
+    Its processes and itself also have ``probe``.
+    """
     watcher = Watcher()
     first = watcher.look()
     refused: List[str] = []
@@ -64,7 +67,7 @@ def probe(seconds: float) -> Dict[str, Any]:
         refused.append(f"the kernel refuses probes: {error.strerror} (they need CAP_SYS_ADMIN and uprobes with BPF)")
         last = watcher.look()
     hits = sum(calls for calls, _ in counts.values())
-    result = document(last)
+    result = document(last, job)
     for row in result["processes"]:
         row["probe"] = _of(row["pid"], counts)
     cost = [round(hits * each, 6) for each in COST]

@@ -29,7 +29,7 @@ STEPS: Mapping[str, frozenset[str]] = {
         "repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile", "packages.driver",
         "packages.kernel", "packages.cufile", "imex", "module_options", "boot_arguments",
     }),
-    "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate"}),
+    "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate", "watch"}),
 }  # fmt: skip
 #: Times that a step is played again after another run kept the host.
 _TRIES = 3

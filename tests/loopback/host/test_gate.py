@@ -14,6 +14,7 @@ import pytest
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.io import prometheus
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
@@ -133,7 +134,7 @@ def test_what_goes_wrong_closes(
     bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     # Without settings, metrics go where this machine's exporter reads them.
-    monkeypatch.setattr(metrics, "FOLDERS", ())
+    monkeypatch.setattr(prometheus, "FOLDERS", ())
     options = settings(tmp_path, waivers=EVERYTHING)
     run("run", *options)
     assert (tmp_path / "healthy").exists()

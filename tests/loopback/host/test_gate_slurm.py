@@ -12,6 +12,7 @@ import pytest
 from gdsdeploy.host.cli.gate import NPD_LENGTH
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gate import slurm as gate_slurm
+from gdsdeploy.host.io.scontrol import SlurmError
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm
@@ -162,18 +163,18 @@ def running(word: str) -> bool:
 
 
 def test_a_controller_that_is_away_and_a_node_that_is_unknown(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(gate_slurm.SlurmError, match="Node nobody not found"):
+    with pytest.raises(SlurmError, match="Node nobody not found"):
         gate_slurm.apply(gate.CLOSED, "kernel.running failed", "nobody")
     text = (slurm.folder / "slurm.conf").read_text()
     other = slurm.folder / "other.conf"
     other.write_text(re.sub("SlurmctldPort=.*", f"SlurmctldPort={free_port()}", text) + "MessageTimeout=1\n")
     monkeypatch.setenv("SLURM_CONF", str(other))
-    with pytest.raises(gate_slurm.SlurmError, match="Unable to contact slurm controller"):
+    with pytest.raises(SlurmError, match="Unable to contact slurm controller"):
         gate_slurm.apply(gate.CLOSED, "kernel.running failed", NODE)
 
 
 def test_what_is_no_node_is_an_error() -> None:
-    with pytest.raises(gate_slurm.SlurmError, match="something else than a node"):
+    with pytest.raises(SlurmError, match="something else than a node"):
         gate_slurm.node_from("No nodes in the system")
 
 

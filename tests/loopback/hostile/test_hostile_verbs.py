@@ -141,7 +141,7 @@ def watched() -> dict[str, Any]:
         libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
         counters=route.STATISTICS_OFF,
     )  # fmt: skip
-    return document(Look(1.8e9, (Entry(program, route.route(route.Observed(program.counters))),), None))
+    return document(Look(1.8e9, (Entry(program, route.route(route.Observed(program.counters))),), None, 0))
 
 
 class Fleet(LoopbackFleet):

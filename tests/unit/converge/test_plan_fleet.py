@@ -78,7 +78,7 @@ def test_a_builder_may_run_a_kernel_of_any_flavour(fleet: Fleet) -> None:
 HOST = [
     "preflight", "repositories", "pins", "program", "expectation", "guard", "driver_options", "packages.driver",
     "imex", "packages.kernel", "module_options", "boot_arguments", "packages.cufile", "cufile", "modules",
-    "boot_default", "peermem", "gate", "loaded", "reboot",
+    "boot_default", "peermem", "gate", "watch", "loaded", "reboot",
 ]  # fmt: skip
 BUILDER = [
     "preflight", "repositories", "pins", "program", "expectation", "recipes", "packages.kernel", "packages.modules",

@@ -66,7 +66,7 @@ def program(**fields: Any) -> Program:
 
 def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:
     entry = [Entry(each, route.route(Observed(each.counters, before, seconds))) for each in programs]
-    return document(Look(1.8e9, tuple(entry), None))
+    return document(Look(1.8e9, tuple(entry), None, 0))
 
 
 NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)

@@ -159,7 +159,7 @@ def test_every_resource_that_changes_a_host_is_taken_back() -> None:
 def test_the_order_of_removal() -> None:
     """Hooks go before what they call, packages before what they came from."""
     assert " ".join(registry.removal_order()) == (
-        "guard gate peermem modules boot_default boot_arguments imex packages pins repositories driver_options "
+        "guard gate watch peermem modules boot_default boot_arguments imex packages pins repositories driver_options "
         "module_options cufile signing recipes expectation program"
     )
 

@@ -1,0 +1,132 @@
+"""The service that writes metrics of I/O through cuFile, and the program that Slurm's epilog starts: docs/watch.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, List, Sequence
+
+from ..watch import service
+from . import services
+from .file_resource import FileResource, restoration_changes
+from .files import File
+from .host import ManagedHost
+from .model import Change, Refusal, Words
+from .program import COMMAND
+
+UNIT = "gds-watch.service"
+SLURM_EPILOG = "/usr/lib/gdsdeploy/slurm-epilog"
+_SLURM_EPILOG_TEXT = f"""\
+#!/bin/sh
+# Rendered by gdsdeploy; changes here are overwritten. A program for Epilog= of slurm.conf: writes which path the job's
+# I/O took on this host into the job's AdminComment. It never fails: Slurm drains a node whose epilog does.
+timeout 60 {COMMAND} watch --slurm-epilog "$SLURM_JOB_ID" 2>&1 | logger --tag gds-watch
+exit 0
+"""
+#: What a unit file takes for itself alone.
+_PATH = re.compile(r"/[\w./+@=-]*")
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Whether this host has the service.
+
+    ``every``: seconds between two looks.  ``metrics``: the folder of node_exporter's textfile collector; empty: the
+    usual ones.  ``slurm``: whether Slurm's epilog has a program.
+    """
+
+    enabled: bool = True
+    every: int = 15
+    metrics: str = ""
+    slurm: bool = False
+
+
+class Watch(FileResource[Desired]):
+    """An enabled unit that runs, or none."""
+
+    name = "watch"
+    desired_type = Desired
+    removal_rank = 25
+    kinds: ClassVar[Words] = services.KINDS
+    reasons: ClassVar[Words] = {**services.REASONS, "stopped": "it doesn't run"}
+
+    def desired_files(self, desired: Desired) -> List[File]:
+        if not desired.enabled:
+            return []
+        slurm = [File.of(SLURM_EPILOG, _SLURM_EPILOG_TEXT, 0o755)] if desired.slurm else []
+        return [*slurm, File.of(services.path(UNIT), unit(desired))]
+
+    def observe(self, host: ManagedHost, desired: Desired) -> Any:
+        observed = super().observe(host, desired)
+        observed["unit"] = services.observe(host, UNIT)
+        observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
+        observed["booted"] = services.is_booted(host)
+        observed["active"] = observed["booted"] and services.is_active(host, UNIT)
+        present = {file.path for file in self.desired_files(desired)}
+        left = [path for path in (services.path(UNIT), SLURM_EPILOG) if path not in present]
+        observed["back"] = restoration_changes(host, left)
+        return observed
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        refusals = super().refusals(desired, observed)
+        if desired.metrics and not _PATH.fullmatch(desired.metrics):
+            words = f"{desired.metrics!r}: a unit file can't name this folder"
+            refusals.append(Refusal("path", words, "use letters, digits and . / + @ = - _ in it"))
+        if not 1 <= desired.every <= 3600:
+            refusals.append(Refusal("interval", f"every is {desired.every}", "say a number of seconds from 1 to 3600"))
+        return refusals
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        changes = super().changes(desired, observed, pending)
+        if not desired.enabled:
+            return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"]]
+        changes += observed["back"]
+        written = any(change.subject == services.path(UNIT) for change in changes)
+        changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
+        if observed["outdated"] and not services.read_again([*pending, *changes]):
+            changes.append(Change("reload", "systemd", "", "", "outdated"))
+        if observed["booted"] and (written or observed["outdated"] or not observed["active"]):
+            changes.append(Change("start", UNIT, "", "", "stopped" if not observed["active"] else "unit"))
+        return changes
+
+    def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
+        if change.kind == "start":
+            services.restart(host, UNIT)
+        elif not services.apply(host, change, stop=True):
+            super().apply(host, desired, change)
+
+    def revert(self, host: ManagedHost) -> List[Change]:
+        """Stop the service, which removes its metrics, and forget it."""
+        return services.dismiss(host, UNIT, (SLURM_EPILOG, service.STATE))
+
+
+def unit(desired: Desired) -> str:
+    """The text of gds-watch.service."""
+    folder = f" --folder {desired.metrics}" if desired.metrics else ""
+    return f"""\
+# Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit {UNIT}
+[Unit]
+Description=Metrics of GPUDirect Storage: which path I/O through cuFile takes
+ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
+
+[Service]
+ExecStart={COMMAND} watch --metrics --every {desired.every}{folder}
+# It removes its files itself, unless it was killed.
+ExecStopPost=-/bin/rm -f {" ".join(service.paths(desired.metrics))}
+# It ends when another version of the program is installed.
+Restart=always
+RestartSec=5
+Nice=10
+MemoryMax=128M
+TasksMax=16
+# It reads files and namespaces of all processes. In a mount namespace of its own, every other process would look like a
+# container's.
+CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_SYS_CHROOT
+NoNewPrivileges=yes
+RestrictAddressFamilies=AF_UNIX
+RestrictRealtime=yes
+LockPersonality=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
