@@ -1,9 +1,9 @@
-"""What ``watch`` costs: a look at N processes, the service for a minute, a call with a probe, and statistics at level 3.
+"""What ``watch`` costs: a look at N processes, the service, a read with probes, and a read with statistics.
 
-    sudo .venv/bin/python benchmarks/watch/run.py          # --processes N …, --rounds N, --json FILE
+    sudo .venv/bin/python benchmarks/watch/run.py          # --processes N …, --rounds N, --calls N, --seconds N
 
-Processes load the real libcufile of a release (Debian's, or a wheel's, as the tests fetch it) over the stand-in libcuda,
-whose device memory is memory of this host.  So all I/O takes compat mode, and nothing here says anything about GPUs.
+Processes load a real libcufile over the stand-in libcuda, whose device memory is memory of this host.  So all I/O takes
+compat mode, and nothing here says anything about GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +24,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gdsdeploy.host.watch import metrics, service
-from gdsdeploy.host.watch.bpf import Counting
 from gdsdeploy.host.watch.look import Watcher
-from gdsdeploy.host.watch.probe import _attach
 from gdsdeploy.host.watch.totals import Totals
+from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
-from tests.cufile.jobs import CONTAINER, Running, config, job
 
 VERSION = "1.20.0.107"
 SMALL = 4096
@@ -85,14 +82,78 @@ def looks(number: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def busy(running: Running) -> float:
+    """Seconds of CPU time of all threads of a program."""
+    tasks = Path(f"/proc/{running.pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def per_call(running: Running, number: int) -> float:
+    """Microseconds of CPU time of a read of 4 KiB."""
+    begin = busy(running)
+    assert running.tell("read", number, SMALL) == number * SMALL
+    return (busy(running) - begin) / number * 1e6
+
+
+def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
+    """Of one program each: statistics off, at level 3, and at level 3 with probes; in turn."""
+    results: dict[str, list[float]] = {"level 0": [], "level 3": [], "level 3, probed": []}
+    (folder / "0").mkdir()
+    (folder / "3").mkdir()
+    with (
+        job(VERSION, folder / "0", config(0), *CONTAINER) as off,
+        job(VERSION, folder / "3", config(3), *CONTAINER) as on,
+    ):
+        for _ in range(rounds):
+            results["level 0"].append(per_call(off, number))
+            results["level 3"].append(per_call(on, number))
+            with Counting() as counting:
+                refused: list[str] = []
+                _attach(counting, [on.pid], refused)
+                assert not refused, refused
+                results["level 3, probed"].append(per_call(on, number))
+    return {name: statistics.median(values) for name, values in results.items()}
+
+
+def service_for(seconds: float, folder: Path) -> dict[str, Any]:
+    """Memory and share of one CPU of the host program as gds-watch.service starts it, with its usual interval."""
+    program = folder / "gdsdeploy-host.pyz"
+    program.write_bytes(hostapp.build())
+    argv = [sys.executable, "-I", "-S", str(program), "watch", "--metrics", "--folder", str(folder)]
+    with subprocess.Popen(argv) as process:
+        time.sleep(5)
+        task = Path(f"/proc/{process.pid}/schedstat")
+        begin = int(task.read_text().split()[0])
+        time.sleep(seconds)
+        used = (int(task.read_text().split()[0]) - begin) / 1e9
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        (peak,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+        process.terminate()
+    return {"percent_of_a_cpu": used / seconds * 100, "peak_mib": peak / 1024}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--processes", type=int, nargs="+", default=[10, 50, 200, 2000])
+    """Print a line of JSON for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=[10, 200, 2000])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=20000)
+    parser.add_argument("--folder", help="where the file is read: on a disk (default: TMPDIR)")
+    parser.add_argument("--seconds", type=float, default=120, help="for which the service is watched")
     arguments = parser.parse_args()
     for number in arguments.processes:
         with crowd(number):
-            print(json.dumps(looks(number, arguments.rounds)))
+            show(looks(number, arguments.rounds))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        show({"microseconds_per_read": reads(arguments.rounds, arguments.calls, Path(folder))})
+        with crowd(50):
+            show({"service_with_50_processes": service_for(arguments.seconds, Path(folder))})
+
+
+def show(values: dict[str, Any]) -> None:
+    """One line of JSON."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from gdsdeploy.model.services import Gate, Watch
 from gdsdeploy.model.signing import Signing
 from gdsdeploy.model.text import (
     AbsolutePath,
-    MaybePath,
     Model,
     Name,
     NetworkAddress,

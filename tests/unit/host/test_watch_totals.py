@@ -1,0 +1,167 @@
+"""Sums by owner: they outlive processes, and count nothing twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.facts.processes import Program
+from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
+from gdsdeploy.host.watch import metrics, slurm, totals
+from gdsdeploy.host.watch.look import Entry, Look
+from gdsdeploy.host.watch.owner import JOB, UNIT, Owner
+from gdsdeploy.host.watch.totals import READ, Totals
+
+GPU, OTHER_GPU = "GPU-" + "1" * 36, "GPU-" + "2" * 36
+NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)
+TRAIN = Owner(UNIT, "train.service")
+
+
+def reads(posix: int, direct: int = 0, size: int = 1000, errors: int = 0) -> Direction:
+    number = posix + direct
+    return Direction(number, direct, 0, posix, 0, errors, number * size)
+
+
+def program(*gpus: tuple[str, Direction], pid: int = 1, unit: str = "/system.slice/train.service") -> Program:
+    found: Any = route.STATISTICS_OFF
+    if gpus:
+        found = Counters(10, 32256, 0, 0, tuple(Gpu(uuid, read, NOTHING) for uuid, read in gpus))
+    return Program(
+        pid=pid, name="python", unit=unit, container=False, libraries={"/x/libcufile.so.1.20.0": "1.20.0"},
+        variables={}, base_path="/etc/cufile.json", base={}, overlay=None, start=5, counters=found,
+    )  # fmt: skip
+
+
+def counted(*rounds: tuple[Program, ...]) -> Totals:
+    """After an empty first look, and one each 15 seconds."""
+    sums = Totals()
+    sums.add([], 0.0)
+    for at, programs in enumerate(rounds, start=1):
+        sums.add(programs, 15.0 * at)
+    return sums
+
+
+def operations(sums: Totals, owner: Owner = TRAIN, gpu: str = GPU) -> dict[str, int]:
+    one = sums.sums[owner][(gpu, READ)]
+    return {way: number for way, number in zip(route.WAYS, one.operations, strict=True) if number}
+
+
+def test_the_sums_of_a_process_stay_when_it_ends_and_the_next_one_adds_to_them() -> None:
+    successor = program((GPU, reads(1)), pid=2)
+    sums = counted((program((GPU, reads(10))),), (program((GPU, reads(12, 3))),), (), (successor,))
+    assert operations(sums) == {"compat": 13, "nvidia-fs": 3}
+    assert sums.sums[TRAIN][(GPU, READ)].bytes == 16_000
+
+
+def test_what_was_counted_before_the_first_look_is_not_of_now() -> None:
+    sums = Totals()
+    sums.add([program((GPU, reads(100)))], 0.0)
+    assert sums.sums == {}
+    sums.add([program((GPU, reads(107)))], 15.0)
+    assert operations(sums) == {"compat": 7}
+
+
+def test_a_second_gpu_and_a_reset_count_what_is_new() -> None:
+    both = program((GPU, reads(10)), (OTHER_GPU, reads(4)))
+    sums = counted((program((GPU, reads(10))),), (both,), (program((GPU, reads(2)), (OTHER_GPU, reads(4))),))
+    assert operations(sums) == {"compat": 12}, "it fell from 10 to 2: cuFileStatsReset"
+    assert operations(sums, gpu=OTHER_GPU) == {"compat": 4}
+
+
+def test_a_process_that_one_look_does_not_read_is_not_counted_twice() -> None:
+    sums = counted((program((GPU, reads(10))),), (program(),), (), (program((GPU, reads(11))),))
+    assert operations(sums) == {"compat": 11}
+
+
+def test_bounced_bytes_are_exact_where_one_way_has_all_operations() -> None:
+    sums = counted((program((GPU, reads(10))),), (program((GPU, reads(10, 10))),), (program((GPU, reads(11, 13))),))
+    assert sums.sums[TRAIN][(GPU, READ)].bounced == 10_000 + 0 + 1000
+
+
+def test_old_owners_go_and_there_are_never_too_many() -> None:
+    crowd = tuple(program((GPU, reads(1)), pid=at, unit=f"/system.slice/u{at}.service") for at in range(600))
+    sums = counted(crowd)
+    assert len(sums.sums) == totals.OWNERS + 1
+    assert operations(sums, totals.OTHER) == {"compat": 100}
+    sums.add([], totals.LONG + 16)
+    assert sums.sums == {}
+
+
+def test_a_process_that_invents_gpus_fills_a_bounded_number_of_series() -> None:
+    many = [(f"GPU-{at:036d}", reads(1)) for at in range(100)]
+    sums = counted((program(*many),))
+    assert len(sums.sums[TRAIN]) == 2 * totals.GPUS + 2
+    assert operations(sums, gpu=totals.OTHER_GPU) == {"compat": 100 - totals.GPUS}
+
+
+def test_they_go_on_where_they_stopped() -> None:
+    sums = counted((program((GPU, reads(10))),))
+    again = totals.from_record(json.loads(json.dumps(sums.as_record())))
+    assert again.as_record() == sums.as_record()
+    again.add([program((GPU, reads(11)))], 30.0)
+    assert operations(again) == {"compat": 11}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None, [], {}, {"version": 2, "owners": [], "processes": []}, {"version": 1, "owners": 3, "processes": []},
+        {"version": 1, "owners": [[["unit"], 0, []]], "processes": []},
+        {"version": 1, "owners": [[["unit", "x"], 0, [["g", "read", [1], 2, 3, 4]]]], "processes": []},
+        {"version": 1, "owners": [], "processes": [[1, 2, 3, "gpus"]]},
+    ],
+)  # fmt: skip
+def test_another_record_is_refused(record: Any) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        totals.from_record(record)
+
+
+def test_the_series() -> None:
+    pod = "/kubepods.slice/kubepods-pod1d6ba31f_0000_0000_0000_000000000001.slice/x"
+    programs = (
+        program((GPU, reads(3, errors=2))), program((GPU, reads(0, 5)), pid=2, unit=pod), program(pid=3),
+    )  # fmt: skip
+    sums = counted(programs)
+    entries = tuple(Entry(each, route.route(route.Observed(each.counters))) for each in programs)
+    names = {"1d6ba31f-0000-0000-0000-000000000001": "ml/trainer-0"}
+    text = metrics.render(Look(1.8e9, entries, None, 7), sums, names, direct=True)
+    assert sum(f"# TYPE {name} " in text for name in metrics.NAMES) == len(metrics.NAMES)
+    labels = f'gpu="{GPU}",direction="read"'
+    for line in (
+        f'gdsdeploy_cufile_operations_total{{kind="unit",name="train.service",{labels},path="compat"}} 3',
+        f'gdsdeploy_cufile_operations_total{{kind="pod",name="ml/trainer-0",{labels},path="nvidia-fs"}} 5',
+        f'gdsdeploy_cufile_bytes_total{{kind="unit",name="train.service",{labels}}} 3000',
+        f'gdsdeploy_cufile_bounced_bytes_total{{kind="pod",name="ml/trainer-0",{labels}}} 0',
+        f'gdsdeploy_cufile_errors_total{{kind="unit",name="train.service",{labels}}} 2',
+        'gdsdeploy_cufile_processes{libcufile="1.20.0",statistics="counted"} 2',
+        'gdsdeploy_cufile_processes{libcufile="1.20.0",statistics="statistics-off"} 1',
+        "gdsdeploy_cufile_stale_segments 7",
+        "gdsdeploy_cufile_direct_expected 1",
+    ):
+        assert f"\n{line}\n" in text
+    text = metrics.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
+    assert "\ngdsdeploy_cufile_direct_expected" not in text
+
+
+def test_the_line_of_a_job() -> None:
+    job = program((GPU, reads(3, 97, size=1 << 30)), unit="/system.slice/slurmstepd.scope/job_1234/step_0")
+    sums = counted((job,)).sums[Owner(JOB, "1234")]
+    text = totals.sentence("gpu1", sums)
+    assert text == "gds gpu1: 97 % nvidia-fs, 3 % compat of 100 GiB, 3.0 GiB through CPU memory"
+    assert totals.sentence("gpu1", {}) == "gds gpu1: no I/O with GPUs"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "gds gpu1: x"),
+        ("gds gpu1: old", "gds gpu1: x"),
+        ("user's own; gds gpu2: y; gds gpu1: old", "user's own; gds gpu2: y; gds gpu1: x"),
+        ("a" * 995, "a" * 995),
+    ],
+)
+def test_a_host_replaces_its_own_part_of_a_comment(before: str, after: str) -> None:
+    assert slurm.merged(before, "gpu1", "gds gpu1: x") == after
