@@ -16,6 +16,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +25,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gdsdeploy.host.watch import metrics, service
+from gdsdeploy.host.watch.bpf import Counting
 from gdsdeploy.host.watch.look import Watcher
+from gdsdeploy.host.watch.probe import attach
 from gdsdeploy.host.watch.totals import Totals
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
+from tests.cufile.jobs import CONTAINER, Running, config, job
 
 VERSION = "1.20.0.107"
 SMALL = 4096
@@ -109,7 +113,7 @@ def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
             results["level 3"].append(per_call(on, number))
             with Counting() as counting:
                 refused: list[str] = []
-                _attach(counting, [on.pid], refused)
+                attach(counting, [on.pid], refused)
                 assert not refused, refused
                 results["level 3, probed"].append(per_call(on, number))
     return {name: statistics.median(values) for name, values in results.items()}

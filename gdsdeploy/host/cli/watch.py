@@ -114,7 +114,8 @@ def _metrics(arguments: argparse.Namespace) -> int:
     try:
         service.run(arguments.folder, arguments.every or METRICS_EVERY)
     except OSError as error:
-        raise UsageError(f"metrics can't be written: {error}") from None
+        where = arguments.folder or "the usual folders"
+        raise UsageError(f"metrics can't be written to {where}: {error.strerror}") from None
     return 0
 
 

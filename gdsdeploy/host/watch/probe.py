@@ -59,7 +59,7 @@ def probe(seconds: float, job: Optional[str] = None) -> Dict[str, Any]:
     number = 0
     try:
         with Counting() as counting:
-            number = _attach(counting, [entry.program.pid for entry in first.programs], refused)
+            number = attach(counting, [entry.program.pid for entry in first.programs], refused)
             time.sleep(seconds)
             counts = counting.counts()
             last = watcher.look()
@@ -76,7 +76,7 @@ def probe(seconds: float, job: Optional[str] = None) -> Dict[str, Any]:
     return result
 
 
-def _attach(counting: Counting, pids: List[int], refused: List[str]) -> int:
+def attach(counting: Counting, pids: List[int], refused: List[str]) -> int:
     """Probe each library that these processes have mapped, once; returns the number of probes."""
     done: Set[Tuple[int, int]] = set()
     number = 0
