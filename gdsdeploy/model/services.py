@@ -45,5 +45,5 @@ class Watch(Model):
     every: Annotated[int, Field(ge=1, le=3600)] = 15
     #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
     metrics: MaybePath = ""
-    #: Whether Slurm's epilog has a program that writes into the comment of each job.
+    #: Whether the path of each Slurm job's I/O is written into its AdminComment while it runs.
     slurm: bool = False

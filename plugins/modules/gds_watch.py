@@ -24,7 +24,7 @@ options:
     type: str
     default: ''
   slurm:
-    description: Whether to install the program for Slurm's epilog.
+    description: Whether to write the path of each job's I/O into its Slurm comment.
     type: bool
     default: false
 """

@@ -134,7 +134,6 @@ def test_a_damaged_file_of_sums_begins_anew(tmp_path: Path, content: str) -> Non
     path = tmp_path / "watch.json"
     path.write_text(content)
     assert service.restored(str(path)).sums == {}
-    assert service.of_owner("job", "1", str(path)) is None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ RECORD = "/run/gdsdeploy/gate.json"
 UNIT = "/etc/systemd/system/gds-gate.service"
 #: What starts after the gate whatever it finds, and what does not start while it is closed.
 AFTER, BEHIND = "after.service", "behind.service"
+WATCH = "gds-watch.service"
 SERVICE = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"
 METRICS = "/var/lib/metrics"
 #: `is-system-running --wait` can miss the end of a boot that is about to be over.
@@ -137,3 +138,30 @@ def test_a_fleet_without_a_gate_takes_it_away(host: LabHost, tmp_path: Path) -> 
     ).stdout
     assert "gate" not in files_left
     assert "gdsdeploy.prom" not in files_left
+
+
+def test_the_service_that_counts_runs_and_goes(host: LabHost, tmp_path: Path) -> None:
+    """gds-watch.service under the real systemd: small, back after it was killed, and without a trace when dismissed."""
+    settings = {"gds_watch_metrics": METRICS, "gds_watch_every": 1}
+    assert play(host, tmp_path, "gds_watch", **settings)
+    assert play(host, tmp_path, "gds_watch", **settings) == []
+    assert host.ssh(["sudo", "systemd-analyze", "verify", f"/etc/systemd/system/{WATCH}"]).stderr == ""
+    assert counted_once(host)
+    first = show(host, WATCH, "ActiveState", "MainPID")
+    assert first["ActiveState"] == "active"
+    peak = int(host.ssh(["awk", "/VmHWM/ {print $2}", f"/proc/{first['MainPID']}/status"]).stdout)
+    assert peak < 40 << 10, "KiB"
+    host.ssh(["sudo", "kill", "-KILL", first["MainPID"]])
+    host.ssh(["sh", "-c", f"until [ -e {METRICS}/gdsdeploy-watch.prom ]; do sleep 0.2; done"], timeout=60)
+    assert show(host, WATCH, "MainPID")["MainPID"] not in ("0", first["MainPID"])
+    assert counted_once(host)
+    assert play(host, tmp_path, "gds_watch", gds_watch_enabled=False)
+    places = ["/etc/systemd/system", "/run/gdsdeploy", METRICS]
+    assert "watch" not in host.ssh(["find", *places], ok=(0, 1)).stdout.replace("watch.json", "")
+    assert show(host, WATCH, "ActiveState")["ActiveState"] == "inactive"
+
+
+def counted_once(host: LabHost) -> bool:
+    """Whether the service has written its metrics."""
+    wait = f"until grep -q ^gdsdeploy_cufile_timestamp {METRICS}/gdsdeploy-watch.prom 2>/dev/null; do sleep 0.2; done"
+    return host.ssh(["sh", "-c", wait], timeout=60).status == 0

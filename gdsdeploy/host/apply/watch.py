@@ -1,4 +1,4 @@
-"""The service that writes metrics of I/O through cuFile, and the program that Slurm's epilog starts: docs/watch.md."""
+"""The service that writes metrics of I/O through cuFile: docs/watch.md."""
 
 from __future__ import annotations
 
@@ -15,14 +15,6 @@ from .model import Change, Refusal, Words
 from .program import COMMAND
 
 UNIT = "gds-watch.service"
-SLURM_EPILOG = "/usr/lib/gdsdeploy/slurm-epilog"
-_SLURM_EPILOG_TEXT = f"""\
-#!/bin/sh
-# Rendered by gdsdeploy; changes here are overwritten. A program for Epilog= of slurm.conf: writes which path the job's
-# I/O took on this host into the job's AdminComment. It never fails: Slurm drains a node whose epilog does.
-timeout 60 {COMMAND} watch --slurm-epilog "$SLURM_JOB_ID" 2>&1 | logger --tag gds-watch
-exit 0
-"""
 #: What a unit file takes for itself alone.
 _PATH = re.compile(r"/[\w./+@=-]*")
 
@@ -32,7 +24,7 @@ class Desired:
     """Whether this host has the service.
 
     ``every``: seconds between two looks.  ``metrics``: the folder of node_exporter's textfile collector; empty: the
-    usual ones.  ``slurm``: whether Slurm's epilog has a program.
+    usual ones.  ``slurm``: whether running jobs get a comment.
     """
 
     enabled: bool = True
@@ -53,8 +45,7 @@ class Watch(FileResource[Desired]):
     def desired_files(self, desired: Desired) -> List[File]:
         if not desired.enabled:
             return []
-        slurm = [File.of(SLURM_EPILOG, _SLURM_EPILOG_TEXT, 0o755)] if desired.slurm else []
-        return [*slurm, File.of(services.path(UNIT), unit(desired))]
+        return [File.of(services.path(UNIT), unit(desired))]
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         observed = super().observe(host, desired)
@@ -62,9 +53,7 @@ class Watch(FileResource[Desired]):
         observed["outdated"] = desired.enabled and services.is_outdated(host, [UNIT])
         observed["booted"] = services.is_booted(host)
         observed["active"] = observed["booted"] and services.is_active(host, UNIT)
-        present = {file.path for file in self.desired_files(desired)}
-        left = [path for path in (services.path(UNIT), SLURM_EPILOG) if path not in present]
-        observed["back"] = restoration_changes(host, left)
+        observed["back"] = [] if desired.enabled else restoration_changes(host, [services.path(UNIT)])
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -80,7 +69,6 @@ class Watch(FileResource[Desired]):
         changes = super().changes(desired, observed, pending)
         if not desired.enabled:
             return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"]]
-        changes += observed["back"]
         written = any(change.subject == services.path(UNIT) for change in changes)
         changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
         if observed["outdated"] and not services.read_again([*pending, *changes]):
@@ -97,12 +85,13 @@ class Watch(FileResource[Desired]):
 
     def revert(self, host: ManagedHost) -> List[Change]:
         """Stop the service, which removes its metrics, and forget it."""
-        return services.dismiss(host, UNIT, (SLURM_EPILOG, service.STATE))
+        return services.dismiss(host, UNIT, (service.STATE,))
 
 
 def unit(desired: Desired) -> str:
     """The text of gds-watch.service."""
-    folder = f" --folder {desired.metrics}" if desired.metrics else ""
+    options = f" --folder {desired.metrics}" if desired.metrics else ""
+    options += " --slurm" if desired.slurm else ""
     return f"""\
 # Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit {UNIT}
 [Unit]
@@ -110,7 +99,7 @@ Description=Metrics of GPUDirect Storage: which path I/O through cuFile takes
 ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 
 [Service]
-ExecStart={COMMAND} watch --metrics --every {desired.every}{folder}
+ExecStart={COMMAND} watch --metrics --every {desired.every}{options}
 # It removes its files itself, unless it was killed.
 ExecStopPost=-/bin/rm -f {" ".join(service.paths(desired.metrics))}
 # It ends when another version of the program is installed.
@@ -123,7 +112,7 @@ TasksMax=16
 # container's.
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_SYS_CHROOT
 NoNewPrivileges=yes
-RestrictAddressFamilies=AF_UNIX
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
 RestrictRealtime=yes
 LockPersonality=yes
 

@@ -38,8 +38,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--metrics", action="store_true", help=words)
     help_text = "--metrics: folder of the collector (default: the usual ones that are there)"
     parser.add_argument("--folder", default="", metavar="DIR", help=help_text)
-    words = "instead, write what gds-watch.service has counted of a Slurm job here into its AdminComment"
-    parser.add_argument("--slurm-epilog", metavar="JOB", help=words)
+    words = "--metrics: write the path of each Slurm job's I/O into its AdminComment while it runs"
+    parser.add_argument("--slurm", action="store_true", help=words)
     parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job")
     help_text = f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})"
     parser.add_argument("--every", type=interval, metavar="N", help=help_text)
@@ -76,8 +76,6 @@ def command(arguments: argparse.Namespace) -> int:
     """Print what each interval shows: as one line of JSON, or as a table; 0 always."""
     if arguments.metrics:
         return _metrics(arguments)
-    if arguments.slurm_epilog is not None:
-        return _epilog(arguments.slurm_epilog)
     if arguments.collect:
         number = _collected()
         print(json.dumps({"version": VERSION, "removed": number}) if arguments.json else f"removed {number}")
@@ -112,21 +110,10 @@ def _metrics(arguments: argparse.Namespace) -> int:
     from ..watch import service
 
     try:
-        service.run(arguments.folder, arguments.every or METRICS_EVERY)
+        service.run(arguments.folder, arguments.every or METRICS_EVERY, slurm=arguments.slurm)
     except OSError as error:
         where = arguments.folder or "the usual folders"
         raise UsageError(f"metrics can't be written to {where}: {error.strerror}") from None
-    return 0
-
-
-def _epilog(number: str) -> int:
-    from ..io.scontrol import SlurmError
-    from ..watch import slurm
-
-    try:
-        print(slurm.comment(number))
-    except SlurmError as error:
-        raise UsageError(str(error)) from None
     return 0
 
 

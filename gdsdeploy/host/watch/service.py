@@ -1,7 +1,7 @@
 """``watch --metrics``: looks at this host's processes until it is stopped, and writes what they did.
 
 gds-watch.service runs it.  It writes a file for each collector of node_exporter, and removes it when it ends.  Its sums
-go to a file in /run: the next start continues with them, and the epilog of a Slurm job takes its line from there.
+go to a file in /run, with which the next start continues.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from ..io import atomic, jsontext
+from ..io.printable import line
 from ..io.prometheus import FOLDERS, folders
 from ..model import expectation
 from . import metrics
 from .look import Watcher
 from .owner import pods
-from .totals import Sums, Totals, by_owner, from_record
+from .slurm import Comments
+from .totals import Totals, from_record
 
 #: The sums; only root reads them.
 STATE = "/run/gdsdeploy/watch.json"
@@ -29,10 +31,10 @@ STATE_LIMIT = 64 << 20
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
-def run(setting: str, every: float, state: str = STATE) -> None:
+def run(setting: str, every: float, state: str = STATE, *, slurm: bool = False) -> None:
     """Until SIGTERM or SIGINT, or until the program on the disk is another one; raises OSError.
 
-    setting: the folder of the collector; empty: the usual ones that are there.
+    setting: the folder of the collector; empty: the usual ones that are there.  slurm: whether jobs get a comment.
     """
     program, files = _program(), [os.path.join(folder, metrics.FILE) for folder in folders(setting)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -40,7 +42,7 @@ def run(setting: str, every: float, state: str = STATE) -> None:
         try:
             for path in [*files, state]:
                 atomic.sweep(path, shared=True)
-            watcher, totals = Watcher(), restored(state)
+            watcher, totals, comments = Watcher(), restored(state), Comments()
             while _program() == program:
                 begin = time.monotonic()
                 look = watcher.look()
@@ -49,6 +51,8 @@ def run(setting: str, every: float, state: str = STATE) -> None:
                 for path in files:
                     atomic.write(path, text, shared=True)
                 atomic.write(state, json.dumps(totals.as_record()), 0o600)
+                for error in comments.write(totals.sums, begin) if slurm else []:
+                    sys.stderr.write(line(error) + "\n")
                 time.sleep(max(0.0, every - (time.monotonic() - begin)))
         finally:
             for path in files:
@@ -70,14 +74,6 @@ def restored(path: str = STATE) -> Totals:
         return from_record(_record(path))
     except (OSError, *_DAMAGED):
         return Totals()
-
-
-def of_owner(kind: str, name: str, path: str = STATE) -> Optional[Sums]:
-    """The sums of an owner on this host; None: the service doesn't run, or its file can't be used."""
-    try:
-        return by_owner(_record(path), kind, name)
-    except (OSError, *_DAMAGED):
-        return None
 
 
 def _record(path: str) -> Any:

@@ -1,40 +1,60 @@
-"""The line about a job's I/O that Slurm's epilog writes into the job's AdminComment.
+"""Which path a job's I/O took on this host, in the job's AdminComment.
 
-The processes of the job have ended then.  What they did is in the sums of ``watch --metrics``.
+It's written while the job runs: Slurm refuses to change a job that has ended, also in its epilog (22.05).
 """
 
 from __future__ import annotations
 
 import re
+from typing import Dict, List, Mapping, Tuple
 
 from ..io.scontrol import SlurmError, node_name, scontrol
-from .owner import JOB
-from .service import STATE, of_owner
-from .totals import sentence
+from .owner import JOB, Owner
+from .totals import Sums, sentence
 
-#: Characters of a comment; a longer one makes the output of others unreadable.
+#: Characters of a comment: about 15 hosts.  What has no room isn't written.
 LONGEST = 1000
-#: A comment ends where the next field of the job begins.
+#: Seconds between two changes of the comment of one job, by one host.
+EVERY = 60.0
 _COMMENT = re.compile(r"\sAdminComment=(.*?)(?=\s[A-Z][A-Za-z/:]*=|\s*$)", re.DOTALL)
 #: Each host of a job replaces its own part alone; another one may write at the same time.
 _SEPARATOR, _TRIES = "; ", 3
-_JOB = re.compile(r"\d{1,12}")
 
 
-def comment(job: str, state: str = STATE) -> str:
-    """Write this host's part of a job's comment, and return it.  Raises SlurmError."""
-    if not _JOB.fullmatch(job):
-        raise SlurmError(f"{job[:40]!r} isn't the number of a job")
-    sums = of_owner(JOB, job, state)
-    if sums is None:
-        raise SlurmError("nothing counted this job: gds-watch.service doesn't run on this host")
-    host = node_name()
-    text = sentence(host, sums)
+class Comments:
+    """Writes into the comments of jobs, and remembers what it wrote."""
+
+    def __init__(self) -> None:
+        #: job → when its comment was written, and which text
+        self._written: Dict[str, Tuple[float, str]] = {}
+
+    def write(self, sums: Mapping[Owner, Sums], now: float) -> List[str]:
+        """Write what is new about each job, at most once in EVERY seconds; returns what went wrong."""
+        errors: List[str] = []
+        jobs = {name: one for (kind, name), one in sums.items() if kind == JOB}
+        self._written = {job: last for job, last in self._written.items() if job in jobs}
+        for job, one in jobs.items():
+            time, text = self._written.get(job, (-EVERY, ""))
+            if now - time < EVERY:
+                continue
+            try:
+                host = node_name()
+                new = sentence(host, one)
+                # A job that has ended is asked about no more, because its sums don't change.
+                self._written[job] = now, new
+                if new != text:
+                    comment(job, host, new)
+            except SlurmError as error:
+                errors.append(f"job {job}: {error}")
+        return errors
+
+
+def comment(job: str, host: str, text: str) -> None:
+    """Write a host's part of the comment of a running job.  Raises SlurmError."""
     for _ in range(_TRIES):
         scontrol(["update", f"JobId={job}", f"AdminComment={merged(_now(job), host, text)}"])
         if text in _now(job):
             break
-    return text
 
 
 def _now(job: str) -> str:

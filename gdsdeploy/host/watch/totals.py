@@ -1,7 +1,7 @@
 """What processes have done through cuFile, by unit, job, pod or container; it outlives them.  Pure.
 
 The counters of a process end with it.  So what each look finds more than the one before is added up here, for the
-metrics of ``watch --metrics`` and the comment of a Slurm job.
+metrics of ``watch --metrics`` and the comments of Slurm jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .owner import Owner, owner
 from .table import amount
 
 VERSION = 1
-#: Seconds for which the sums of an owner stay after its last process, so that a server has read them, and an epilog.
+#: Seconds for which the sums of an owner stay after its last process, so that a server has read them.
 LONG = 3600.0
 #: Seconds for which a process that a look didn't read is remembered, so that nothing of it is counted twice.
 MISSED = 120.0
@@ -59,7 +59,8 @@ class Totals:
 
     def __init__(self) -> None:
         self.sums: Dict[Owner, Sums] = {}
-        self._time: Dict[Owner, float] = {}
+        #: owner → when a process of it was read last
+        self.times: Dict[Owner, float] = {}
         #: (process id, start) → when its counters were read, and those of each GPU
         self._before: Dict[Tuple[int, int], Tuple[float, Dict[str, Gpu]]] = {}
         #: without an earlier look, what a process has counted may be of any time
@@ -80,14 +81,14 @@ class Totals:
                 for gpu in program.counters.gpus:
                     self._count(self.sums[whose], gpu, earlier.get(gpu.uuid))
         self._began = True
-        for old in [whose for whose, time in self._time.items() if now - time > LONG]:
-            del self._time[old], self.sums[old]
+        for old in [whose for whose, time in self.times.items() if now - time > LONG]:
+            del self.times[old], self.sums[old]
 
     def _entry(self, whose: Owner, now: float) -> Owner:
         if whose not in self.sums and len(self.sums) >= OWNERS:
             whose = OTHER
         self.sums.setdefault(whose, {})
-        self._time[whose] = now
+        self.times[whose] = now
         return whose
 
     @staticmethod
@@ -100,7 +101,7 @@ class Totals:
     def as_record(self) -> Dict[str, Any]:
         """As JSON values; ``from_record`` reads them."""
         owners = [
-            [list(whose), self._time[whose], [[*key, *one] for key, one in sums.items()]]
+            [list(whose), self.times[whose], [[*key, *one] for key, one in sums.items()]]
             for whose, sums in self.sums.items()
         ]
         processes = [
@@ -117,7 +118,7 @@ def from_record(record: Any) -> Totals:
         raise ValueError("it is of another version")
     for (kind, name), time, rows in record["owners"]:
         whose = Owner(str(kind), str(name))
-        totals._time[whose] = float(time)
+        totals.times[whose] = float(time)
         totals.sums[whose] = {(str(gpu), str(way)): _sum(*values) for gpu, way, *values in rows}
     for pid, start, time, gpus in record["processes"]:
         read = records.from_record({"version": 0, "size": 0, "read_bytes": 0, "write_bytes": 0, "gpus": gpus})
@@ -151,8 +152,3 @@ def sentence(host: str, sums: Sums) -> str:
     size, bounced = sum(one.bytes for one in sums.values()), sum(one.bounced for one in sums.values())
     through = f", {amount(bounced)} through CPU memory" if bounced else ""
     return f"gds {host}: {shares(operations)} of {amount(size)}{through}"
-
-
-def by_owner(record: Any, kind: str, name: str) -> Sums:
-    """The sums of one owner; empty where there are none.  Raises as ``from_record``."""
-    return from_record(record).sums.get(Owner(kind, name), {})

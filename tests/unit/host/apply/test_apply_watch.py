@@ -15,7 +15,6 @@ from tests.unit.host.apply.apply_tree import Systemctl, apply, check, tree
 ON = Desired(slurm=True)
 UNIT = "/etc/systemd/system/gds-watch.service"
 LINK = "/etc/systemd/system/multi-user.target.wants/gds-watch.service"
-EPILOG = "/usr/lib/gdsdeploy/slurm-epilog"
 
 
 def both(root: Path, desired: Desired) -> list[tuple[str, str, str]]:
@@ -38,18 +37,17 @@ def root(tmp_path: Path, systemctl: Systemctl) -> Path:
 def test_it_is_put_in_place_changed_and_dismissed(root: Path, systemctl: Systemctl) -> None:
     before = tree(root)
     assert both(root, ON) == [
-        ("write", EPILOG, "missing"),
         ("write", UNIT, "missing"),
         ("enable", "gds-watch.service", "unit"),
     ]
-    assert (root / EPILOG[1:]).stat().st_mode & 0o777 == 0o755
     assert LINK in tree(root)
     assert both(root, Desired(every=60)) == [
-        ("write", UNIT, "content"), ("delete", EPILOG, "restore"), ("enable", "gds-watch.service", "unit"),
+        ("write", UNIT, "content"), ("enable", "gds-watch.service", "unit"),
     ]  # fmt: skip
+    assert "watch --metrics --every 15 --slurm\n" in watch.unit(ON)
     assert "watch --metrics --every 60\n" in (root / UNIT[1:]).read_text()
     both(root, Desired(enabled=False))
-    assert {path for path in tree(root) if "watch" in path or "epilog" in path} == set()
+    assert {path for path in tree(root) if "watch" in path} == set()
     assert {path for path in before if path not in tree(root)} == set()
 
 
@@ -59,7 +57,7 @@ def test_a_removal_takes_it_back(root: Path) -> None:
     predicted = Watch().revert(ManagedHost(check=True, root=str(root)))
     assert [change.kind for change in predicted][:1] == ["disable"]
     assert Watch().revert(ManagedHost(root=str(root))) == predicted
-    assert {path for path in tree(root) if "watch" in path or "epilog" in path} == set()
+    assert {path for path in tree(root) if "watch" in path} == set()
 
 
 def test_its_folder_is_in_the_unit() -> None:
