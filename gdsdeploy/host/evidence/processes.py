@@ -39,13 +39,16 @@ PACKAGES = re.compile(r"^/.*?/(?:site|dist)-packages(?=/)")
 AGAIN = 60.0
 
 
+#: (key, id) of segments of shared memory that a process has mapped.
+Segments = Tuple[Tuple[int, int], ...]
+
+
 class Maps(NamedTuple):
     """What a process has mapped."""
 
     #: file of libcufile → one of its ranges, as in /proc/PID/map_files
     libraries: Mapping[str, str]
-    #: (key, id) of each segment of shared memory
-    segments: Tuple[Tuple[int, int], ...]
+    segments: Segments
     cuda: bool
     #: whether all its mappings were read
     whole: bool
@@ -58,11 +61,14 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
 class Scan:
     """Looks at all processes, and need not look at all of them again.
 
-    programs: most that are recorded; seconds: for one look.
+    programs: most that are recorded; seconds: for one look.  counters_alone: whether a program whose counters were read
+    is looked at whole only once in AGAIN seconds.
     """
 
-    def __init__(self, programs: int, seconds: float) -> None:
-        self._programs, self._seconds = programs, seconds
+    def __init__(self, programs: int, seconds: float, *, counters_alone: bool = False) -> None:
+        self._programs, self._seconds, self._counters_alone = programs, seconds, counters_alone
+        #: programs with counters → when to look at them again, their record, their segments
+        self._whole: Dict[Identity, Tuple[float, Dict[str, Any], Segments]] = {}
         #: processes without the libraries → when to look again
         self._others: Dict[Identity, float] = {}
 
@@ -72,13 +78,14 @@ class Scan:
         summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": _dead()}
         recorder.document["processes"][PROCESSES] = summary
         others, self._others = self._others, {}
+        whole, self._whole = self._whole, {}
         end = time.monotonic() + self._seconds
         for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdecimal()):
             if len(programs) >= self._programs or time.monotonic() > end:
                 summary["more"] = True
                 break
             try:
-                program = self._look(recorder, pid, others, summary)
+                program = self._look(recorder, pid, (others, whole), summary)
             except PermissionError:
                 summary["unread"] += 1
             except (OSError, ValueError):
@@ -87,17 +94,26 @@ class Scan:
                 programs += [program] if program else []
 
     def _look(
-        self, recorder: Recorder, pid: int, others: Mapping[Identity, float], summary: Dict[str, Any]
+        self, recorder: Recorder, pid: int, before: Tuple[Dict[Identity, float], Any], summary: Dict[str, Any]
     ) -> Optional[Dict[str, Any]]:
         """The program; None if it has no libcufile, or ended.  Raises OSError and ValueError."""
         folder = f"{PROC}/{pid}"
         process = identity(folder, pid)
+        others, whole = before
+        if process in whole and whole[process][0] > time.monotonic():
+            until, program, mapped = whole[process]
+            program = {**program, "statistics": statistics(folder, process, mapped)}
+            if "counters" in program["statistics"] and identity(folder, pid) == process:
+                self._whole[process] = until, program, mapped
+                return program
         again = others.get(process, 0.0)
         if again <= time.monotonic():
             maps = mapped_files(folder + "/maps")
             summary["more"] = summary["more"] or not maps.whole
             if maps.libraries:
                 program = _program(recorder, process, maps)
+                if self._counters_alone and "counters" in program.get("statistics", {}):
+                    self._whole[process] = time.monotonic() + AGAIN, program, maps.segments
                 return program if identity(folder, pid) == process else None
             may_load = maps.cuda or age(process) < AGAIN
             again = 0.0 if may_load else time.monotonic() + AGAIN

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from functools import lru_cache
 from typing import Any, Callable, List, NamedTuple, Tuple, TypeVar
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Segment(NamedTuple):
     changed: int
 
 
+@lru_cache(maxsize=1)
 def _libc() -> Any:
     # Most hosts have no segment to read, and ctypes costs each start some milliseconds.
     import ctypes

@@ -39,10 +39,13 @@ class Look(NamedTuple):
 
 
 class Watcher:
-    """Remembers what each process had counted when it was looked at last."""
+    """Remembers what each process had counted when it was looked at last.
 
-    def __init__(self) -> None:
-        self._scan = Scan(PROGRAMS, SECONDS)
+    counters_alone: whether all else about a process that is counted may be a minute old.
+    """
+
+    def __init__(self, programs: int = PROGRAMS, *, counters_alone: bool = False) -> None:
+        self._scan = Scan(programs, SECONDS, counters_alone=counters_alone)
         self._before: Dict[Tuple[int, int], Tuple[float, Counters]] = {}
 
     def look(self) -> Look:

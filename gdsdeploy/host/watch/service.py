@@ -28,6 +28,8 @@ from .totals import Totals, from_record
 STATE = "/run/gdsdeploy/watch.json"
 #: Bytes of that file; with 500 owners of 8 GPUs and 500 processes it has 1 MiB.
 STATE_LIMIT = 64 << 20
+#: Most processes with libcufile that are counted.
+PROGRAMS = 4096
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -42,7 +44,7 @@ def run(setting: str, every: float, state: str = STATE, *, slurm: bool = False) 
         try:
             for path in [*files, state]:
                 atomic.sweep(path, shared=True)
-            watcher, totals, comments = Watcher(), restored(state), Comments()
+            watcher, totals, comments = Watcher(PROGRAMS, counters_alone=True), restored(state), Comments()
             while _program() == program:
                 begin = time.monotonic()
                 look = watcher.look()
