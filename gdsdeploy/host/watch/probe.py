@@ -4,8 +4,8 @@ Probes in libcufile count calls and bytes in the kernel, for processes with and 
 cuFileRead and cuFileWrite: their handle has the program's descriptor in its lower half (seen in 1.4.0 to 1.20.0).  Only
 there is the file known, so the bytes of a file are those that were requested.  Return probes of both count what they
 moved, and calls that failed.  The others are at libcufile's own calls of pread and pwrite, through which everything in
-compat mode passes, and perhaps P2PDMA.  Batches, streams and vectors (cuFileBatchIOSubmit,
-cuFileReadAsync, cuFileReadv) have no probe.
+compat mode passes, and perhaps P2PDMA.  Batches, streams and vectors (cuFileBatchIOSubmit, cuFileReadAsync,
+cuFileReadv) have no probe.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ _KINDS = {**_FUNCTIONS, **_CALLS}
 _RETURNS = {"cuFileRead": READ_RETURN, "cuFileWrite": WRITE_RETURN}
 #: The upper half of a handle.  Not documented: another one is no descriptor.
 HANDLE = 0xABABABAB
-#: CPU time of one hit of a probe, and of a return probe, in seconds, as measured: from, to.
-COST, RETURN_COST = (0.6e-6, 0.9e-6), (0.8e-6, 1.0e-6)
+#: CPU time of one hit, in seconds, as measured: from, to.  A stub begins with a jump, which the kernel doesn't emulate:
+#: it steps over it.  On a virtual machine that took 15 to 20 µs; other machines weren't measured.
+COST, RETURN_COST, STUB_COST = (0.6e-6, 0.9e-6), (0.8e-6, 1.0e-6), (0.6e-6, 20e-6)
+_COSTS = {
+    **dict.fromkeys(_FUNCTIONS.values(), COST),
+    **dict.fromkeys(_RETURNS.values(), RETURN_COST),
+    **dict.fromkeys(_CALLS.values(), STUB_COST),
+}
 UNKNOWN_FILE = "unknown file"
 
 
@@ -73,8 +79,8 @@ def probe(seconds: float, job: Optional[str] = None) -> Dict[str, Any]:
     result = document(last, job)
     for row in result["processes"]:
         row["probe"] = _of(row["pid"], counts)
-    returns = sum(calls for (_, kind, _), (calls, _) in counts.items() if kind in _RETURNS.values())
-    cost = [round((hits - returns) * each + returns * more, 6) for each, more in zip(COST, RETURN_COST)]
+    each = [(calls, _COSTS[kind]) for (_, kind, _), (calls, _) in counts.items()]
+    cost = [round(sum(calls * of_hit[end] for calls, of_hit in each), 6) for end in (0, 1)]
     texts = [line(text)[:LONG] for text in refused[:FILES]]
     result["probe"] = {"seconds": seconds, "probes": number, "hits": hits, "cost": cost, "refused": texts}
     return result
