@@ -55,6 +55,7 @@ class _MovedFile(_Moved):
 
 
 class _ProbeOfProcess(_Moved):
+    failed: _Bytes
     posix_bytes: _Bytes
     files: list[_MovedFile] = Field(max_length=16)
 

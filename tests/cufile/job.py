@@ -3,7 +3,8 @@
 It runs in a mount namespace where no nvidia-fs is loaded, and the stand-in libcuda has memory (memory.c): its I/O takes
 compat mode.  Its argument is ``{library, standin, work, data, config}``: ``data`` is a folder on a disk.  Each line of
 input is a JSON list: ``["read", calls, size]``, ``["write", calls, size]``, ``["host", calls, size]`` (a read into the
-memory of the host), ``["level", n]`` (cuFileSetStatsLevel and cuFileStatsStart), ``["close"]``, ``["exit"]``.
+memory of the host), each perhaps with an offset in the file as its last word, ``["level", n]`` (cuFileSetStatsLevel and
+cuFileStatsStart), ``["close"]``, ``["exit"]``.
 Each answer is a line of JSON: the process id first, then the bytes that each command moved.
 """
 
@@ -74,12 +75,12 @@ class Job:
 
     def do(self, what: str, *words: int) -> Any:
         if what in ("read", "write", "host"):
-            calls, size = words
+            calls, size, *offset = words
+            place = ctypes.c_longlong(*offset)
             call = self.library.cuFileWrite if what == "write" else self.library.cuFileRead
             memory = self.host if what == "host" else self.gpu
             return sum(
-                call(self.handle, memory, ctypes.c_size_t(size), ctypes.c_longlong(0), ctypes.c_longlong(0))
-                for _ in range(calls)
+                call(self.handle, memory, ctypes.c_size_t(size), place, ctypes.c_longlong(0)) for _ in range(calls)
             )
         if what == "level":
             return [self.library.cuFileSetStatsLevel(words[0]).error, self.library.cuFileStatsStart()]

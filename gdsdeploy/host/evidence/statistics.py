@@ -25,6 +25,8 @@ TOLERANCE = 2.0
 #: Of linux/time.h; Python has it from 3.7 on.
 _CLOCK_BOOTTIME = 7
 NVIDIA_FS = "/dev/nvidia-fs"
+#: Descriptors of standard input, output and error.
+STANDARD = frozenset(("0", "1", "2"))
 #: Bytes of the list of segments; the usual limit of 4,096 segments has 800 KiB.
 SEGMENTS_LIMIT = 16 << 20
 #: Bytes of a libcufile that are searched for its release; 1.20 has 4 MiB.
@@ -134,7 +136,7 @@ def open_files(folder: str) -> Dict[str, Any]:
     """``nvidia_fs``: whether it has nvidia-fs open; None: not known.  ``files``: those that cuFile may have registered.
 
     libcufile opens a registered file by its name once more, so these are open at least twice: [path, mount point,
-    filesystem, whether one of both is for direct I/O].
+    filesystem, whether one of both is for direct I/O].  One that is only standard input, output or error isn't listed.
     """
     try:
         with os.scandir(folder + "/fd") as entries:
@@ -148,7 +150,11 @@ def open_files(folder: str) -> Dict[str, Any]:
         except OSError:
             continue
     is_open = any(target.startswith(NVIDIA_FS) for target in targets)
-    twice = [path for path, numbers in targets.items() if len(numbers) > 1 and _may_be_data(path)]
+    twice = [
+        path
+        for path, numbers in targets.items()
+        if len(numbers) > 1 and not STANDARD.issuperset(numbers) and _may_be_data(path)
+    ]
     mounts = _mounts(folder) if twice else {}
     rows = [[path, *_mount(folder, targets[path], mounts)] for path in sorted(twice)[:FILES_LIMIT]]
     complete = is_open or len(names) <= DESCRIPTORS_LIMIT

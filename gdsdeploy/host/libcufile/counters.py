@@ -79,6 +79,12 @@ def sizes() -> Tuple[int, ...]:
     return tuple(sorted({layout.size for layout in layouts().values()}))
 
 
+def releases(version: int, size: int) -> Optional[str]:
+    """The first and the last release that has this layout, such as ``1.9.1 to 1.13.1``; None unless it has several."""
+    layout = layouts().get((version, size))
+    return None if layout is None or len(layout.releases) < 2 else f"{layout.releases[0]} to {layout.releases[-1]}"
+
+
 def decode(segment: bytes) -> Union[Counters, str]:
     """The counters in a segment, or why it has none: UNKNOWN_LAYOUT, LEVEL_LOW or MALFORMED."""
     if len(segment) < 4:

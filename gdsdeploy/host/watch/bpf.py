@@ -1,7 +1,8 @@
 """A counting program for the kernel's probes, assembled here; no compiler and no library.
 
-One hash map has (process and kind, first argument) → (calls, sum of the third argument).  The kernel adds; nothing is
-read but between looks.  Instructions and calls are those of linux/bpf.h and linux/perf_event.h.  The kernel removes
+One hash map has (process and kind, first argument) → (calls, sum of the third argument).  For a return probe it has
+(process and kind, 1 if the call failed, else 0) → (calls, sum of the results).  The kernel adds; nothing is read but
+between looks.  Instructions and calls are those of linux/bpf.h and linux/perf_event.h.  The kernel removes
 probes, program and map with the descriptors of this process, also if it is killed.
 """
 
@@ -16,8 +17,9 @@ import resource
 import struct
 from typing import Any, Dict, List, Tuple
 
-#: Machine → numbers of the system calls bpf and perf_event_open, and where struct pt_regs has arguments 1 and 3.
-_MACHINES = {"x86_64": (321, 298, 112, 96)}
+#: Machine → numbers of the system calls bpf and perf_event_open, and where struct pt_regs has arguments 1 and 3 and the
+#: result of a call.
+_MACHINES = {"x86_64": (321, 298, 112, 96, 80)}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_NEXT, _PROG_LOAD = 0, 1, 4, 5
 _HASH, _KPROBE = 1, 2
 _SET_BPF, _ENABLE, _CLOEXEC = 0x40042408, 0x2400, 8
@@ -25,6 +27,8 @@ _KEY, _VALUE = struct.Struct("<IIQ"), struct.Struct("<QQ")
 #: Pairs of process and file that are counted; more are not.
 ENTRIES = 65536
 _UPROBE = "/sys/bus/event_source/devices/uprobe/type"
+#: Makes a probe a return probe: bit 0 of ``config``, as ``format/retprobe`` beside that file says.
+_RETURN = 1
 
 
 class Machine:
@@ -34,7 +38,7 @@ class Machine:
         numbers = _MACHINES.get(platform.machine())
         if numbers is None:
             raise OSError(38, f"probes aren't known for {platform.machine()}")
-        self.bpf_number, self.perf_number, self.first, self.third = numbers
+        self.bpf_number, self.perf_number, self.first, self.third, self.result = numbers
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def call(self, number: int, *arguments: Any) -> int:
@@ -54,8 +58,32 @@ def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, value
     return struct.pack("<BBhi", code, source << 4 | to, offset, value)
 
 
-def _counting(map_number: int, kind: int, machine: Machine) -> bytes:
-    """The program.  Registers: 6 the arguments, 8 the size; the stack has the key at -16 and a value at -32."""
+def _arguments(machine: Machine) -> bytes:
+    """The first argument of a call becomes the end of the key, the third one the size."""
+    return b"".join((
+        _instruction(0x79, 1, 6, machine.first),
+        _instruction(0x7B, 10, 1, -8),
+        _instruction(0x79, 8, 6, machine.third),
+    ))  # fmt: skip
+
+
+def _result(machine: Machine) -> bytes:
+    """The sign of a call's result becomes the end of the key, the result the size; a negative one is no size."""
+    return b"".join((
+        _instruction(0x79, 8, 6, machine.result),
+        _instruction(0xBF, 1, 8),
+        _instruction(0x77, 1, 0, 0, 63),
+        _instruction(0x7B, 10, 1, -8),
+        _instruction(0x75, 8, 0, 1, 0),
+        _instruction(0xB7, 8, 0, 0, 0),
+    ))  # fmt: skip
+
+
+def _counting(map_number: int, kind: int, inputs: bytes) -> bytes:
+    """The program.  Registers: 6 the call's own, 8 the size; the stack has the key at -16 and a value at -32.
+
+    inputs: the instructions that fill the end of the key and the size.
+    """
     load_map = _instruction(0x18, 1, 1, 0, map_number) + _instruction(0)
     key = _instruction(0xBF, 2, 10) + _instruction(0x07, 2, 0, 0, -16)
     look_up = load_map + key + _instruction(0x85, value=1)
@@ -80,9 +108,7 @@ def _counting(map_number: int, kind: int, machine: Machine) -> bytes:
         _instruction(0x77, 0, 0, 0, 32),
         _instruction(0x63, 10, 0, -16),
         _instruction(0x62, 10, 0, -12, kind),
-        _instruction(0x79, 1, 6, machine.first),
-        _instruction(0x7B, 10, 1, -8),
-        _instruction(0x79, 8, 6, machine.third),
+        inputs,
         look_up,
         _instruction(0x55, 0, 0, len(insert) // 8 + 1, 0),
         insert,
@@ -119,23 +145,27 @@ class Counting:
         while self._open:
             os.close(self._open.pop())
 
-    def probe(self, path: str, offset: int, kind: int) -> None:
-        """Count calls of the code at this offset of a file, in every process that maps it; raises OSError."""
+    def probe(self, path: str, offset: int, kind: int, *, returns: bool = False) -> None:
+        """Count calls of the code at this offset of a file, in every process that maps it; raises OSError.
+
+        returns: count them when they return, by their results.
+        """
         name = ctypes.create_string_buffer(os.fsencode(path))
         attributes = bytearray(112)
-        struct.pack_into("<IIQ", attributes, 0, self._type, len(attributes), 0)
+        struct.pack_into("<IIQ", attributes, 0, self._type, len(attributes), _RETURN * returns)
         struct.pack_into("<QQ", attributes, 56, ctypes.addressof(name), offset)
         buffer = ctypes.create_string_buffer(bytes(attributes), len(attributes))
         everyone, processor, alone = ctypes.c_int(-1), ctypes.c_int(0), ctypes.c_int(-1)
         arguments = (buffer, everyone, processor, alone, ctypes.c_ulong(_CLOEXEC))
         event = self._machine.call(self._machine.perf_number, *arguments)
         self._open.append(event)
-        fcntl.ioctl(event, _SET_BPF, self._program(kind))
+        fcntl.ioctl(event, _SET_BPF, self._program(kind, returns))
         fcntl.ioctl(event, _ENABLE, 0)
 
-    def _program(self, kind: int) -> int:
+    def _program(self, kind: int, returns: bool) -> int:
         if kind not in self._programs:
-            code = _counting(self._map, kind, self._machine)
+            inputs = _result(self._machine) if returns else _arguments(self._machine)
+            code = _counting(self._map, kind, inputs)
             instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
             addresses = (ctypes.addressof(instructions), ctypes.addressof(terms))
             attributes = struct.pack("<IIQQ", _KPROBE, len(code) // 8, *addresses)
@@ -144,7 +174,7 @@ class Counting:
         return self._programs[kind]
 
     def counts(self) -> Dict[Tuple[int, int, int], Tuple[int, int]]:
-        """(process id, kind, first argument) → (calls, sum of the third argument)."""
+        """(process id, kind, first argument or 1 for failed) → (calls, sum of the third argument or of the results)."""
         result: Dict[Tuple[int, int, int], Tuple[int, int]] = {}
         key, value = ctypes.create_string_buffer(_KEY.size), ctypes.create_string_buffer(_VALUE.size)
         following = ctypes.create_string_buffer(_KEY.size)

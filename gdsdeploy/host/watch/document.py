@@ -7,10 +7,10 @@ import time
 from typing import Any, Dict, List, Optional
 
 from ..explain.processes import configuration
-from ..facts.processes import OpenFile
+from ..facts.processes import OpenFile, Program
 from ..facts.unknown import if_known, when_known
 from ..io.printable import line
-from ..libcufile.counters import Counters
+from ..libcufile.counters import Counters, releases
 from ..libcufile.route import NOT_COUNTED, REASONS, words
 from .look import Entry, Look
 from .owner import JOB, Owner, named, owner, pods
@@ -60,7 +60,7 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
             "cgroup": _text(program.unit),
             "container": if_known(program.container, None),
             "libcufile": [
-                {"file": _text(path), "version": if_known(when_known(version, _text), None)}
+                {"file": _text(path), "version": if_known(when_known(version, _text), _releases(program))}
                 for path, version in sorted(program.libraries.items())[:FEW]
             ],
             "configuration": _text(configuration(program)),
@@ -91,6 +91,12 @@ def explained(values: Dict[str, Any]) -> Dict[str, Any]:
     why, fix = REASONS[values["reason"]] if values["path"] == NOT_COUNTED else ("", "")
     path = words(values["path"], values["reason"], values["operations"])
     return {**values, "words": path, "why": why, "fix": fix}
+
+
+def _releases(program: Program) -> Optional[str]:
+    """Those that have the layout of its counters, where these can only be of one library."""
+    of = program.counters
+    return releases(of.version, of.size) if len(program.libraries) == 1 and isinstance(of, Counters) else None
 
 
 def _file(file: OpenFile) -> Dict[str, Any]:

@@ -71,7 +71,7 @@ def test_probes_of_a_host(make_fleet: Make, pid: int, capsys: pytest.CaptureFixt
     assert run("watch", fleet.path, "--probe", "0.3", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     (row,) = [row for row in document["processes"] if row["pid"] == pid]
-    nothing = {"calls": 0, "read_bytes": 0, "written_bytes": 0, "posix_bytes": 0, "files": []}
+    nothing = {"calls": 0, "read_bytes": 0, "written_bytes": 0, "failed": 0, "posix_bytes": 0, "files": []}
     assert (row["probe"], document["probe"]["refused"]) == (nothing, [])
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gdsdeploy.host.evidence import statistics
 from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
@@ -166,6 +168,53 @@ def test_the_level_is_that_of_the_configuration_that_it_reads() -> None:
     assert isinstance(program(base=Unknown("no right")).level, Unknown)
     assert program(base={"profile": {"cufile_stats": 1 << 70}}).level is None
     assert program(base={"profile": []}).level is None
+
+
+def test_the_layout_of_counters_narrows_a_release_that_nothing_else_names() -> None:
+    unknown, path = Unknown("no version"), "/opt/libcufile.so.0"
+
+    def version(size: int, number: int, **libraries: Any) -> Any:
+        each = program(libraries=libraries or {path: unknown}, counters=Counters(number, size, 0, 0, ()))
+        result = shown(each)
+        Watched.model_validate(json.loads(json.dumps(result)))
+        (row,) = result["processes"]
+        release = row["libcufile"][0]["version"]
+        assert f" {release or '?'}  " in table.lines([("", row)])[1]
+        return release
+
+    assert version(31280, 8) == "1.9.1 to 1.13.1"
+    assert version(32256, 10) == "1.19.1 to 1.20.0"
+    assert version(31280, 8, a="1.11.1.6") == "1.11.1.6"
+    # One release may stand for others that have its layout; and counters may be those of either library.
+    assert version(31632, 9) is None
+    assert version(31280, 8, a=unknown, b=unknown) is None
+    assert version(31280, 10) is None
+    (row,) = shown(program(libraries={path: unknown}))["processes"]
+    assert row["libcufile"] == [{"file": path, "version": None}]
+
+
+def descriptors(folder: Path, **targets: str) -> None:
+    """A folder of /proc whose process has these files open: descriptor → path."""
+    for name in ("fd", "fdinfo"):
+        (folder / name).mkdir()
+    (folder / "mountinfo").write_text("7 1 8:1 / /data rw - ext4 /dev/sda1 rw\n")
+    for name, target in targets.items():
+        number = name.lstrip("d")
+        (folder / "fd" / number).symlink_to(target)
+        (folder / "fdinfo" / number).write_text("pos:\t0\nflags:\t02140002\nmnt_id:\t7\n")
+
+
+def test_the_output_of_a_program_is_not_listed_as_a_file_of_cufile(tmp_path: Path) -> None:
+    log = {"d0": "/data/log", "d1": "/data/log", "d2": "/data/log"}
+    others = {"d6": "/data/b", "d10": "/data/b", "d11": "/data/b"}
+    descriptors(tmp_path, d3="/data/a", d4="/data/a", d5="/data/once", **log, **others)
+    files = statistics.open_files(str(tmp_path))["files"]
+    assert files == [["/data/a", "/data", "ext4", True], ["/data/b", "/data", "ext4", True]]
+
+
+def test_a_file_that_is_both_output_and_registered_is_listed(tmp_path: Path) -> None:
+    descriptors(tmp_path, d1="/data/a", d2="/data/a", d12="/data/a")
+    assert [path for path, *_ in statistics.open_files(str(tmp_path))["files"]] == ["/data/a"]
 
 
 def test_releases_inside_a_file_name_it_where_nothing_else_does() -> None:
