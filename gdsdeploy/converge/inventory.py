@@ -260,8 +260,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, sources=sources),
         "gds_modules_builder": supply.origin,
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
-        **_gate(fleet, name, profile),
-        **_watch(profile, is_host=is_host),
+        **_services(fleet, name, profile),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
     }
     values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
@@ -358,14 +357,10 @@ def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, A
     }
 
 
-def _watch(profile: Profile, *, is_host: bool) -> dict[str, Any]:
-    watch = profile.watch
-    return {
-        "gds_watch_enabled": watch.enabled and is_host,
-        "gds_watch_every": watch.every,
-        "gds_watch_metrics": watch.metrics,
-        "gds_watch_slurm": watch.slurm,
-    }
+def _services(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
+    """What gdsdeploy itself runs on a host."""
+    watch = {**profile.watch.model_dump(), "enabled": profile.watch.enabled and name in fleet.hosts}
+    return {**_gate(fleet, name, profile), **{f"gds_watch_{key}": value for key, value in watch.items()}}
 
 
 def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:

@@ -26,12 +26,12 @@ def reads(posix: int, direct: int = 0, size: int = 1000, errors: int = 0) -> Dir
 
 
 def program(*gpus: tuple[str, Direction], pid: int = 1, unit: str = "/system.slice/train.service") -> Program:
-    found: Any = route.STATISTICS_OFF
+    result: Any = route.STATISTICS_OFF
     if gpus:
-        found = Counters(10, 32256, 0, 0, tuple(Gpu(uuid, read, NOTHING) for uuid, read in gpus))
+        result = Counters(10, 32256, 0, 0, tuple(Gpu(uuid, read, NOTHING) for uuid, read in gpus))
     return Program(
         pid=pid, name="python", unit=unit, container=False, libraries={"/x/libcufile.so.1.20.0": "1.20.0"},
-        variables={}, base_path="/etc/cufile.json", base={}, overlay=None, start=5, counters=found,
+        variables={}, base_path="/etc/cufile.json", base={}, overlay=None, start=5, counters=result,
     )  # fmt: skip
 
 
