@@ -23,9 +23,10 @@ ERRORS = "gdsdeploy_cufile_errors_total"
 PROCESSES = "gdsdeploy_cufile_processes"
 STALE = "gdsdeploy_cufile_stale_segments"
 EXPECTED = "gdsdeploy_cufile_direct_expected"
+INCOMPLETE = "gdsdeploy_cufile_incomplete"
 TIMESTAMP = "gdsdeploy_cufile_timestamp_seconds"
 #: Every series that a host exports.
-NAMES = (OPERATIONS, BYTES, BOUNCED, ERRORS, PROCESSES, STALE, EXPECTED, TIMESTAMP)
+NAMES = (OPERATIONS, BYTES, BOUNCED, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPLETE, TIMESTAMP)
 #: The label ``statistics`` of a process with counters; else it is the reason why it has none.
 COUNTED = "counted"
 
@@ -60,6 +61,8 @@ def _metrics(look: Look, totals: Totals, pods: Dict[str, str], direct: Optional[
     yield STALE, "Segments of statistics that ended processes have left.", stale
     expected: List[Sample] = [] if direct is None else [([], str(int(direct)))]
     yield EXPECTED, "1: the lock expects a direct path on this host.", expected
+    missing = str(int(look.incomplete is not None))
+    yield INCOMPLETE, "1: not every process was looked at, so some I/O may not be counted.", [([], missing)]
     yield TIMESTAMP, "When the processes were looked at.", [([], str(int(look.at)))]
 
 

@@ -140,6 +140,7 @@ def test_the_series() -> None:
         'gdsdeploy_cufile_processes{libcufile="1.20.0",statistics="statistics-off"} 1',
         "gdsdeploy_cufile_stale_segments 7",
         "gdsdeploy_cufile_direct_expected 1",
+        "gdsdeploy_cufile_incomplete 0",
     ):
         assert f"\n{line}\n" in text
     text = metrics.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
