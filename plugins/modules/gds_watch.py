@@ -18,7 +18,7 @@ options:
   every:
     description: Seconds between two looks at the processes.
     type: int
-    default: 15
+    default: 30
   metrics:
     description: Folder of node_exporter's textfile collector; empty for the usual ones.
     type: str
@@ -32,7 +32,7 @@ options:
 EXAMPLES = r"""
 - name: Count I/O through cuFile
   gdsdeploy.gds.gds_watch:
-    every: 30
+    every: 60
 """
 
 RETURN = r"""

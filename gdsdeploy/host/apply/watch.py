@@ -28,7 +28,7 @@ class Desired:
     """
 
     enabled: bool = True
-    every: int = 15
+    every: int = 30
     metrics: str = ""
     slurm: bool = False
 

@@ -18,7 +18,7 @@ from . import parsers
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
-METRICS_EVERY = 15.0
+METRICS_EVERY = 30.0
 #: Most seconds for which probes stay.
 PROBE_SECONDS = 60.0
 

@@ -44,7 +44,7 @@ def test_it_is_put_in_place_changed_and_dismissed(root: Path, systemctl: Systemc
     assert both(root, Desired(every=60)) == [
         ("write", UNIT, "content"), ("enable", "gds-watch.service", "unit"),
     ]  # fmt: skip
-    assert "watch --metrics --every 15 --slurm\n" in watch.unit(ON)
+    assert "watch --metrics --every 30 --slurm\n" in watch.unit(ON)
     assert "watch --metrics --every 60\n" in (root / UNIT[1:]).read_text()
     both(root, Desired(enabled=False))
     assert {path for path in tree(root) if "watch" in path} == set()
