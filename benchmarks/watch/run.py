@@ -140,7 +140,7 @@ def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
 
 def service_for(seconds: float, folder: Path) -> dict[str, Any]:
     """Memory and share of one CPU of the host program as gds-watch.service starts it, with its usual interval."""
-    program = folder / "gdsdeploy-host.pyz"
+    program, is_old = folder / "gdsdeploy-host.pyz", Path(service.STATE).exists()
     program.write_bytes(hostapp.build())
     argv = [sys.executable, "-I", "-S", str(program), "watch", "--metrics", "--folder", str(folder)]
     with subprocess.Popen(argv) as process:
@@ -152,6 +152,9 @@ def service_for(seconds: float, folder: Path) -> dict[str, Any]:
         status = Path(f"/proc/{process.pid}/status").read_text()
         (peak,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
         process.terminate()
+        process.wait()
+    if not is_old:
+        Path(service.STATE).unlink(missing_ok=True)
     return {"percent_of_a_cpu": used / seconds * 100, "peak_mib": peak / 1024}
 
 

@@ -19,7 +19,7 @@ from gdsdeploy.fleetfile import waivers
 from gdsdeploy.host.checks.userland import services_of
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE
-from gdsdeploy.host.io.prometheus import FOLDERS
+from gdsdeploy.host.io.prometheus import places
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -373,7 +373,7 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
         waivers=[waiver.as_dict() for waiver in waivers.of_host(fleet, name)],
     )
     # All of the usual folders: only the host knows which of them are there.
-    metrics = [f"{folder}/{FILE}" for folder in ([gate.metrics] if gate.metrics else FOLDERS)]
+    metrics = places(gate.metrics, FILE)
     return {
         "gds_gate_left": [*metrics, *([gate.file] if gate.file else [])],
         "gds_gate_enabled": gate.enabled and name in fleet.hosts,

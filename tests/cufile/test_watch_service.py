@@ -21,7 +21,7 @@ from gdsdeploy.host.watch.metrics import FILE
 from tests.cufile.jobs import CONTAINER, REPOSITORY, config, job
 
 SIZE = 256 << 10
-#: The service with a file of its own for its sums.
+#: The service; its sums go to a file of the test.
 RUN = "import sys; from gdsdeploy.host.watch import service; service.run(sys.argv[1], 0.2, sys.argv[2])"
 
 

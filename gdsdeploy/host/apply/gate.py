@@ -10,7 +10,7 @@ from typing import Any, ClassVar, List, Sequence
 from ..errors import CannotTellError
 from ..gate import metrics
 from ..gate.gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
-from ..io.prometheus import FOLDERS
+from ..io.prometheus import places
 from ..model.schema import LINES
 from . import services
 from .file_resource import FileResource, restoration_changes
@@ -93,8 +93,7 @@ class Gate(FileResource[Desired]):
         changes += observed["back"]
         written = any(change.subject == services.path(UNIT) for change in changes)
         changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
-        if observed["outdated"] and not services.read_again([*pending, *changes]):
-            changes.append(Change("reload", "systemd", "", "", "outdated"))
+        changes += services.reload_changes(outdated=observed["outdated"], changes=[*pending, *changes])
         return changes
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
@@ -153,10 +152,10 @@ def _places(host: ManagedHost) -> List[str]:
     """Where the gate of this host writes outside of our folders, by the settings that are there."""
     try:
         settings = settings_from(host.text(PATH))
-        folders, files = [str(settings.metrics)] if settings.metrics else FOLDERS, [str(settings.file)]
+        folder, file = str(settings.metrics or ""), str(settings.file)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        folders, files = FOLDERS, []
-    return [*(f"{folder}/{metrics.FILE}" for folder in folders), *filter(None, files)]
+        folder, file = "", ""
+    return [*places(folder, metrics.FILE), *filter(None, [file])]
 
 
 def _leftovers(host: ManagedHost, paths: Sequence[str]) -> List[str]:

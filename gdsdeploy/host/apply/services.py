@@ -79,6 +79,11 @@ def read_again(changes: Sequence[Change]) -> bool:
     return any(change.kind in ("enable", "reload") for change in changes)
 
 
+def reload_changes(*, outdated: bool, changes: Sequence[Change]) -> List[Change]:
+    """What has systemd read its files again, unless one of the changes before does."""
+    return [Change("reload", "systemd", "", "", "outdated")] if outdated and not read_again(changes) else []
+
+
 def links(unit: str, text: str) -> List[str]:
     """The links that ``systemctl enable`` makes for a unit with this text, sorted."""
     paths = set()

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
-from ..watch import service
+from ..io.prometheus import places
+from ..watch import metrics, service
 from . import services
 from .file_resource import FileResource, restoration_changes
 from .files import File
@@ -71,8 +72,7 @@ class Watch(FileResource[Desired]):
             return [*services.dismiss_changes(UNIT, observed["unit"]), *observed["back"]]
         written = any(change.subject == services.path(UNIT) for change in changes)
         changes += services.enable_changes(UNIT, unit(desired), observed["unit"], written=written)
-        if observed["outdated"] and not services.read_again([*pending, *changes]):
-            changes.append(Change("reload", "systemd", "", "", "outdated"))
+        changes += services.reload_changes(outdated=observed["outdated"], changes=[*pending, *changes])
         if observed["booted"] and (written or observed["outdated"] or not observed["active"]):
             changes.append(Change("start", UNIT, "", "", "stopped" if not observed["active"] else "unit"))
         return changes
@@ -101,15 +101,15 @@ ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 [Service]
 ExecStart={COMMAND} watch --metrics --every {desired.every}{options}
 # It removes its files itself, unless it was killed.
-ExecStopPost=-/bin/rm -f {" ".join(service.paths(desired.metrics))}
+ExecStopPost=-/bin/rm -f {" ".join(places(desired.metrics, metrics.FILE))}
 # It ends when another version of the program is installed.
 Restart=always
 RestartSec=5
 Nice=10
 MemoryMax=128M
 TasksMax=16
-# It reads files and namespaces of all processes. In a mount namespace of its own, every other process would look like a
-# container's.
+# It reads files and namespaces of all processes. With a private mount namespace, it would take every other process for
+# one in a container.
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE CAP_SYS_CHROOT
 NoNewPrivileges=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6

@@ -58,6 +58,15 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     Scan(PROGRAMS_LIMIT, SECONDS).look(recorder)
 
 
+class _Remembered(NamedTuple):
+    """What a scan needs not read again."""
+
+    #: processes without the libraries → when to look again
+    others: Dict[Identity, float]
+    #: programs with counters → when to look at them again, their record, their segments
+    whole: Dict[Identity, Tuple[float, Dict[str, Any], Segments]]
+
+
 class Scan:
     """Looks at all processes, and need not look at all of them again.
 
@@ -67,25 +76,21 @@ class Scan:
 
     def __init__(self, programs: int, seconds: float, *, counters_alone: bool = False) -> None:
         self._programs, self._seconds, self._counters_alone = programs, seconds, counters_alone
-        #: programs with counters → when to look at them again, their record, their segments
-        self._whole: Dict[Identity, Tuple[float, Dict[str, Any], Segments]] = {}
-        #: processes without the libraries → when to look again
-        self._others: Dict[Identity, float] = {}
+        self._now = _Remembered({}, {})
 
     def look(self, recorder: Recorder) -> None:
         """Record the programs that have loaded libcufile."""
         programs: List[Dict[str, Any]] = []
         summary: Dict[str, Any] = {"programs": programs, "unread": 0, "more": False, "dead": _dead()}
         recorder.document["processes"][PROCESSES] = summary
-        others, self._others = self._others, {}
-        whole, self._whole = self._whole, {}
+        before, self._now = self._now, _Remembered({}, {})
         end = time.monotonic() + self._seconds
         for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdecimal()):
             if len(programs) >= self._programs or time.monotonic() > end:
                 summary["more"] = True
                 break
             try:
-                program = self._look(recorder, pid, (others, whole), summary)
+                program = self._look(recorder, pid, before, summary)
             except PermissionError:
                 summary["unread"] += 1
             except (OSError, ValueError):
@@ -94,30 +99,29 @@ class Scan:
                 programs += [program] if program else []
 
     def _look(
-        self, recorder: Recorder, pid: int, before: Tuple[Dict[Identity, float], Any], summary: Dict[str, Any]
+        self, recorder: Recorder, pid: int, before: _Remembered, summary: Dict[str, Any]
     ) -> Optional[Dict[str, Any]]:
         """The program; None if it has no libcufile, or ended.  Raises OSError and ValueError."""
         folder = f"{PROC}/{pid}"
         process = identity(folder, pid)
-        others, whole = before
-        if process in whole and whole[process][0] > time.monotonic():
-            until, program, mapped = whole[process]
+        until, program, mapped = before.whole.get(process, (0.0, {}, ()))
+        if until > time.monotonic():
             program = {**program, "statistics": statistics(folder, process, mapped)}
             if "counters" in program["statistics"] and identity(folder, pid) == process:
-                self._whole[process] = until, program, mapped
+                self._now.whole[process] = until, program, mapped
                 return program
-        again = others.get(process, 0.0)
+        again = before.others.get(process, 0.0)
         if again <= time.monotonic():
             maps = mapped_files(folder + "/maps")
             summary["more"] = summary["more"] or not maps.whole
             if maps.libraries:
                 program = _program(recorder, process, maps)
                 if self._counters_alone and "counters" in program.get("statistics", {}):
-                    self._whole[process] = time.monotonic() + AGAIN, program, maps.segments
+                    self._now.whole[process] = time.monotonic() + AGAIN, program, maps.segments
                 return program if identity(folder, pid) == process else None
             may_load = maps.cuda or age(process) < AGAIN
             again = 0.0 if may_load else time.monotonic() + AGAIN
-        self._others[process] = again
+        self._now.others[process] = again
         return None
 
 

@@ -24,6 +24,11 @@ def text(metrics: Iterable[Metric]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def places(setting: str, file: str) -> List[str]:
+    """Every path that a file of metrics may have, on any host.  setting: a folder; empty: the usual ones."""
+    return [f"{folder}/{file}" for folder in ([setting] if setting else FOLDERS)]
+
+
 def folders(setting: str) -> List[str]:
     """Where a host's metrics go: the folder of the settings, which is made, or those usual ones that are there."""
     return [setting] if setting else [folder for folder in FOLDERS if os.path.isdir(folder)]

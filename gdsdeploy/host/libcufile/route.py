@@ -117,14 +117,15 @@ def difference(now: Counters, before: Counters) -> Optional[Counters]:
     ):
         return None
     gpus = [
-        Gpu(new.uuid, _less(new.read, old.read), _less(new.write, old.write)) for new, old in zip(now.gpus, before.gpus)
+        Gpu(new.uuid, less(new.read, old.read), less(new.write, old.write)) for new, old in zip(now.gpus, before.gpus)
     ]
     totals = (now.read_bytes - before.read_bytes, now.write_bytes - before.write_bytes)
     values = [value for gpu in gpus for value in (*gpu.read, *gpu.write) if value is not None]
     return None if min([*totals, *values]) < 0 else Counters(now.version, now.size, *totals, tuple(gpus))
 
 
-def _less(new: Direction, old: Direction) -> Direction:
+def less(new: Direction, old: Direction) -> Direction:
+    """What one direction counted between two looks; a number is negative where a counter fell."""
     return Direction(*[None if a is None or b is None else a - b for a, b in zip(new, old)])  # type: ignore[arg-type]
 
 
@@ -136,10 +137,8 @@ def _of(gpus: Sequence[Gpu], *, recent: bool, seconds: float) -> Route:
         ways = ways_of(direction)
         for way, number in ways.items():
             operations[way] += number
-        whole, through = sum(ways.values()), ways.get(COMPAT, 0)
-        if through:
-            exact = exact and through == whole
-            bounced += direction.bytes * through // whole
+        exact = exact and ways.get(COMPAT, 0) in (0, sum(ways.values()))
+        bounced += bounced_bytes(direction)
     used = {way: number for way, number in operations.items() if number}
     return Route(
         path=MIXED if len(used) > 1 else next(iter(used), IDLE),
@@ -154,6 +153,13 @@ def _of(gpus: Sequence[Gpu], *, recent: bool, seconds: float) -> Route:
         unaligned=sum(direction.unaligned for direction in directions),
         seconds=seconds,
     )
+
+
+def bounced_bytes(direction: Direction) -> int:
+    """Bytes through the memory of the host: an estimate by operations, exact where all took the same way."""
+    ways = ways_of(direction)
+    through = ways.get(COMPAT, 0)
+    return direction.bytes * through // sum(ways.values()) if through else 0
 
 
 def ways_of(direction: Direction) -> Dict[str, int]:

@@ -68,7 +68,7 @@ def _arguments(machine: Machine) -> bytes:
 
 
 def _result(machine: Machine) -> bytes:
-    """The sign of a call's result becomes the end of the key, the result the size; a negative one is no size."""
+    """The end of the key becomes 1 if the call failed, else 0.  The size becomes its result, or 0 if it failed."""
     return b"".join((
         _instruction(0x79, 8, 6, machine.result),
         _instruction(0xBF, 1, 8),

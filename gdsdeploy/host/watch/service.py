@@ -12,11 +12,11 @@ import os
 import signal
 import sys
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from ..io import atomic, jsontext
 from ..io.printable import line
-from ..io.prometheus import FOLDERS, folders
+from ..io.prometheus import folders
 from ..model import expectation
 from . import metrics
 from .look import Watcher
@@ -90,8 +90,3 @@ def expects_direct() -> Optional[bool]:
             return expectation.from_json(file.read()).mode != "compat"
     except (OSError, ValueError):
         return None
-
-
-def paths(setting: str) -> List[str]:
-    """Every file of metrics that a service with this setting may write."""
-    return [f"{folder}/{metrics.FILE}" for folder in ([setting] if setting else FOLDERS)]

@@ -27,6 +27,8 @@ class Comments:
     def __init__(self) -> None:
         #: job → when its comment was written, and which text
         self._written: Dict[str, Tuple[float, str]] = {}
+        #: the node on this host; empty: Slurm hasn't said yet
+        self._node = ""
 
     def write(self, sums: Mapping[Owner, Sums], now: float) -> List[str]:
         """Write what is new about each job, at most once in EVERY seconds; returns what went wrong."""
@@ -38,12 +40,12 @@ class Comments:
             if now - time < EVERY:
                 continue
             try:
-                host = node_name()
-                new = sentence(host, one)
+                self._node = self._node or node_name()
+                new = sentence(self._node, one)
                 # A job that has ended is asked about no more, because its sums don't change.
                 self._written[job] = now, new
                 if new != text:
-                    comment(job, host, new)
+                    comment(job, self._node, new)
             except SlurmError as error:
                 errors.append(f"job {job}: {error}")
         return errors

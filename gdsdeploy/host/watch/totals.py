@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 from ..facts.processes import Program
 from ..libcufile import counters as records
 from ..libcufile.counters import Counters, Direction, Gpu
-from ..libcufile.route import COMPAT, WAYS, shares, ways_of
+from ..libcufile.route import WAYS, bounced_bytes, less, shares, ways_of
 from .owner import Owner, owner
 from .table import amount
 
@@ -41,11 +41,10 @@ class Sum(NamedTuple):
     def plus(self, moved: Direction) -> Sum:
         """With what was counted between two looks."""
         ways = ways_of(moved)
-        whole, through = sum(ways.values()), ways.get(COMPAT, 0)
         return Sum(
             tuple(number + ways.get(way, 0) for way, number in zip(WAYS, self.operations)),
             self.bytes + moved.bytes,
-            self.bounced + (moved.bytes * through // whole if whole else 0),
+            self.bounced + bounced_bytes(moved),
             self.errors + moved.errors,
         )
 
@@ -67,7 +66,7 @@ class Totals:
         self._began = False
 
     def add(self, programs: Iterable[Program], now: float) -> None:
-        """What these processes did since the last look; at the first one, only what they have counted is noted."""
+        """Add what these processes did since the last look.  The first look only notes their counters."""
         before = self._before
         self._before = {key: old for key, old in before.items() if now - old[0] <= MISSED}
         for program in programs:
@@ -139,12 +138,12 @@ def _since(now: Direction, before: Any) -> Direction:
     """What was counted since; all of it where a counter fell, because the program began again (cuFileStatsReset)."""
     if before is None:
         return now
-    values = [None if a is None or b is None else a - b for a, b in zip(now, before)]
-    return now if any(value is not None and value < 0 for value in values) else Direction(*values)  # type: ignore[arg-type]
+    since = less(now, before)
+    return now if any(value is not None and value < 0 for value in since) else since
 
 
 def sentence(host: str, sums: Sums) -> str:
-    """The sums of a job on one host: ``gds gpu1: 97 % nvidia-fs, 3 % compat; 1.2 TiB, 37 GiB through CPU memory``."""
+    """A job's sums on one host: ``gds gpu1: 97 % nvidia-fs, 3 % compat of 1228 GiB, 37 GiB through CPU memory``."""
     ways = [sum(numbers) for numbers in zip(*(one.operations for one in sums.values()))]
     operations = {way: number for way, number in zip(WAYS, ways) if number}
     if not operations:

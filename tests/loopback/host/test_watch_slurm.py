@@ -58,6 +58,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return real(argv)
 
     monkeypatch.setattr(watch_slurm, "scontrol", call)
+    # The name of the node comes from there.
+    monkeypatch.setattr(scontrol, "scontrol", call)
     return listed
 
 
