@@ -9,7 +9,10 @@ OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
 #: There while the controller works in the root of an image: the kernel that runs isn't the image's.
 IMAGE = "/run/gdsdeploy-image"
 EFI = "/sys/firmware/efi"
+#: Variables of the UEFI specification, and of shim.
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+SETUP_MODE = EFI + "/efivars/SetupMode-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+SHIM_STATE = EFI + "/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 NVIDIA = "/proc/driver/nvidia"
 NVFS = "/proc/driver/nvidia-fs"
 #: The addresses of the hosts in an IMEX domain.

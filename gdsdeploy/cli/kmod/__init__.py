@@ -13,13 +13,14 @@ VERBS = {
     "sign": "Sign modules with the kernel's own tool",
     "keygen": "Create a module signing key and its certificate",
     "enrol": "Enrol that key in the firmware, with its owner at the console",
+    "unenrol": "Delete a key from the firmware, with its owner at the console",
     "cache": "List, prune and verify the builds that this machine keeps",
     "builders": "Show the keys of machines that build for others",
     "trees": "List the driver source trees of this machine",
     "preflight": "Check whether a stack builds and would load on a kernel, before any host has it",
 }
 #: The host program's own verbs.
-_LOCAL = dict.fromkeys(("audit", "build", "sign", "keygen", "enrol", "trees"), f"{__name__}.local")
+_LOCAL = dict.fromkeys(("audit", "build", "sign", "keygen", "enrol", "unenrol", "trees"), f"{__name__}.local")
 _VERBS = {name: (_LOCAL.get(name, module), text) for name, (module, text) in below(__name__, VERBS).items()}
 
 

@@ -35,4 +35,4 @@ def _command(name: str) -> click.Command:
 
 
 #: Verb → command
-commands = {name: _command(name) for name in ("audit", "build", "sign", "keygen", "enrol", "trees")}
+commands = {name: _command(name) for name in ("audit", "build", "sign", "keygen", "enrol", "unenrol", "trees")}

@@ -12,8 +12,8 @@ from ..errors import ApplyError, CannotTellError, HostError
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import mok
+from ..secure_boot.firmware import firmware
 from ..secure_boot.signing import SETTINGS, parse_certificate
-from ..secure_boot.trust import firmware
 from .errors import with_kind
 from .file_resource import FileResource
 from .files import FOLDER, File, PathState, decode_base64

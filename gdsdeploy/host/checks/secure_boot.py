@@ -5,13 +5,17 @@ from __future__ import annotations
 from ..facts import HostFacts, UndecidedError, require
 from ..kmod.findings import NOTE
 from ..model.expectation import Expectation
+from ..secure_boot.firmware import WORDS
 from .modules import packaged_words
 from .registry import Answer, check, failed, passed, subject
 
 subject("secure-boot", after="modules")
 
 #: Findings of the audit that are about signatures; see docs/audit.md.
-_REFUSED = ("unsigned", "signature-malformed", "signature-wrong", "signature-key")
+_REFUSED = (
+    "unsigned", "signature-malformed", "signature-wrong", "signature-key", "signature-key-pending",
+    "signature-key-revoked",
+)  # fmt: skip
 _UNDECIDED = ("signature-key-unknown", "secure-boot-unknown", "enforcement-unknown")
 _HINT = "Sign the modules with an enrolled key: docs/secure-boot.md"
 
@@ -24,7 +28,7 @@ _HINT = "Sign the modules with an enrolled key: docs/secure-boot.md"
     of_running=True,
 )
 def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
-    secure_boot = require(facts.kernel.secure_boot)
+    state = require(facts.kernel.secure_boot_state)
     kernels = (require(facts.audits.running), require(facts.audits.next))
     findings = [
         (finding, f"{module.module} on kernel {kernel.release}: {finding.message}")
@@ -40,7 +44,7 @@ def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
         if finding.id in _UNDECIDED:
             raise UndecidedError(message)
     lockdown = facts.kernel.lockdown
-    words = "Secure Boot is {}".format("on" if secure_boot else "off")
+    words = WORDS[state]
     if isinstance(lockdown, str) and lockdown != "none":
         words += f", the kernel is locked down ({lockdown})"
     packaged = [

@@ -1,18 +1,20 @@
-"""``kmod sign|keygen|enrol``: sign modules, make a key for that, ask the firmware to enrol it."""
+"""``kmod sign|keygen|enrol|unenrol``: sign modules, make a key for that, ask the firmware to enrol or delete it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from typing import Any, List
+from typing import Any, Dict, List
 
 from ..audit.audit import STACK
 from ..errors import HostError
 from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
-from ..secure_boot import mok, signing
+from ..rootdir import list_folder
+from ..secure_boot import mok, signature, signing
+from ..secure_boot.certificate import Certificate
 from .parsers import Add
 
 KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
@@ -39,19 +41,20 @@ A person has to confirm the request at the console during the next boot; the ste
 examples:
   %(prog)s --check                                  is the key enrolled?
   %(prog)s --certificate modules.der
+  %(prog)s --withdraw                               withdraw requests that no one has confirmed yet
 """
-#: What each state of :func:`mok.enrol` means.
-_STATES = {
-    "no-efi": "this host was not started by EFI: there is nothing to enrol a key in",
-    "enrolled": "the key is enrolled",
-    "pending": "the key is to be enrolled at the next boot, by a person at the console:",
-    "absent": "the key is not enrolled",
-    "not-needed": "the key is not enrolled; Secure Boot is off",
-}
+_UNENROL_EXAMPLES = """\
+Refused while a module of any kernel on this host is signed with the key.  A person has to confirm the request at the
+console during the next boot; the steps are printed.
+
+examples:
+  %(prog)s --certificate old.der --check            is the key enrolled, and does a module need it?
+  %(prog)s --certificate old.der
+"""
 
 
 def add_parsers(commands: Any, add: Add) -> None:
-    """Add the three commands; ``add`` makes one, with ``--json``."""
+    """Add the commands; ``add`` makes one, with ``--json``."""
     sign = add(commands, "sign", _sign, "sign modules with the kernel's own tool", _SIGN_EXAMPLES)
     sign.add_argument("modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)")
     sign.add_argument("--kernel", default="", metavar="REL", help="kernel release (default: that of the files)")
@@ -70,7 +73,13 @@ def add_parsers(commands: Any, add: Add) -> None:
     enrol.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
     enrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     enrol.add_argument("--where-needed", action="store_true", help="do nothing where Secure Boot is off")
+    enrol.add_argument("--withdraw", action="store_true", help="withdraw pending requests, of any key")
     enrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    words = "have the firmware delete a key that was enrolled, with its owner at the console"
+    unenrol = add(commands, "unenrol", _unenrol, words, _UNENROL_EXAMPLES)
+    unenrol.add_argument("--certificate", required=True, metavar="FILE", help="of the key, PEM or DER")
+    unenrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
+    unenrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
 
 
 def _sign(arguments: argparse.Namespace) -> int:
@@ -120,10 +129,36 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
+    if arguments.withdraw:
+        answer = mok.withdraw(arguments.root, arguments.check)
+        word = "would be withdrawn" if arguments.check else "withdrawn"
+        lines = [f"the request for {subject!r}: {word}" for subject in answer["withdrawn"]]
+        _print(arguments, answer, lines or ["no request is pending"])
+        return 0
     answer = mok.enrol(arguments.certificate, arguments.root, arguments.check, arguments.where_needed)
-    steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
-    _print(arguments, answer, [_STATES[answer["state"]], *steps])
+    _print_state(arguments, answer)
     return 0
+
+
+def _unenrol(arguments: argparse.Namespace) -> int:
+    owners = signing.read_certificate_file(arguments.certificate)
+    answer = mok.unenrol(arguments.certificate, arguments.root, arguments.check, _signed_with(owners, arguments.root))
+    _print_state(arguments, answer)
+    return 0
+
+
+def _signed_with(owners: Certificate, root: str) -> List[str]:
+    """Files of the stack's modules, of any kernel, that are signed with a key."""
+    kernels = [Kernel(release, root) for release in list_folder(root, "/lib/modules")]
+    places = [(kernel, drivers.find(kernel, name)) for kernel in kernels for name in STACK]
+    files = [kernel.path(place.file) for kernel, place in places if place is not None]
+    signatures = [(path, signature.signer_of(path)) for path in files]
+    return [path for path, each in signatures if each is not None and each.is_by(owners)]
+
+
+def _print_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+    steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
+    _print(arguments, answer, [mok.ENROLMENTS[answer["state"]], *steps])
 
 
 def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:

@@ -6,7 +6,7 @@ import re
 from typing import Tuple
 
 from ..boot.identity import machine_digest
-from ..paths import EFI, SECURE_BOOT, parameter_path
+from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE, parameter_path
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -71,7 +71,8 @@ def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     recorder.excerpt("/proc/cpuinfo", CPU)
     recorder.names("/lib/modules")
     if recorder.names(EFI):
-        recorder.binary(SECURE_BOOT)
+        for variable in (SECURE_BOOT, SETUP_MODE, SHIM_STATE):
+            recorder.binary(variable)
     for path in ("/", "/boot", "/lib/modules", "/var"):
         recorder.space(path)
     recorder.command("journal", JOURNAL, timeout=20.0, pattern=MESSAGES)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Dict, FrozenSet, Mapping, Optional, Tuple
 
 from ..model.system import system_name, without_minor
-from ..paths import EFI, SECURE_BOOT
+from ..paths import EFI, SECURE_BOOT, SETUP_MODE, SHIM_STATE
+from ..secure_boot.firmware import NO_EFI, ON, state_of
 from .alike import once_for_alike
 from .document import Document
 from .kernel_log import KernelLog, any_messages, kernel_log
@@ -44,13 +45,19 @@ class KernelFacts:
     #: messages about the modules of this stack, oldest first; some may be missing
     messages: Maybe[Tuple[str, ...]]
     log: KernelLog
-    secure_boot: Maybe[bool]
+    #: one of :data:`secure_boot.firmware.WORDS`, but ``unknown``
+    secure_boot_state: Maybe[str]
     #: ``none``, ``integrity`` or ``confidentiality``
     lockdown: Maybe[str]
     #: bits of /proc/sys/kernel/tainted
     tainted: Maybe[int]
     #: the parameter ``multipath`` of nvme_core; None: not loaded, or built without it
     nvme_multipath: Maybe[Optional[bool]]
+
+    @property
+    def secure_boot(self) -> Maybe[bool]:
+        """Whether the kernel takes Secure Boot as on."""
+        return when_known(self.secure_boot_state, lambda state: state == ON)
 
     def option(self, name: str) -> Maybe[str]:
         """A configuration option; one that the configuration does not mention is off."""
@@ -117,7 +124,7 @@ def kernel_facts(document: Document) -> KernelFacts:
         symbols=_symbols(document),
         messages=when_known(any_messages(document), lambda _: log.lines),
         log=log,
-        secure_boot=_secure_boot(document),
+        secure_boot_state=_secure_boot(document),
         lockdown=_lockdown(document),
         tainted=_tainted(document),
         nvme_multipath=if_present(document.line(NVME_MULTIPATH), _yes_or_no),
@@ -164,13 +171,19 @@ def _symbols(document: Document) -> Maybe[Mapping[str, str]]:
     return {row[2]: row[3].strip("[]") if len(row) == 4 else "" for row in rows if len(row) in (3, 4)}
 
 
-def _secure_boot(document: Document) -> Maybe[bool]:
-    firmware = document.names(EFI)
-    if firmware is None:
-        return False
+def _secure_boot(document: Document) -> Maybe[str]:
+    efi = document.names(EFI)
+    if efi is None:
+        return NO_EFI
     # Four bytes of attributes, then the value; without the variable the firmware has no Secure Boot.
-    variable = firmware if isinstance(firmware, Unknown) else document.binary(SECURE_BOOT)
-    return when_known(variable, lambda value: value is not None and value[8:] == "01")
+    variable = efi if isinstance(efi, Unknown) else document.binary(SECURE_BOOT)
+    # Evidence of an older gdsdeploy lacks them, and a firmware or shim may.
+    setup_mode, shim_off = (_is_set(document.binary(path)) for path in (SETUP_MODE, SHIM_STATE))
+    return when_known(variable, lambda value: state_of(_is_set(value), setup_mode=setup_mode, shim_off=shim_off))
+
+
+def _is_set(value: Maybe[Optional[str]]) -> bool:
+    return isinstance(value, str) and value[8:] == "01"
 
 
 def _lockdown(document: Document) -> Maybe[str]:

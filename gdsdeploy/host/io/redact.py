@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..paths import SECURE_BOOT
+from ..paths import SECURE_BOOT, SHIM_STATE
 from .secretwords import REDACTED, hide, names_secret
 
 _IPV4 = re.compile(r"(?<![\w.+~])(?:\d{1,3}\.){3}\d{1,3}(?![\w+~]|\.\d)")
@@ -115,8 +115,8 @@ class Redactor:
         return table.setdefault(original, make(len(table) + 1))
 
     def _uuid(self, match: re.Match[str]) -> str:
-        # The name of an EFI variable, the same on every machine.
-        if SECURE_BOOT.endswith(match[0]):
+        # Part of an EFI variable's name, the same on every machine.
+        if (SECURE_BOOT + SHIM_STATE).count(match[0]):
             return match[0]
         return self._stand_in("UUID", match[0].lower(), lambda n: f"00000000-0000-4000-8000-{n:012x}")
 

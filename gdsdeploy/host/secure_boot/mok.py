@@ -6,17 +6,19 @@ here and stored in a file that only root can read; no output and no command line
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from .. import process
 from ..errors import HostError
 from ..io import atomic
+from ..io.phrases import first_few
 from .certificate import Certificate
+from .firmware import OFF, WORDS, Firmware, firmware
 from .signing import last_line, read_certificate_file
-from .trust import Firmware, firmware
 
 #: For root only, until the enrolment is confirmed.
 ONE_TIME = "/var/lib/gdsdeploy-mok-password"
@@ -91,46 +93,140 @@ def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: 
     """Ask the firmware to enrol ``certificate`` at the next boot, unless it has it; idempotent.
 
     check: change nothing.  where_needed: nor if Secure Boot is off.  Returns ``{"state", "changed", "secure_boot",
-    "fingerprint", "steps": [text]}``; state: ``no-efi``, ``enrolled``, ``pending`` (a person has to confirm at the
-    console), ``not-needed``, or ``absent`` (with check).  Raises MokError.
+    "fingerprint", "steps": [text]}``; state: one of ENROLMENTS.  Raises MokError.
     """
     owners = read_certificate_file(certificate)
     host = firmware(root)
     state = enrolment(owners, host, where_needed=where_needed)
     changed = state == "absent"
     if changed and not check:
-        _request(certificate, owners)
+        _request("--import", certificate, owners)
         state = "pending"
-    elif state == "enrolled" and root == "/" and not check and os.path.exists(ONE_TIME):
-        os.unlink(ONE_TIME)
-    answer = {"changed": changed, "secure_boot": host.secure_boot, "fingerprint": owners.fingerprint}
-    return {**answer, "state": state, "steps": steps(owners) if state == "pending" else []}
+    elif state == "revoked" and not check:
+        message = f"this host's firmware or shim has revoked the key {owners.subject!r} ({owners.fingerprint})"
+        raise MokError(message, "sign the modules with another key: gdsdeploy kmod keygen makes one")
+    elif state == "enrolled" and not check and not host.leaving:
+        _forget(root)
+    return _answer(state, owners, host, changed, _enrol_steps(owners) if state == "pending" else [])
+
+
+def unenrol(certificate: str, root: str = "/", check: bool = False, in_use: Sequence[str] = ()) -> Dict[str, Any]:
+    """Ask the firmware to delete ``certificate`` from the machine owner's keys at the next boot; idempotent.
+
+    in_use: files of modules that are signed with it; any of them is a refusal.  Returns as :func:`enrol`.
+    Raises MokError.
+    """
+    owners = read_certificate_file(certificate)
+    host = firmware(root)
+    state = enrolment(owners, host)
+    if state == "pending":
+        raise MokError("the key isn't enrolled yet: its enrolment is pending", "gdsdeploy kmod enrol --withdraw")
+    changed = state == "enrolled"
+    if changed and in_use:
+        message = f"modules are signed with the key, and would no longer load without it: {first_few(in_use, 3)}"
+        raise MokError(message, "sign them with another enrolled key first, and remove kernels that aren't in use")
+    if changed and host.requested:
+        raise MokError("a request to enrol another key is pending", "confirm it at the next boot first, or withdraw it")
+    if changed and not check:
+        _request("--delete", certificate, owners)
+        state = "leaving"
+    elif state == "absent" and not check and not host.requested:
+        _forget(root)
+    return _answer(state, owners, host, changed, _unenrol_steps(owners) if state == "leaving" else [])
+
+
+def withdraw(root: str = "/", check: bool = False) -> Dict[str, Any]:
+    """Withdraw pending requests to enrol or delete keys; idempotent.
+
+    Returns ``{"changed", "withdrawn": [subject]}``.  Raises MokError.
+    """
+    host = firmware(root)
+    options = {"--revoke-import": host.requested, "--revoke-delete": host.leaving}
+    for option, keys in options.items():
+        if keys and not check:
+            done = process.run(["mokutil", option], _TIMEOUT)
+            if done.status != 0:
+                hint = "install mokutil" if done.status == process.NOT_FOUND else f"run it by hand: mokutil {option}"
+                raise MokError(f"mokutil didn't withdraw the request: {last_line(done)}", hint)
+    withdrawn = [key.subject for keys in options.values() for key in keys]
+    if not check:
+        _forget(root)
+    return {"changed": bool(withdrawn), "withdrawn": withdrawn}
+
+
+#: States of a key in the firmware → what a person reads.
+ENROLMENTS = {
+    "no-efi": "this host was not started by EFI: there is nothing to enrol a key in",
+    "enrolled": "the key is enrolled",
+    "firmware": "the firmware itself has the key (db)",
+    "pending": "the key is to be enrolled at the next boot, by a person at the console:",
+    "leaving": "the key is to be deleted at the next boot, by a person at the console:",
+    "absent": "the key is not enrolled",
+    "not-needed": f"the key is not enrolled; {WORDS[OFF]}",
+    "revoked": "this host's firmware or shim has revoked the key",
+}
 
 
 def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool = False) -> str:
-    """The state of :func:`enrol` before anything is asked of the firmware."""
+    """The state of a key before anything is asked of the firmware: one of ENROLMENTS."""
     if not state.efi:
         return "no-efi"
-    if certificate.raw in [key.raw for key in state.mok]:
-        return "enrolled"
-    if certificate.raw in [key.raw for key in state.requested]:
-        return "pending"
+    lists = {
+        "revoked": state.revoked,
+        "leaving": state.leaving,
+        "enrolled": state.mok,
+        "firmware": state.db,
+        "pending": state.requested,
+    }
+    for name, keys in lists.items():
+        if certificate.raw in [key.raw for key in keys]:
+            return name
     return "not-needed" if where_needed and state.secure_boot is False else "absent"
 
 
-def steps(certificate: Certificate) -> List[str]:
+def _answer(state: str, owners: Certificate, host: Firmware, changed: bool, steps: List[str]) -> Dict[str, Any]:
+    answer = {"changed": changed, "secure_boot": host.secure_boot, "fingerprint": owners.fingerprint}
+    return {**answer, "state": state, "steps": steps}
+
+
+_READ_PASSWORD = f"read the one-time password on the host before it reboots: sudo cat {ONE_TIME}"
+_OPEN_CONSOLE = "open the host's console (screen, or the BMC's remote console) and reboot it"
+_PRESS_KEY = 'within 10 s of the blue screen "Shim UEFI key management", press any key'
+_CONFIRM = "choose Continue, Yes, type the password (nothing is shown), then Reboot"
+
+
+def _enrol_steps(certificate: Certificate) -> List[str]:
     """What the operator does, in order."""
     return [
-        f"read the one-time password on the host before it reboots: sudo cat {ONE_TIME}",
-        "open the host's console (screen, or the BMC's remote console) and reboot it",
-        'within 10 s of the blue screen "Shim UEFI key management", press any key',
+        _READ_PASSWORD,
+        _OPEN_CONSOLE,
+        _PRESS_KEY,
         f"choose Enroll MOK, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
-        "choose Continue, Yes, type the password (nothing is shown), then Reboot",
+        _CONFIRM,
         "run gdsdeploy provision again: it resumes once the key is enrolled",
     ]
 
 
-def _request(certificate: str, owners: Certificate) -> None:
+def _unenrol_steps(certificate: Certificate) -> List[str]:
+    return [
+        _READ_PASSWORD,
+        _OPEN_CONSOLE,
+        _PRESS_KEY,
+        f"choose Delete MOK, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
+        _CONFIRM,
+        "run gdsdeploy kmod unenrol again: it says whether the key is gone",
+    ]
+
+
+def _forget(root: str) -> None:
+    """Delete the one-time password of a request that is no longer pending."""
+    if root == "/":
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(ONE_TIME)
+
+
+def _request(option: str, certificate: str, owners: Certificate) -> None:
+    """Have mokutil make a request; option: --import or --delete."""
     password = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
         hashed = process.run(["openssl", "passwd", "-6", "-stdin"], _TIMEOUT, input=password + "\n")
@@ -148,8 +244,8 @@ def _request(certificate: str, owners: Certificate) -> None:
             atomic.write(ONE_TIME, password + "\n", 0o600)
         except OSError as error:
             raise MokError(f"cannot write {ONE_TIME}: {error.strerror}", "run it as root") from None
-        done = process.run(["mokutil", "--import", binary, "--hash-file", path], _TIMEOUT)
+        done = process.run(["mokutil", option, binary, "--hash-file", path], _TIMEOUT)
     if done.status != 0:
         os.unlink(ONE_TIME)
-        hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil --import {certificate} by hand"
-        raise MokError(f"mokutil refused the request to enrol {certificate}: {last_line(done)}", hint)
+        hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil {option} {certificate} by hand"
+        raise MokError(f"mokutil refused the request for {certificate}: {last_line(done)}", hint)

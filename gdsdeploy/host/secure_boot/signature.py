@@ -22,6 +22,7 @@ from ..kmod.kernel import Kernel
 from . import der
 from .certificate import HASHES, Certificate, name
 from .der import DerError, Node
+from .firmware import SETUP_MODE, SHIM_OFF, WORDS
 from .trust import Trust, trust_of
 
 #: struct module_signature (linux/module_signature.h): algo, hash, id_type, two lengths, padding, big-endian length.
@@ -40,6 +41,11 @@ KEYRINGS = {
     "unknown": "and it's unknown whether this kernel has that key",
     "": "which is no key of this kernel",
 }
+#: What becomes of a request to enrol a key.
+PENDING = (
+    "confirm it at the console of the next boot within 10 s of shim's screen; without that shim drops the request, "
+    "and the kernel refuses the module"
+)
 _BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
 
 
@@ -201,34 +207,53 @@ def _digest_of_module(path: str, signature: Signature) -> bytes:
 def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     own = trust.is_own(signature)
     certificate, source = trust.find(signature, own)
-    if certificate is not None and source != "firmware":
-        good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
-        if good is False:
-            message = f"was changed after it was signed, or its signature is of another file ({certificate.subject}'s"
-            hint = "every kernel with this key refuses it; build or install it again"
-            return [finding("signature-wrong", "error", f"{message} key, from {source})", hint)]
-        if good is None and trust.enforced:
-            return [_unverified("its kind of key is unsupported")]
-        return _mok_unused(trust) if source == "MOK" else []
-    if own:
-        # The kernel's own modules carry the same signer: the kernel has the key, but its public half wasn't found.
-        return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
-    return _foreign(trust, signature, source)
+    if certificate is None:
+        if own:
+            # The kernel's own modules carry the same signer: the kernel has the key, but its public half wasn't found.
+            return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
+        return _foreign(trust, signature)
+    has_key = trust.has_key(source)
+    if has_key is None and source == "firmware":
+        return _of_db(trust, signature)
+    good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
+    if good is False:
+        return [_changed(trust, certificate, source)]
+    if has_key is False:
+        return _mok_unused(trust)
+    if good is None and trust.enforced:
+        return [_unverified("its kind of key is unsupported")]
+    if source == "MOK" and any(key.raw == certificate.raw for key in trust.firmware.leaving):
+        return [_leaving(certificate)]
+    return []
 
 
-def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
+def _changed(trust: Trust, certificate: Certificate, source: str) -> Finding:
+    """Whoever has the key refuses the module; a kernel without the key can't tell it from any unknown signature."""
+    what = "was changed after it was signed, or its signature is of another file"
+    message, hint = f"{what} ({certificate.subject}'s key, from {source})", "build or install it again"
+    if trust.has_key(source) is False and trust.enforced is None:
+        return _undecided(trust, message)
+    if trust.has_key(source) is False and not trust.enforced:
+        message += f"; the kernel doesn't notice while it lacks the key: {_state(trust)}"
+        return finding("signature-wrong", "note", message, hint + " before Secure Boot is turned on")
+    return finding("signature-wrong", "error", message, hint + "; every kernel with this key refuses it")
+
+
+def _foreign(trust: Trust, signature: Signature) -> List[Finding]:
+    """Findings about a signature by none of the kernel's keys."""
     who = f"is signed by {signature.signer}"
     hint = "enrol that key (gdsdeploy kmod enrol), or sign the module with an enrolled one"
     if not trust.enforced:
         if trust.enforced is None:
             return [_undecided(trust, f"{who}, which is not an enrolled key")]
-        message = f"{who}, which isn't a key of this kernel: it loads the module and marks itself tainted"
+        message = f"{who}, which isn't a key of this kernel: it loads the module and marks itself tainted{_off(trust)}"
         return [finding("signature-key", "note", message, hint + ", before Secure Boot is turned on")]
-    if source == "firmware":
-        message = (
-            f"{who}, a key of the firmware (db): only kernels with the distributions' patch accept it; {trust.why}"
-        )
-        return [unknown_finding("signature-key-unknown", message, hint)]
+    if any(map(signature.is_by, trust.firmware.revoked)):
+        message = f"{who}, a key that this host's firmware or shim has revoked; {trust.why}"
+        return [finding("signature-key-revoked", "error", message, "sign the module with another key, and enrol that")]
+    if any(map(signature.is_by, trust.firmware.requested)):
+        message = f"{who}, whose enrolment is pending; {trust.why}"
+        return [finding("signature-key-pending", "error", message, PENDING)]
     if not trust.complete:
         message = f"{who}, and it's unknown whether the kernel has that key: its image can't be read; {trust.why}"
         hint = "read it as root; install zstd if the image is packed with it"
@@ -237,15 +262,41 @@ def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
     return [finding("signature-key", "error", message, hint)]
 
 
-def _mok_unused(trust: Trust) -> List[Finding]:
-    """Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c)."""
-    if trust.enforced is False or trust.secure_boot is not False:
+def _of_db(trust: Trust, signature: Signature) -> List[Finding]:
+    """Findings about a signature by a key of the firmware, on a kernel that isn't known to take those for modules."""
+    if trust.enforced is False:
         return []
-    what = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off"
+    what = f"is signed by {signature.signer}, a key of the firmware (db)"
+    if trust.enforced is None:
+        return [_undecided(trust, what)]
+    message = f"{what}, which only kernels with the distributions' patch accept for modules; {trust.why}"
+    return [unknown_finding("signature-key-unknown", message, "enrol a machine owner's key: gdsdeploy kmod enrol")]
+
+
+def _leaving(certificate: Certificate) -> Finding:
+    message = f"is signed with {certificate.subject}'s key, which a person may delete at the console of the next boot"
+    hint = "sign the module with another enrolled key, or withdraw the request: sudo mokutil --revoke-delete"
+    return finding("signature-key-leaving", "warning", message, hint)
+
+
+def _mok_unused(trust: Trust) -> List[Finding]:
+    """Findings about a machine owner's key where Secure Boot is off, so that the kernel doesn't load it."""
+    if trust.enforced is False:
+        return []
+    what = f"is signed by a machine owner's key, which kernels load under Secure Boot only; {_state(trust)}"
     if trust.enforced is None:
         return [_undecided(trust, what)]
     message = f"{what}, and {trust.why}"
     return [finding("signature-key", "error", message, "turn Secure Boot on, or don't enforce signatures")]
+
+
+def _state(trust: Trust) -> str:
+    return WORDS[trust.firmware.state]
+
+
+def _off(trust: Trust) -> str:
+    """Why Secure Boot doesn't count, where that may surprise."""
+    return f"; {_state(trust)}" if trust.firmware.state in (SETUP_MODE, SHIM_OFF) else ""
 
 
 def _unsigned(trust: Trust, what: str) -> List[Finding]:
@@ -254,7 +305,7 @@ def _unsigned(trust: Trust, what: str) -> List[Finding]:
     if trust.enforced is None:
         return [_undecided(trust, what)]
     hint = "sign it before Secure Boot or module.sig_enforce is turned on"
-    return [finding("unsigned", "note", f"{what}: the kernel loads it and marks itself tainted", hint)]
+    return [finding("unsigned", "note", f"{what}: the kernel loads it and marks itself tainted{_off(trust)}", hint)]
 
 
 def _undecided(trust: Trust, what: str) -> Finding:
@@ -262,7 +313,7 @@ def _undecided(trust: Trust, what: str) -> Finding:
         files = first_few(trust.unread, 3)
         message = f"{what}, and it's unknown whether the kernel enforces signatures: can't read {files}"
         return unknown_finding("enforcement-unknown", message, "read the boot loader's files as root")
-    message = f"{what}, and it's unknown whether Secure Boot is on: the EFI variable SecureBoot can't be read"
+    message = f"{what}, and {_state(trust)}"
     return unknown_finding("secure-boot-unknown", message, "mount efivarfs at /sys/firmware/efi/efivars")
 
 

@@ -9,39 +9,17 @@ from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tu
 
 from ..errors import HostError
 from ..kmod.kernel import Kernel
-from ..rootdir import LoopError, inside, list_folder, list_names, read_file, read_text
-from . import der
+from ..rootdir import LoopError, inside, list_names, read_file, read_text
 from .certificate import Certificate, read_certificate
+from .firmware import Firmware, firmware
 from .image import certificates, path_of
 
 if TYPE_CHECKING:
     from .signature import Signature
 
 T = TypeVar("T")
-_EFI = "/sys/firmware/efi"
-#: Owners of EFI variables: the UEFI specification's own, its image security database, and shim.
-_GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
-_SECURITY = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
-_SHIM = "605dab50-e046-4300-abb6-3dd810dd8b23"
-#: EFI_CERT_X509_GUID, as it is stored.
-_X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
-#: Of a signature list (UEFI specification, 32.4.1): type, size of the list, of its header, of each entry; then owners.
-_LIST_HEADER, _OWNER = 28, 16
-_VARIABLE_LIMIT = 1 << 20
 _ON = ("1", "y", "Y", "on", "")
 _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
-
-
-class Firmware(NamedTuple):
-    """The keys of a host's firmware and shim."""
-
-    efi: bool
-    #: None: unknown; False: off, or no EFI
-    secure_boot: Optional[bool]
-    #: the machine owner's keys, those with a pending request, and the firmware's own (db); without revoked ones
-    mok: List[Certificate]
-    requested: List[Certificate]
-    db: List[Certificate]
 
 
 class Trust(NamedTuple):
@@ -54,11 +32,10 @@ class Trust(NamedTuple):
     enforced: Optional[bool]
     #: the reason, as the second half of a sentence
     why: str
-    #: None: unknown; False: off, or no EFI
-    secure_boot: Optional[bool]
-    #: the machine owner's keys and the firmware's own (db)
-    mok: List[Certificate]
-    db: List[Certificate]
+    #: of the host: its state of Secure Boot, and its keys
+    firmware: Firmware
+    #: whether the kernel takes the firmware's own keys (db) for modules, too
+    takes_db: bool
     #: files that may enforce signatures and can't be read, each with the reason; empty where that doesn't matter
     unread: Tuple[str, ...] = ()
 
@@ -73,7 +50,7 @@ class Trust(NamedTuple):
 
     def find(self, signature: Signature, own: bool) -> Tuple[Optional[Certificate], str]:
         """The certificate of the key that made ``signature``, and its place: MOK, the kernel, firmware, or empty."""
-        certificate = next(filter(signature.is_by, self.mok), None)
+        certificate = next(filter(signature.is_by, self.firmware.mok), None)
         if certificate is not None:
             return certificate, "MOK"
         # The kernel's image is unpacked only if that can change the findings.
@@ -81,8 +58,19 @@ class Trust(NamedTuple):
         certificate = next(filter(signature.is_by, built_in(self.kernel) or []), None) if decides else None
         if certificate is not None:
             return certificate, "the kernel"
-        certificate = next(filter(signature.is_by, self.db), None)
+        certificate = next(filter(signature.is_by, self.firmware.db), None)
         return certificate, "firmware" if certificate is not None else ""
+
+    def has_key(self, source: str) -> Optional[bool]:
+        """Whether the kernel has the keys of ``source``, as :meth:`find` names it; None: unknown.
+
+        Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c).
+        """
+        if source == "MOK":
+            return self.firmware.secure_boot
+        if source == "firmware":
+            return True if self.takes_db else None
+        return source == "the kernel"
 
 
 @lru_cache(maxsize=4)
@@ -94,15 +82,27 @@ def trust_of(kernel: Kernel) -> Trust:
     unread: List[str] = []
     why = _enforced_because(kernel, host.secure_boot, unread)
     enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
-    return Trust(kernel, checks, enforced, why, host.secure_boot, host.mok, host.db, () if why else tuple(unread))
+    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), () if why else tuple(unread))
+
+
+def _takes_db(kernel: Kernel) -> bool:
+    """Whether the kernel takes keys of the firmware's db for modules.
+
+    The distributions' patch for that ("KEYS: Make use of platform keyring for module signature verify", in the kernels
+    of Debian, Ubuntu, Fedora and the RHEL family) has no option of its own.  It comes with their patch for the lockdown
+    under Secure Boot, which has one.  Debian's kernel was seen to do it.
+    """
+    config = kernel.config
+    return "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT" in config and "CONFIG_INTEGRITY_PLATFORM_KEYRING" in config
 
 
 @lru_cache(maxsize=4)
 def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
     """The keys that the kernel was built with; None if neither its image nor its build folder can be read."""
     keys: List[Certificate] = []
-    with contextlib.suppress(ValueError):
-        keys.append(read_certificate(_read(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509")))
+    own = inside(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509")
+    with contextlib.suppress(ValueError, OSError), open(own, "rb") as file:
+        keys.append(read_certificate(file.read()))
     image = path_of(kernel.folder, inside(kernel.root, "/boot"), kernel.release)
     try:
         return keys + certificates(image) if image else keys or None
@@ -118,15 +118,6 @@ def own_signer(kernel: Kernel) -> str:
     own = kernel.own_module()
     signature = signer_of(own.path) if own is not None else None
     return "" if signature is None else signature.identity
-
-
-def firmware(root: str) -> Firmware:
-    """What can be read of the EFI variables in ``root``."""
-    revoked = [key.raw for key in _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))]
-    mok = [key for key in _certificates(root, ("MokListRT", _SHIM)) if key.raw not in revoked]
-    db = [key for key in _certificates(root, ("db", _SECURITY)) if key.raw not in revoked]
-    requested = _certificates(root, ("MokNew", _SHIM))
-    return Firmware(bool(list_folder(root, _EFI)), _secure_boot(root), mok, requested, db)
 
 
 def _enforced_because(kernel: Kernel, secure_boot: Optional[bool], unread: List[str]) -> str:
@@ -193,49 +184,3 @@ def _present(path: str, read: Callable[[], T], nothing: T, unread: List[str]) ->
     except LoopError:
         unread.append(f"{path} (too many symbolic links)")
     return nothing
-
-
-def _secure_boot(root: str) -> Optional[bool]:
-    if not list_folder(root, _EFI):
-        # No EFI, or the root of a host that doesn't run.
-        return False
-    state = _variable(root, "SecureBoot", _GLOBAL)
-    # With MokSBStateRT set, shim verifies nothing, and the kernel treats Secure Boot as off.
-    return state[-1:] == b"\x01" and _variable(root, "MokSBStateRT", _SHIM)[-1:] != b"\x01" if state else None
-
-
-def _variable(root: str, name: str, owner: str) -> bytes:
-    """The content of an EFI variable, after four bytes of attributes; empty if it can't be read."""
-    return _read(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
-
-
-def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
-    keys: List[Certificate] = []
-    for name, owner in variables:
-        # mok-variables has the complete value, even if the variable was too long for the firmware.
-        data = _read(root, f"{_EFI}/mok-variables/{name}") if owner == _SHIM else b""
-        keys += read_lists(data or _variable(root, name, owner))
-    return keys
-
-
-def _read(root: str, path: str) -> bytes:
-    try:
-        with open(inside(root, path), "rb") as file:
-            return file.read(_VARIABLE_LIMIT)
-    except OSError:
-        return b""
-
-
-def read_lists(data: bytes) -> List[Certificate]:
-    """The certificates in EFI_SIGNATURE_LISTs, up to the first malformed list."""
-    keys: List[Certificate] = []
-    while len(data) >= _LIST_HEADER:
-        size, header, entry = (int.from_bytes(data[place : place + 4], "little") for place in (16, 20, 24))
-        if not _LIST_HEADER + header <= size <= len(data) or entry <= _OWNER:
-            break
-        if data[:16] == _X509:
-            for place in range(_LIST_HEADER + header, size - entry + 1, entry):
-                with contextlib.suppress(der.DerError):
-                    keys.append(read_certificate(data[place + _OWNER : place + entry]))
-        data = data[size:]
-    return keys

@@ -14,7 +14,7 @@ from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.secure_boot import image, signature
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
-from gdsdeploy.host.secure_boot.trust import read_lists
+from gdsdeploy.host.secure_boot.firmware import read_lists
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, appended, module_bytes, signed_by
 from tests.unit.host.kmod.kmod_keys import KINDS, Pair, efi, pair, signature_list
 from tests.unit.host.kmod.kmod_root import RELEASE, Root

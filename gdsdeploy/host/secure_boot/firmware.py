@@ -1,0 +1,133 @@
+"""The Secure Boot state and the keys of a host, from the EFI variables of its firmware and of shim.
+
+What the kernel makes of them: security/integrity/platform_certs/load_uefi.c and machine_keyring.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import List, NamedTuple, Optional, Tuple
+
+from ..rootdir import inside, list_folder
+from . import der
+from .certificate import Certificate, read_certificate
+
+_EFI = "/sys/firmware/efi"
+#: Owners of EFI variables: the UEFI specification's own, its image security database, and shim.
+_GLOBAL = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_SECURITY = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+_SHIM = "605dab50-e046-4300-abb6-3dd810dd8b23"
+#: EFI_CERT_X509_GUID, as it is stored.
+_X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
+#: Of a signature list (UEFI specification, 32.4.1): type, size of the list, of its header, of each entry; then owners.
+_LIST_HEADER, _OWNER = 28, 16
+_VARIABLE_LIMIT = 1 << 20
+#: States of Secure Boot as the kernel takes it: on; or off, with the reason; or not to be read.
+ON, OFF, NO_EFI, SETUP_MODE, SHIM_OFF, UNKNOWN = "on", "off", "no-efi", "setup-mode", "shim-off", "unknown"
+#: States → what a person reads.
+WORDS = {
+    ON: "Secure Boot is on",
+    OFF: "Secure Boot is off",
+    NO_EFI: "this host was not started by EFI, so it has no Secure Boot",
+    SETUP_MODE: "Secure Boot is off: the firmware is in Setup Mode, without a platform key",
+    SHIM_OFF: "Secure Boot is on in the firmware, but shim's validation is off, and the kernel takes that for off",
+    UNKNOWN: "it's unknown whether Secure Boot is on: the EFI variable SecureBoot can't be read",
+}
+
+
+class Firmware(NamedTuple):
+    """The keys of a host's firmware and shim."""
+
+    #: one of WORDS
+    state: str
+    #: the machine owner's keys, those with a pending request, and the firmware's own (db); without revoked ones
+    mok: List[Certificate]
+    requested: List[Certificate]
+    db: List[Certificate]
+    #: owner's keys with a pending request to delete them
+    leaving: List[Certificate]
+    #: keys that shim or the firmware refuses (MokListXRT, dbx)
+    revoked: List[Certificate]
+
+    @property
+    def efi(self) -> bool:
+        """Whether the host was started by EFI."""
+        return self.state != NO_EFI
+
+    @property
+    def secure_boot(self) -> Optional[bool]:
+        """Whether the kernel takes Secure Boot as on; None: unknown."""
+        return None if self.state == UNKNOWN else self.state == ON
+
+
+def firmware(root: str) -> Firmware:
+    """What can be read of the EFI variables in ``root``."""
+    revoked = _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))
+    refused = [key.raw for key in revoked]
+    mok = [key for key in _certificates(root, ("MokListRT", _SHIM)) if key.raw not in refused]
+    # Shim's owner can leave the firmware's keys out (mokutil --ignore-db).
+    ignored = _shims(root, "MokIgnoreDB")[-1:] == b"\x01"
+    db = [] if ignored else [key for key in _certificates(root, ("db", _SECURITY)) if key.raw not in refused]
+    requested = _certificates(root, ("MokNew", _SHIM))
+    leaving = _certificates(root, ("MokDel", _SHIM))
+    return Firmware(_state(root), mok, requested, db, leaving, revoked)
+
+
+def _state(root: str) -> str:
+    if not list_folder(root, _EFI):
+        # No EFI, or the root of a host that doesn't run.
+        return NO_EFI
+    secure_boot = _variable(root, "SecureBoot", _GLOBAL)
+    if not secure_boot:
+        return UNKNOWN
+    setup_mode, shim_off = _variable(root, "SetupMode", _GLOBAL), _shims(root, "MokSBStateRT")
+    return state_of(
+        secure_boot[-1:] == b"\x01", setup_mode=setup_mode[-1:] == b"\x01", shim_off=shim_off[-1:] == b"\x01"
+    )
+
+
+def state_of(secure_boot: bool, *, setup_mode: bool, shim_off: bool) -> str:
+    """The state of a host that EFI started, by the variables SecureBoot, SetupMode and MokSBStateRT."""
+    if not secure_boot:
+        return SETUP_MODE if setup_mode else OFF
+    return SHIM_OFF if shim_off else ON
+
+
+def _variable(root: str, name: str, owner: str) -> bytes:
+    """The content of an EFI variable, after four bytes of attributes; empty if it can't be read."""
+    return _read(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
+
+
+def _shims(root: str, name: str) -> bytes:
+    """The content of a variable of shim; mok-variables has it complete, also where it was too long for the firmware."""
+    return _read(root, f"{_EFI}/mok-variables/{name}") or _variable(root, name, _SHIM)
+
+
+def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
+    keys: List[Certificate] = []
+    for name, owner in variables:
+        keys += read_lists(_shims(root, name) if owner == _SHIM else _variable(root, name, owner))
+    return keys
+
+
+def _read(root: str, path: str) -> bytes:
+    try:
+        with open(inside(root, path), "rb") as file:
+            return file.read(_VARIABLE_LIMIT)
+    except OSError:
+        return b""
+
+
+def read_lists(data: bytes) -> List[Certificate]:
+    """The certificates in EFI_SIGNATURE_LISTs, up to the first malformed list."""
+    keys: List[Certificate] = []
+    while len(data) >= _LIST_HEADER:
+        size, header, entry = (int.from_bytes(data[place : place + 4], "little") for place in (16, 20, 24))
+        if not _LIST_HEADER + header <= size <= len(data) or entry <= _OWNER:
+            break
+        if data[:16] == _X509:
+            for place in range(_LIST_HEADER + header, size - entry + 1, entry):
+                with contextlib.suppress(der.DerError):
+                    keys.append(read_certificate(data[place + _OWNER : place + entry]))
+        data = data[size:]
+    return keys
