@@ -26,6 +26,8 @@ class Step(enum.StrEnum):
     PREFLIGHT = "preflight"
     #: takes it out of work and waits until no work is left on it
     DRAIN = "drain"
+    #: has its firmware take the key of its modules, by a person at the console; in waves for that only
+    ENROL = "enrol"
     #: records its state, and makes sure that it can be rolled back
     SNAPSHOT = "snapshot"
     #: repositories, pins, packages, kernel, cufile.json; the boot default stays
@@ -56,6 +58,7 @@ class Step(enum.StrEnum):
     UNDO_VALIDATE = "undo-validate"
 
 
+#: Of a host that goes well, and of the way back; ENROL comes before SNAPSHOT in waves for that.
 FORWARD = (
     Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.AUDIT, Step.REBOOT, Step.BOOT,
     Step.VALIDATE, Step.RETURN,
@@ -131,6 +134,8 @@ class Wave(JsonForm):
     canary: bool = False
     #: whether its hosts are taken out of work; False: hosts that only build, which have none
     drain: bool = True
+    #: whether a person has to enrol a key at the console of each host
+    console: bool = False
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,15 @@ class Batches(Model):
     soak: Soak = 0
 
 
+class Console(Model):
+    """Hosts at whose consoles a person enrols the key of the modules."""
+
+    #: hosts that wait for a person at a time
+    hosts: Annotated[int, Field(ge=1, le=64)] = 1
+    #: seconds from the order to reboot until a host has to answer with the key enrolled
+    timeout: Annotated[Seconds, Field(ge=60, le=86400)] = 1800
+
+
 class Failures(Model):
     """How many hosts may fail before no other is begun: at this number the rollout halts."""
 
@@ -170,6 +179,7 @@ class Rollout(Model):
     windows: Annotated[tuple[str, ...], Strict(False)] = ()
     #: of the windows, as in the tz database
     timezone: Argument = "UTC"
+    console: Console = Console()
     failures: Failures = Failures()
     drain: Drain = Drain()
     #: whether a failed host is rolled back; ``keep`` leaves it drained for inspection

@@ -87,7 +87,8 @@ class Fold:
 
     def _admit(self, state: WaveState) -> None:
         wave, settings = state.wave, self.settings
-        ways = Ways(drain=wave.drain, power=settings.power_cycle is not None, keep=settings.on_failure == "keep")
+        keep, power = settings.on_failure == "keep", settings.power_cycle is not None
+        ways = Ways(drain=wave.drain, power=power, keep=keep, enrol=wave.console)
         self._limits[state.group] = min(wave.halt_at, self._limits.get(state.group, wave.halt_at))
         if self._by_name[wave.name] is not state:
             raise JournalUnusable(f"the plan has two waves {wave.name!r}")

@@ -21,13 +21,14 @@ UNREACHABLE = "HostUnreachable"
 Waits = Literal["", "wave", "gate", "soak", "back"]
 
 _NEXT = {
-    Step.SNAPSHOT: Step.APPLY, Step.APPLY: Step.MODULES, Step.MODULES: Step.AUDIT, Step.AUDIT: Step.REBOOT,
+    Step.ENROL: Step.SNAPSHOT, Step.SNAPSHOT: Step.APPLY, Step.APPLY: Step.MODULES, Step.MODULES: Step.AUDIT,
+    Step.AUDIT: Step.REBOOT,
     Step.REBOOT: Step.BOOT, Step.BOOT: Step.VALIDATE, Step.UNDO_REBOOT: Step.UNDO_BOOT,
     Step.UNDO_BOOT: Step.UNDO_VALIDATE,
 }  # fmt: skip
 #: Steps after which the host may be in another boot.
-_LEAVES_BOOT = (Step.REBOOT, Step.UNDO_REBOOT, Step.POWER)
-_UNTOUCHED = (Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT)
+_LEAVES_BOOT = (Step.ENROL, Step.REBOOT, Step.UNDO_REBOOT, Step.POWER)
+_UNTOUCHED = (Step.PREFLIGHT, Step.DRAIN, Step.ENROL, Step.SNAPSHOT)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Ways:
     drain: bool = True
     power: bool = False
     keep: bool = False
+    enrol: bool = False
 
 
 class Tally(NamedTuple):
@@ -161,7 +163,7 @@ def end(host: HostState, done: StepDone) -> None:
     assert step is not None
     host.running = False
     host.data.update(done.data)
-    if step in (Step.PREFLIGHT, Step.BOOT, Step.UNDO_BOOT):
+    if step in (Step.PREFLIGHT, Step.ENROL, Step.BOOT, Step.UNDO_BOOT):
         host.boot = done.facts.boot_id or ""
     match step:
         case Step.PREFLIGHT if done.facts.satisfied:
@@ -171,7 +173,7 @@ def end(host: HostState, done: StepDone) -> None:
         case Step.DRAIN if host.back:
             _after_drain(host)
         case Step.DRAIN:
-            go(host, Step.SNAPSHOT)
+            go(host, Step.ENROL if host.ways.enrol else Step.SNAPSHOT)
         case Step.VALIDATE | Step.UNDO_VALIDATE:
             _after_validation(host, done.facts.validated_boot or "")
         case Step.RETURN:
@@ -215,7 +217,9 @@ def fail(host: HostState, error: StepError) -> None:
             _from_work(host)
         case Step.DRAIN if host.back:
             finish(host, Outcome.KEPT)
-        case Step.DRAIN | Step.SNAPSHOT:
+        case Step.ENROL if silent:
+            finish(host, Outcome.LOST)
+        case Step.DRAIN | Step.ENROL | Step.SNAPSHOT:
             take_back(host)
         case Step.BOOT | Step.UNDO_BOOT if silent and host.ways.power and not host.powered:
             go(host, Step.POWER)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import fnmatch
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
-from gdsdeploy.fleetfile import selection
+from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockfile, proof, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Plan
-from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import PreflightRecord
 from gdsdeploy.rollout import durations, status, waves, windows
 from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
+from gdsdeploy.rollout.participants import Participants, within
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate
 from gdsdeploy.ssh.ask import ask
@@ -121,42 +119,6 @@ class RolloutPreview:
         raise RolloutRefused("\n".join(lines), hint="Remove these causes, or leave hosts out with --exclude or --limit")
 
 
-@dataclass(frozen=True)
-class Participants:
-    """The machines that take part."""
-
-    hosts: tuple[str, ...]
-    #: machines that build modules for them, and run no jobs
-    builders: tuple[str, ...]
-    #: hosts of the fleet that take no part, and why
-    others: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[str]:
-        return [*self.builders, *self.hosts]
-
-
-def choose(fleet: Fleet, fleet_path: Path, limit: str | None, exclude: str | None) -> Participants:
-    """The hosts that ``limit`` selects and ``exclude`` doesn't, without the label ``rollout.skip``, and their builders.
-
-    Raises FleetInvalid for an unknown name, and where no host is left.
-    """
-    chosen = selection.select(limit, list(fleet.hosts), fleet_path)
-    out = selection.select(exclude, list(fleet.hosts), fleet_path, option="--exclude") if exclude else []
-    others = {name: "not in --limit" for name in fleet.hosts if name not in chosen}
-    others.update({name: "in --exclude" for name in out if name in chosen})
-    skip = fleet.rollout.skip
-    others.update({name: f"it has the label {skip}" for name, host in fleet.hosts.items() if skip in host.labels})
-    hosts = tuple(name for name in chosen if name not in others)
-    if not hosts:
-        raise FleetInvalid(
-            "no host is left that takes part",
-            hint=f"--limit selects only hosts that --exclude names, or that have the label {skip}",
-        )
-    profiles = {fleet.hosts[name].profile for name in hosts}
-    return Participants(hosts, tuple(name for name, host in fleet.builders.items() if host.profile in profiles), others)
-
-
 def prepare(
     fleet: Fleet,
     lock: Lock,
@@ -164,12 +126,14 @@ def prepare(
     participants: Participants,
     *,
     since: Lock | None = None,
+    enrol_keys: bool = False,
     timeout: float = planning.TIMEOUT,
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
 ) -> RolloutPreview:
     """Ask the machines that take part, and plan; objections are in the outlook's ``reasons``.
 
-    since: the lock of ``--from``, which hosts may have.  timeout: seconds for each machine.
+    since: the lock of ``--from``, which hosts may have.  enrol_keys: whether people are at the consoles of hosts that
+    lack the key of their modules.  timeout: seconds for each machine.
     Raises LockStale, FleetInvalid, BuildCacheUnusable, JournalUnusable, Interrupted.
     """
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
@@ -185,11 +149,14 @@ def prepare(
     reasons += [Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
+    consoles = [name for name in pending if _lacks_key(plans[name])]
+    if not enrol_keys:
+        reasons += _without_key(consoles, fleet_path)
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
     reasons += _untried(trials, fleet_path)
     down = {**silent(fleet, fleet_path, list(participants.others)), **_drained(drains, list(fleet.hosts), reasons)}
-    candidates = [_candidate(fleet, name, plans, states) for name in participants.names]
-    layout = waves.layout(_within(settings, fleet, participants), candidates)
+    candidates = [_candidate(fleet, name, plans, states, consoles) for name in participants.names]
+    layout = waves.layout(within(settings, fleet, participants), candidates)
     if len(down) >= layout.max_unavailable and set(pending) - set(down) - set(layout.skipped):
         names = ", ".join(sorted(down))
         text = f"{len(down)} of at most {layout.max_unavailable} hosts are out of work already: {names}"
@@ -212,22 +179,6 @@ def prepare(
     left = status.Status(plan).left() or 0.0
     opens = windows.opens_at(settings, time.time())
     return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
-
-
-def _within(settings: Rollout, fleet: Fleet, participants: Participants) -> Rollout:
-    """Without the canaries that ``--limit`` and ``--exclude`` leave out, for which a host of each kind steps in."""
-    canary = settings.canary
-    hosts = tuple(
-        pattern for pattern in canary.hosts
-        if fnmatch.filter(participants.hosts, pattern) or not fnmatch.filter(fleet.hosts, pattern)
-    )  # fmt: skip
-    having = {name for name, host in fleet.hosts.items() if canary.labels.items() <= host.labels.items()}
-    labels = canary.labels if having & set(participants.hosts) or not having else {}
-    if (hosts, labels) == (canary.hosts, canary.labels):
-        return settings
-    return settings.model_copy(
-        update={"canary": canary.model_copy(update={"hosts": hosts, "labels": labels, "per_kind": True})}
-    )
 
 
 @dataclass(frozen=True)
@@ -254,7 +205,13 @@ def present_states(
     return {answer.host: outcome for answer, outcome in outcomes if answer.document is not None}
 
 
-def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], states: Mapping[str, PresentState]) -> Candidate:
+def _candidate(
+    fleet: Fleet,
+    name: str,
+    plans: Mapping[str, HostPlan],
+    states: Mapping[str, PresentState],
+    consoles: Collection[str],
+) -> Candidate:
     host = fleet.machine(name)
     state = states.get(name, PresentState("", "", ""))
     return Candidate(
@@ -263,6 +220,7 @@ def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], states: M
         kind=f"{host.profile} {state.devices} {state.kernel}",
         builder=name in fleet.builders,
         satisfied=name in plans and plans[name].satisfied,
+        console=name in consoles,
     )
 
 
@@ -288,6 +246,20 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
         elif (supply := planned.supplies.get(name)) is not None and supply.lack:
             hint = "Include its builder, or set modules: build for it in the fleet file"
             yield Reason(f"no machine builds its modules: {supply.lack}", (name,), hint)
+
+
+def _lacks_key(plan: HostPlan) -> bool:
+    """Whether a person has to enrol the key of the modules at the host's console."""
+    return any(change.kind == "enrol" for change in plan.changes)
+
+
+def _without_key(names: Sequence[str], fleet_path: Path) -> Iterator[Reason]:
+    if names:
+        yield Reason(
+            "Secure Boot is on, and the firmware doesn't have the key of the modules: a person has to enrol it",
+            tuple(names),
+            f"With somebody at their consoles: gdsdeploy rollout start {fleet_path} --enrol-keys",
+        )
 
 
 def _unknown_before(

@@ -12,7 +12,7 @@ from gdsdeploy.model.hostnames import natural
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.model.rollout_settings import Batches, Canary, Rollout
 
-BUILDERS, CANARY = "builders", "canary"
+BUILDERS, CANARY, CONSOLE = "builders", "canary", "console"
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Candidate:
     builder: bool = False
     #: it has the new lock already; such a host makes a poor canary
     satisfied: bool = False
+    #: a person has to enrol a key at its console
+    console: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def share(value: int | str, of: int) -> int:
 def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
     """The waves, the same for the same input; raises FleetInvalid: a canary takes no part.
 
-    Builders go first.  Shares count the hosts that take part; hosts that ``order`` doesn't sort keep their order.
+    Builders go first, and hosts that wait for a person at their console last.  Shares count the hosts that take part;
+    hosts that ``order`` doesn't sort keep their order.
     """
     skipped = {host.name: f"it has the label {settings.skip}" for host in candidates if settings.skip in host.labels}
     taking = [host for host in candidates if host.name not in skipped]
@@ -56,10 +59,14 @@ def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
     waves: list[Wave] = []
     if builders := tuple(host.name for host in taking if host.builder):
         waves.append(Wave(BUILDERS, builders, halt_at=1, drain=False))
-    first = _canary(settings.canary, hosts, skipped)
+    waiting = {host.name for host in hosts if host.console}
+    alone = [host for host in hosts if not host.console]
+    first = tuple(name for name in _canary(settings.canary, hosts, skipped) if name not in waiting)
+    if waiting and not first:
+        first = tuple(_one_of_each(alone))
     if first:
         waves.append(Wave(CANARY, first, soak=settings.canary.soak, halt_at=settings.failures.canary, canary=True))
-    rest = [host.name for host in hosts if host.name not in set(first)]
+    rest = [host.name for host in alone if host.name not in set(first)]
     halt_at = share(settings.failures.later, len(hosts))
     at = 0
     for number, size in enumerate(_sizes(settings.batches, len(hosts)), 2 if first else 1):
@@ -67,7 +74,18 @@ def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
             break
         waves.append(Wave(f"wave-{number}", tuple(rest[at : at + size]), settings.batches.soak, halt_at))
         at += size
+    waves += _consoles(settings, [host.name for host in hosts if host.name in waiting], halt_at, canary=not first)
     return Layout(tuple(waves), skipped, share(settings.max_unavailable, len(hosts)))
+
+
+def _consoles(settings: Rollout, names: Sequence[str], halt_at: int, *, canary: bool) -> Iterator[Wave]:
+    """Waves of as many hosts as have a person at their console at a time; canary: the first one is the canary."""
+    size = settings.console.hosts
+    for number, at in enumerate(range(0, len(names), size), 1):
+        first = canary and number == 1
+        limit = settings.failures.canary if first else halt_at
+        hosts = tuple(names[at : at + size])
+        yield Wave(f"{CONSOLE}-{number}", hosts, halt_at=limit, canary=first, console=True)
 
 
 def _sizes(batches: Batches, of: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from gdsdeploy.cli.plan import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.rollout import durations, journal, preconditions, session
+from gdsdeploy.rollout import durations, journal, participants, preconditions, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.preconditions import RolloutPreview
 from gdsdeploy.rollout.report import page, preview
@@ -29,6 +29,9 @@ from gdsdeploy.validate.fleet_validation import require_folder, write
 @click.option(
     "--from", "since", type=options.FILE, metavar="LOCK", help="The hosts' current lock, if it isn't kept here."
 )
+@click.option(
+    "--enrol-keys", is_flag=True, help="Reboot hosts that lack the key of their modules; people are at their consoles."
+)
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @options.yes
 @options.timeout(TIMEOUT, "Seconds for each host.")
@@ -40,6 +43,7 @@ def command(
     limit: str | None,
     exclude: str | None,
     since: Path | None,
+    enrol_keys: bool,
     dry_run: bool,
     yes: bool,
     timeout: float,
@@ -51,6 +55,10 @@ def command(
     Every host is asked once beforehand. The rollout is refused, with all reasons, if a host can't be read or couldn't
     be rolled back, if a kernel or driver is untested (gdsdeploy kmod preflight --full), if the scheduler doesn't
     allow draining, or if another rollout isn't finished.
+
+    With Secure Boot, hosts whose firmware lacks the key of their modules are refused, too. With --enrol-keys they are
+    the last waves, as many at a time as rollout.console.hosts says: each is drained, rebooted, and waits for a person
+    who enrols the key at its console.
 
     Ctrl-C pauses the rollout after the current steps. A second Ctrl-C stops it at once. In both cases, and after a
     killed controller, you can resume it.
@@ -75,11 +83,18 @@ def command(
     intent, lock = lockfile.fleet_and_lock(fleet)
     if not dry_run:
         _require_no_unfinished(fleet)
-    chosen = preconditions.choose(intent, fleet, limit, exclude)
+    chosen = participants.choose(intent, fleet, limit, exclude)
     before = lockfile.read(since) if since else None
     with console.step(f"Asking {len(chosen.names)} machines"):
         outlook = preconditions.prepare(
-            intent, lock, fleet, chosen, since=before, timeout=timeout, progress=say_plans(len(chosen.names))
+            intent,
+            lock,
+            fleet,
+            chosen,
+            since=before,
+            enrol_keys=enrol_keys,
+            timeout=timeout,
+            progress=say_plans(len(chosen.names)),
         )
     if dry_run:
         console.data(preview.to_json(outlook) if as_json else preview.text(outlook, time.time()))

@@ -13,7 +13,7 @@ from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import mok
 from ..secure_boot.firmware import firmware
-from ..secure_boot.signing import SETTINGS, parse_certificate
+from ..secure_boot.signing import SETTINGS, parse_certificate, read_certificate_file
 from .errors import with_kind
 from .file_resource import FileResource
 from .files import FOLDER, File, PathState, decode_base64
@@ -138,7 +138,8 @@ class Signing(FileResource[Desired]):
         if not desired.certificate or not desired.enrols:
             return
         with with_kind("failed"):
-            answer = mok.enrol(inside(host.root, certificate_path(desired)), host.root, where_needed=True)
+            owners = read_certificate_file(inside(host.root, certificate_path(desired)))
+            answer = mok.enrol(owners, host.root, where_needed=True)
         if answer["state"] == "pending":
             # The request stands, so the files that belong to it stay.
             host.begin()

@@ -61,6 +61,11 @@ def add_parsers(commands: Any) -> None:
     verb.add_argument("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
     verb.add_argument("--rollout", default="", metavar="PLAN", help="who orders it, for the journal")
 
+    verb = _add(verbs, "enrol", _enrol, "ask the firmware to take the key of the modules, by a person at the console")
+    verb.add_argument("--certificate", required=True, metavar="FILE", help="PEM or DER; - reads it from standard input")
+    verb.add_argument("--check", action="store_true", help="only say whether it has the key")
+    verb.add_argument("--withdraw", action="store_true", help="withdraw the request")
+
     verb = _add(verbs, "reload", _reload, "exchange NVIDIA's modules without a reboot, if that is safe")
     verb.add_argument("--boot-id", type=_boot_id, required=True, metavar="ID", help="as status has it")
     verb.add_argument("--id", type=_ident, required=True, metavar="ID", help="of the rollout that kept what is loaded")
@@ -103,6 +108,23 @@ def _forget(arguments: argparse.Namespace) -> int:
 
     answer = keep.forget(arguments.id)
     return _print(arguments, answer, [f"{answer['folder']} is deleted"])
+
+
+def _enrol(arguments: argparse.Namespace) -> int:
+    from ..boot.present import boot_id
+    from ..secure_boot import mok, signing
+
+    if arguments.certificate == "-":
+        owners = signing.parse_certificate(sys.stdin.buffer.read(), "standard input")
+    else:
+        owners = signing.read_certificate_file(arguments.certificate)
+    if arguments.withdraw:
+        mok.withdraw()
+    answer = mok.enrol(owners, check=arguments.check or arguments.withdraw, where_needed=True)
+    # For the controller alone, which keeps it for the person at the console.
+    password = mok.one_time_password() if answer["state"] == "pending" and arguments.json else ""
+    value = {**{name: answer[name] for name in ("state", "fingerprint")}, "boot_id": boot_id(), "password": password}
+    return _print(arguments, value, [mok.ENROLMENTS[answer["state"]], *answer["steps"]])
 
 
 def _space(arguments: argparse.Namespace) -> int:

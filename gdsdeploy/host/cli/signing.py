@@ -135,14 +135,15 @@ def _enrol(arguments: argparse.Namespace) -> int:
         lines = [f"the request for {subject!r}: {word}" for subject in answer["withdrawn"]]
         _print(arguments, answer, lines or ["no request is pending"])
         return 0
-    answer = mok.enrol(arguments.certificate, arguments.root, arguments.check, arguments.where_needed)
+    owners = signing.read_certificate_file(arguments.certificate)
+    answer = mok.enrol(owners, arguments.root, arguments.check, arguments.where_needed)
     _print_state(arguments, answer)
     return 0
 
 
 def _unenrol(arguments: argparse.Namespace) -> int:
     owners = signing.read_certificate_file(arguments.certificate)
-    answer = mok.unenrol(arguments.certificate, arguments.root, arguments.check, _signed_with(owners, arguments.root))
+    answer = mok.unenrol(owners, arguments.root, arguments.check, _signed_with(owners, arguments.root))
     _print_state(arguments, answer)
     return 0
 

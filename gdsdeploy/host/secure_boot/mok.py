@@ -89,18 +89,17 @@ def _make_folders(key: str, certificate: str) -> None:
         raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
 
 
-def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: bool = False) -> Dict[str, Any]:
-    """Ask the firmware to enrol ``certificate`` at the next boot, unless it has it; idempotent.
+def enrol(owners: Certificate, root: str = "/", check: bool = False, where_needed: bool = False) -> Dict[str, Any]:
+    """Ask the firmware to enrol a key, by its certificate, at the next boot, unless it has it; idempotent.
 
     check: change nothing.  where_needed: nor if Secure Boot is off.  Returns ``{"state", "changed", "secure_boot",
     "fingerprint", "steps": [text]}``; state: one of ENROLMENTS.  Raises MokError.
     """
-    owners = read_certificate_file(certificate)
     host = firmware(root)
     state = enrolment(owners, host, where_needed=where_needed)
     changed = state == "absent"
     if changed and not check:
-        _request("--import", certificate, owners)
+        _request("--import", owners)
         state = "pending"
     elif state == "revoked" and not check:
         message = f"this host's firmware or shim has revoked the key {owners.subject!r} ({owners.fingerprint})"
@@ -110,13 +109,12 @@ def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: 
     return _answer(state, owners, host, changed, _enrol_steps(owners) if state == "pending" else [])
 
 
-def unenrol(certificate: str, root: str = "/", check: bool = False, in_use: Sequence[str] = ()) -> Dict[str, Any]:
-    """Ask the firmware to delete ``certificate`` from the machine owner's keys at the next boot; idempotent.
+def unenrol(owners: Certificate, root: str = "/", check: bool = False, in_use: Sequence[str] = ()) -> Dict[str, Any]:
+    """Ask the firmware to delete a key, by its certificate, from the machine owner's keys at the next boot; idempotent.
 
     in_use: files of modules that are signed with it; any of them is a refusal.  Returns as :func:`enrol`.
     Raises MokError.
     """
-    owners = read_certificate_file(certificate)
     host = firmware(root)
     state = enrolment(owners, host)
     if state == "pending":
@@ -128,7 +126,7 @@ def unenrol(certificate: str, root: str = "/", check: bool = False, in_use: Sequ
     if changed and host.requested:
         raise MokError("a request to enrol another key is pending", "confirm it at the next boot first, or withdraw it")
     if changed and not check:
-        _request("--delete", certificate, owners)
+        _request("--delete", owners)
         state = "leaving"
     elif state == "absent" and not check and not host.requested:
         _forget(root)
@@ -218,6 +216,15 @@ def _unenrol_steps(certificate: Certificate) -> List[str]:
     ]
 
 
+def one_time_password() -> str:
+    """The password of the pending request; empty: this host has none, or may not read it."""
+    try:
+        with open(ONE_TIME, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def _forget(root: str) -> None:
     """Delete the one-time password of a request that is no longer pending."""
     if root == "/":
@@ -225,7 +232,7 @@ def _forget(root: str) -> None:
             os.unlink(ONE_TIME)
 
 
-def _request(option: str, certificate: str, owners: Certificate) -> None:
+def _request(option: str, owners: Certificate) -> None:
     """Have mokutil make a request; option: --import or --delete."""
     password = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
@@ -247,5 +254,5 @@ def _request(option: str, certificate: str, owners: Certificate) -> None:
         done = process.run(["mokutil", option, binary, "--hash-file", path], _TIMEOUT)
     if done.status != 0:
         os.unlink(ONE_TIME)
-        hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil {option} {certificate} by hand"
-        raise MokError(f"mokutil refused the request for {certificate}: {last_line(done)}", hint)
+        hint = "install mokutil" if done.status == process.NOT_FOUND else f"run mokutil {option} CERTIFICATE by hand"
+        raise MokError(f"mokutil refused the request for {owners.subject!r}: {last_line(done)}", hint)

@@ -20,6 +20,7 @@ VERSION: Final = 1
 DOING: Final[Mapping[str, str]] = {
     Step.PREFLIGHT: "is checked",
     Step.DRAIN: "is taken out of work",
+    Step.ENROL: "waits for a person at its console, who enrols the key of its modules",
     Step.SNAPSHOT: "gets a snapshot",
     Step.APPLY: "gets packages and configuration",
     Step.MODULES: "builds or receives its modules",

@@ -124,6 +124,8 @@ def _result(trial: Trial) -> str:
 
 def _wave(outlook: RolloutPreview, wave: Wave) -> Iterator[str]:
     words = [count(len(wave.hosts), "host" if wave.drain else "builder")]
+    if wave.console:
+        words.append("a person enrols the key of the modules at each console")
     if wave.soak:
         words.append(f"then {span(wave.soak)} of soak")
     words.append(f"halts at {count(wave.halt_at, 'failure')}")

@@ -32,7 +32,7 @@ FAILED: Final = 40
 KINDS: Final = {
     "check": (Step.PREFLIGHT,),
     "drain": (Step.DRAIN,),
-    "change": (Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.AUDIT),
+    "change": (Step.ENROL, Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.AUDIT),
     "reboot": (Step.REBOOT, Step.BOOT, Step.POWER),
     "validate": (Step.VALIDATE, Step.SOAK),
     "return": (Step.RETURN,),

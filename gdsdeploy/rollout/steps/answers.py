@@ -239,6 +239,15 @@ class Gate(Shape):
     reason: Text
 
 
+class Enrolment(Shape):
+    """The state of a key in the host's firmware, and the one-time password of a request that was made now."""
+
+    state: Literal["no-efi", "enrolled", "firmware", "pending", "leaving", "absent", "not-needed", "revoked"]
+    fingerprint: Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){19}[0-9a-f]{2}$")]
+    boot_id: BootId
+    password: Annotated[str, Field(pattern=r"^[a-z0-9]{0,64}$")] = ""
+
+
 class Done(Shape):
     """An answer whose content doesn't matter."""
 
@@ -259,6 +268,7 @@ SNAPSHOT = Question(("rollout", "snapshot"), Snapshot)
 COMPARE = Question(("rollout", "compare"), Comparison)
 STATUS = Question(("rollout", "status"), Status)
 SPACE = Question(("rollout", "space"), Space)
+ENROL = Question(("rollout", "enrol"), Enrolment)
 KEEP = Question(("rollout", "keep"), KeptArchive)
 ONCE = Question(("rollout", "once"), BootOnce)
 REBOOT = Question(("rollout", "reboot"), Done)

@@ -19,7 +19,7 @@ from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
-from gdsdeploy.rollout.steps import answers, lease, provision
+from gdsdeploy.rollout.steps import answers, enrol, lease, provision
 from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.rollout.steps.provision import Look
 from gdsdeploy.rollout.steps.work import Work
@@ -51,6 +51,8 @@ def preflight(work: Work) -> dict[str, Any]:
     disruption = _disruption(work, status, look)
     if not look.plan.satisfied:
         provision.refuse(work, look)
+        if not work.console:
+            enrol.refuse(work, look)
         release_of(work, status.lock_digest)
         if disruption == "reboot" and not work.profile.reboot:
             raise RolloutRefused(

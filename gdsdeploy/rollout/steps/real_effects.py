@@ -14,14 +14,14 @@ from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import BACK, FORWARD, Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import drainer
-from gdsdeploy.rollout.steps import apply, boot, lease, prepare, rollback, validate
+from gdsdeploy.rollout.steps import apply, boot, enrol, lease, prepare, rollback, validate
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 
 PATIENCE = Patience()
 #: Steps that change the host.
-_CHANGING = frozenset({*FORWARD, *BACK}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
+_CHANGING = frozenset({*FORWARD, *BACK, Step.ENROL}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
 STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = (
-    prepare.STEPS | apply.STEPS | boot.STEPS | validate.STEPS | rollback.STEPS
+    prepare.STEPS | enrol.STEPS | apply.STEPS | boot.STEPS | validate.STEPS | rollback.STEPS
 )
 
 
@@ -46,6 +46,7 @@ class RealEffects:
             logs=paths.state() / "rollouts" / plan.id,
             everyone=release.fleet,
             patience=patience,
+            consoles=frozenset(name for wave in plan.waves if wave.console for name in wave.hosts),
             release=release,
         )
         self._stop = Stop()

@@ -77,6 +77,8 @@ class Work:
     #: the whole fleet as it was planned
     everyone: Fleet
     patience: Patience = field(default_factory=Patience)
+    #: hosts at whose consoles a person enrols a key
+    consoles: frozenset[str] = frozenset()
     #: records that the machine has this lock; None: no record
     release: Release | None = None
 
@@ -92,6 +94,11 @@ class Work:
     @property
     def is_builder(self) -> bool:
         return self.name in self.fleet.builders
+
+    @property
+    def console(self) -> bool:
+        """Whether a person enrols a key at the machine's console."""
+        return self.name in self.consoles
 
     @property
     def profile(self) -> Profile:

@@ -14,13 +14,13 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.apply.model import Refusal
+from gdsdeploy.host.apply.model import REBOOT, Change, Refusal
 from gdsdeploy.lock import lockfile, proof, releases
 from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult
-from gdsdeploy.rollout import journal, preconditions
+from gdsdeploy.rollout import journal, participants, preconditions
 from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview
 from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.ssh import transport
@@ -70,7 +70,7 @@ def prepare(
     fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object
 ) -> RolloutPreview:
     intent = fleet.fleet
-    chosen = preconditions.choose(intent, fleet.path, limit, exclude)
+    chosen = participants.choose(intent, fleet.path, limit, exclude)
     return preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
 
 
@@ -337,7 +337,7 @@ def test_a_builder_of_those_who_take_part_takes_part(make_fleet: Callable[..., P
     }
     builders = {"build1": "gds", "build2": "other"}
     fleet = make_fleet("a", "b", profiles=profiles, builders=builders)
-    chosen = preconditions.choose(fleet.fleet, fleet.path, "a", None)
+    chosen = participants.choose(fleet.fleet, fleet.path, "a", None)
     assert (chosen.names, dict(chosen.others)) == (["build1", "a"], {"b": "not in --limit"})
     waves = prepare(fleet, "a").plan.waves
     assert [(wave.name, wave.hosts, wave.drain) for wave in waves][:2] == [
@@ -372,7 +372,7 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     intent = load_fleet(fleet.path)
     lock = lockfile.read(lockfile.beside(fleet.path))
     record.keep(trial(lockfile.build({"right": lock.targets["right"]})))
-    chosen = preconditions.choose(intent, fleet.path, "gpu1", None)
+    chosen = participants.choose(intent, fleet.path, "gpu1", None)
     preview = preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
     assert set(preview.down) == {"gone"}, "of those that take no part only who does not answer is down"
     # The one that takes part: its plan, what building would change since its builder takes no part, and its status.
@@ -405,3 +405,20 @@ def test_hosts_that_take_no_part_are_one_line_a_reason(make_fleet: Callable[...,
     lines = shown.text(prepare(make_fleet(*(f"n{number}" for number in range(60))), "n1"), time.time()).splitlines()
     (line,) = [line for line in lines if "left out" in line]
     assert line == "– left out: n[0,2-59]: not in --limit"
+
+
+def test_hosts_without_the_key_of_their_modules_are_refused_or_wait_for_a_person(
+    make_fleet: Callable[..., PlannedFleet],
+) -> None:
+    fleet = make_fleet("a", "b", "c")
+    key = Change("enrol", "/etc/gdsdeploy/modules.der", "absent", "enrolled", "secure-boot", REBOOT)
+    fleet.plans |= {"b": HostPlan("b", (*CHANGE, key))}
+    text = refusal(fleet)
+    assert "  - b: Secure Boot is on, and the firmware doesn't have the key of the modules" in text
+    assert "--enrol-keys" in text
+    preview = prepare(fleet, enrol_keys=True)
+    preview.require()
+    assert [(wave.hosts, wave.console) for wave in preview.plan.waves] == [
+        (("a",), False), (("c",), False), (("b",), True),
+    ]  # fmt: skip
+    assert "enrols" in shown.text(preview, time.time())

@@ -320,3 +320,30 @@ def test_deciding_changes_nothing() -> None:
     first = play.decide()
     assert first.tasks == play.decide().tasks != ()
     assert step_data(first.tasks[0]) == {"drained": True, "reason": "gdsdeploy rollout"}
+
+
+# -- keys that a person enrols at the console
+
+
+def waiting(**changed: Any) -> Play:
+    """One host, whose wave waits for a person at its console."""
+    return Play(plan(Wave("console-1", ("a",), halt_at=99, console=True), **changed))
+
+
+def test_a_key_is_enrolled_after_the_drain_and_before_any_change() -> None:
+    play = run(waiting())
+    assert play.steps("a") == ["preflight", "drain", "enrol", *FORWARD_STEPS[2:]]
+    assert play.outcome("a") is Outcome.DONE
+
+
+def test_a_host_whose_key_was_not_confirmed_is_validated_as_it_was_and_returns() -> None:
+    play = run(waiting(), failing(a_enrol=ERROR))
+    assert play.steps("a") == ["preflight", "drain", "enrol", "undo-validate", "return"]
+    assert play.outcome("a") is Outcome.ROLLED_BACK
+
+
+def test_a_host_that_does_not_come_back_from_its_console_is_lost_and_asked_again() -> None:
+    play = run(waiting(), failing(a_enrol=SILENT))
+    assert play.outcome("a") is Outcome.LOST
+    assert play.machine.hosts["a"].step == "enrol"
+    assert play.machine.hosts["a"].out

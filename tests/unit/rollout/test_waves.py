@@ -179,3 +179,24 @@ def test_everybody_goes_once(
     part = sum(1 for each in everyone if not each.builder and each.name not in result.skipped)
     assert all(len(wave.hosts) <= share(largest, part) for wave in result.waves if wave.drain and not wave.canary)
     assert result == layout(wishes, everyone)
+
+
+def test_hosts_that_wait_for_a_person_are_the_last_waves_as_many_as_there_are_people() -> None:
+    waiting = [Candidate(f"w{i}", console=True) for i in range(1, 6)]
+    result = layout(settings(console={"hosts": 2}), [*waiting, *hosts(3)])
+    assert names(result) == [["h1"], ["h2"], ["h3"], ["w1", "w2"], ["w3", "w4"], ["w5"]]
+    assert [wave.console for wave in result.waves] == [False] * 3 + [True] * 3
+    assert [wave.name for wave in result.waves[3:]] == ["console-1", "console-2", "console-3"]
+    assert [wave.canary for wave in result.waves] == [True] + [False] * 5
+
+
+def test_where_every_host_waits_the_first_is_the_canary() -> None:
+    result = layout(settings(), [Candidate(f"w{i}", console=True) for i in range(1, 4)])
+    assert names(result) == [["w1"], ["w2"], ["w3"]]
+    assert [(wave.canary, wave.halt_at) for wave in result.waves] == [(True, 1), (False, 1), (False, 1)]
+
+
+def test_a_canary_that_waits_for_a_person_is_no_canary() -> None:
+    candidates = [Candidate("a", console=True), Candidate("b"), Candidate("c")]
+    result = layout(settings(canary={"hosts": ["a"]}), candidates)
+    assert names(result) == [["b"], ["c"], ["a"]]

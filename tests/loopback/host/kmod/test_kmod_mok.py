@@ -10,6 +10,7 @@ import pytest
 
 from gdsdeploy.host.secure_boot import mok
 from gdsdeploy.host.secure_boot.mok import MokError
+from gdsdeploy.host.secure_boot.signing import read_certificate_file
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 
 MOKUTIL = """#!/bin/sh
@@ -71,9 +72,9 @@ def test_the_request_and_what_a_person_has_to_do(
 ) -> None:
     efi(root)
     imitate(tmp_path, monkeypatch)
-    assert mok.enrol(str(owner.pem), str(root), check=True)["state"] == "absent"
+    assert mok.enrol(read_certificate_file(str(owner.pem)), str(root), check=True)["state"] == "absent"
     assert not (tmp_path / "words").exists()
-    answer = mok.enrol(str(owner.pem), str(root))
+    answer = mok.enrol(read_certificate_file(str(owner.pem)), str(root))
     assert (answer["state"], answer["changed"], answer["secure_boot"]) == ("pending", True, True)
     assert any(answer["fingerprint"] in text for text in answer["steps"])
     assert (tmp_path / "certificate").read_bytes() == owner.der.read_bytes(), "as DER, whatever it was given"
@@ -95,18 +96,18 @@ def test_a_request_is_made_once_and_is_done_when_the_key_is_enrolled(
     imitate(tmp_path, monkeypatch)
     listed = signature_list(owner.der.read_bytes())
     efi(root, MokNew=listed)
-    answer = mok.enrol(str(owner.der), str(root))
+    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root))
     assert (answer["state"], answer["changed"], bool(answer["steps"])) == ("pending", False, True)
     efi(root, mok=listed)
-    answer = mok.enrol(str(owner.der), str(root))
+    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root))
     assert (answer["state"], answer["changed"], answer["steps"]) == ("enrolled", False, [])
     assert not (tmp_path / "words").exists()
 
 
 def test_where_there_is_nothing_to_do(root: Path, owner: Pair) -> None:
-    assert mok.enrol(str(owner.der), str(root))["state"] == "no-efi"
+    assert mok.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "no-efi"
     efi(root, secure_boot=0)
-    answer = mok.enrol(str(owner.der), str(root), where_needed=True)
+    answer = mok.enrol(read_certificate_file(str(owner.der)), str(root), where_needed=True)
     assert (answer["state"], answer["changed"]) == ("not-needed", False)
 
 
@@ -116,5 +117,66 @@ def test_a_request_that_is_not_taken_leaves_no_password_behind(
     efi(root)
     imitate(tmp_path, monkeypatch, status=1)
     with pytest.raises(MokError, match="refused the request"):
-        mok.enrol(str(owner.der), str(root))
+        mok.enrol(read_certificate_file(str(owner.der)), str(root))
     assert not (tmp_path / "password").exists()
+
+
+def test_a_key_that_no_module_needs_is_deleted_by_a_person(
+    root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners, listed = read_certificate_file(str(owner.der)), signature_list(owner.der.read_bytes())
+    imitate(tmp_path, monkeypatch)
+    efi(root, mok=listed)
+    assert mok.unenrol(owners, str(root), check=True)["state"] == "enrolled"
+    with pytest.raises(MokError, match=r"would no longer load without it: /lib/modules/a/nvidia\.ko"):
+        mok.unenrol(owners, str(root), in_use=["/lib/modules/a/nvidia.ko"])
+    assert not (tmp_path / "words").exists()
+    answer = mok.unenrol(owners, str(root))
+    assert (answer["state"], answer["changed"]) == ("leaving", True)
+    assert any("Delete MOK" in text and answer["fingerprint"] in text for text in answer["steps"])
+    assert (tmp_path / "words").read_text().startswith("--delete ")
+    efi(root, mok=listed, MokDel=listed)
+    assert mok.unenrol(owners, str(root))["changed"] is False
+
+
+def test_a_key_that_is_not_enrolled_needs_no_deletion(root: Path, owner: Pair) -> None:
+    owners, listed = read_certificate_file(str(owner.der)), signature_list(owner.der.read_bytes())
+    assert mok.unenrol(owners, str(root))["state"] == "no-efi"
+    efi(root)
+    assert mok.unenrol(owners, str(root))["state"] == "absent"
+    efi(root, MokNew=listed)
+    with pytest.raises(MokError, match="its enrolment is pending"):
+        mok.unenrol(owners, str(root))
+
+
+def test_one_request_at_a_time_has_a_password(root: Path, owner: Pair, tmp_path: Path) -> None:
+    other = pair(tmp_path, "another")
+    efi(root, mok=signature_list(owner.der.read_bytes()), MokNew=signature_list(other.der.read_bytes()))
+    with pytest.raises(MokError, match="a request to enrol another key is pending"):
+        mok.unenrol(read_certificate_file(str(owner.der)), str(root))
+
+
+def test_requests_are_withdrawn(root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mokutil").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/words\n')
+    (tmp_path / "bin/mokutil").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    efi(root)
+    assert mok.withdraw(str(root)) == {"changed": False, "withdrawn": []}
+    listed = signature_list(owner.der.read_bytes())
+    efi(root, MokNew=listed, MokDel=listed)
+    assert mok.withdraw(str(root), check=True)["changed"] is True
+    assert not (tmp_path / "words").exists()
+    assert mok.withdraw(str(root)) == {"changed": True, "withdrawn": ["owner", "owner"]}
+    assert (tmp_path / "words").read_text().split() == ["--revoke-import", "--revoke-delete"]
+
+
+def test_a_key_that_the_host_has_revoked_is_not_enrolled(root: Path, owner: Pair) -> None:
+    efi(root, MokListXRT=signature_list(owner.der.read_bytes()))
+    with pytest.raises(MokError, match="has revoked the key"):
+        mok.enrol(read_certificate_file(str(owner.der)), str(root))
+
+
+def test_a_key_of_the_firmware_needs_no_enrolment(root: Path, owner: Pair) -> None:
+    efi(root, db=signature_list(owner.der.read_bytes()))
+    assert mok.enrol(read_certificate_file(str(owner.der)), str(root))["state"] == "firmware"

@@ -7,20 +7,23 @@ import random
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.secure_boot import image, signature
 from gdsdeploy.host.secure_boot.certificate import read_certificate
-from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
 from gdsdeploy.host.secure_boot.firmware import read_lists
+from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, appended, module_bytes, signed_by
 from tests.unit.host.kmod.kmod_keys import KINDS, Pair, efi, pair, signature_list
 from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 CONFIG = f"usr/src/linux-headers-{RELEASE}/.config"
 LOCKED = "CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\n"
+#: As the distributions' kernels are, which take keys of the firmware for modules.
+DISTRIBUTION = LOCKED + "CONFIG_INTEGRITY_PLATFORM_KEYRING=y\n"
 FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
 MODULE = module_bytes("thing")
 
@@ -138,8 +141,64 @@ def test_a_wrong_signature_is_refused_even_where_none_is_needed(root: Root, keys
     efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()))
     root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
     signed = keys["rsa"].sign(MODULE)
+    changed = MODULE[:-1] + b"!" + signed[len(MODULE) :]
     assert messages_of(root, signed) == []
-    assert messages_of(root, MODULE[:-1] + b"!" + signed[len(MODULE) :]) == ["error signature-wrong"]
+    assert messages_of(root, changed) == ["error signature-wrong"]
+
+
+def test_without_the_key_a_kernel_does_not_notice_that_a_module_was_changed(root: Root, keys: dict[str, Pair]) -> None:
+    listed = signature_list(keys["rsa"].der.read_bytes())
+    signed = keys["rsa"].sign(MODULE)
+    changed = MODULE[:-1] + b"!" + signed[len(MODULE) :]
+    efi(root.path, secure_boot=0, mok=listed)
+    root.etc(CONFIG, LOCKED)
+    assert messages_of(root, changed) == ["note signature-wrong"]
+    # module.sig_enforce=1 asks for a key that the kernel has.
+    root.etc(CONFIG, FORCED)
+    assert messages_of(root, changed) == ["error signature-wrong"]
+    root.etc(CONFIG, LOCKED)
+    unreadable(root, "boot/grub/grub.cfg")
+    assert messages_of(root, changed) == ["warning enforcement-unknown"]
+
+
+def test_keys_of_the_firmware_count_on_the_distributions_kernels(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, DISTRIBUTION)
+    image_of(root, keys["p256"])
+    efi(root.path, db=signature_list(keys["rsa"].der.read_bytes()))
+    signed = keys["rsa"].sign(MODULE)
+    assert messages_of(root, signed) == []
+    assert messages_of(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
+    # Unless shim's owner leaves them out.
+    efi(root.path, db=signature_list(keys["rsa"].der.read_bytes()), MokIgnoreDB=b"\x01")
+    assert messages_of(root, signed) == ["error signature-key"]
+
+
+def test_keys_that_come_and_go_at_the_next_boot(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, DISTRIBUTION)
+    image_of(root, keys["p256"])
+    listed = signature_list(keys["rsa"].der.read_bytes())
+    signed = keys["rsa"].sign(MODULE)
+    efi(root.path, MokNew=listed)
+    assert messages_of(root, signed) == ["error signature-key-pending"]
+    (entry,) = signature.findings(Kernel(RELEASE, str(root.path)), str(root.modules / "updates/thing.ko"))
+    assert "within 10 s" in entry["hint"]
+    efi(root.path, mok=listed, MokDel=listed)
+    assert messages_of(root, signed) == ["warning signature-key-leaving"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"secure_boot": 0, "SetupMode": b"\x01"}, "Setup Mode"),
+        ({"secure_boot": 1, "MokSBStateRT": b"\x01"}, "shim's validation is off"),
+    ],
+)
+def test_a_state_that_may_surprise_is_named(root: Root, variables: dict[str, Any], words: str) -> None:
+    root.etc(CONFIG, DISTRIBUTION)
+    efi(root.path, **variables)
+    assert messages_of(root, MODULE) == ["note unsigned"]
+    (entry,) = signature.findings(Kernel(RELEASE, str(root.path)), str(root.modules / "updates/thing.ko"))
+    assert words in entry["message"]
 
 
 def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair]) -> None:
@@ -147,7 +206,7 @@ def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair
     certificate = signature_list(keys["rsa"].der.read_bytes())
     image_of(root, keys["p256"])
     efi(root.path, mok=certificate, MokListXRT=certificate)
-    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key-revoked"]
     efi(root.path, db=certificate)
     (root.path / "sys/firmware/efi/efivars/MokListXRT-605dab50-e046-4300-abb6-3dd810dd8b23").unlink()
     assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]

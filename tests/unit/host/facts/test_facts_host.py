@@ -17,6 +17,7 @@ from gdsdeploy.host.facts.gpu import driver_facts, nvidia_fs_facts
 from gdsdeploy.host.facts.packages import package_facts
 from gdsdeploy.host.facts.pci import addresses, pci_facts
 from gdsdeploy.host.facts.system import kernel_facts, os_facts
+from gdsdeploy.host.paths import SECURE_BOOT, SETUP_MODE, SHIM_STATE
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 BARE = json.loads((EVIDENCE / "hosts" / "lab-vm-bare.json").read_text())
@@ -310,6 +311,21 @@ def test_secure_boot_as_the_firmware_has_it() -> None:
     for value, secure in (("0600000001", True), ("0600000000", False), ({"error": "ENOENT"}, False)):
         assert kernel_facts(Document({"listings": efi, "binaries": {place: value}})).secure_boot is secure
     assert isinstance(kernel_facts(Document({"listings": efi})).secure_boot, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("secure_boot", "setup_mode", "shim", "state"),
+    [
+        ("01", "00", None, "on"), ("00", "00", None, "off"), ("00", "01", None, "setup-mode"),
+        ("01", "00", "01", "shim-off"), ("01", "00", "00", "on"),
+    ],
+)  # fmt: skip
+def test_why_secure_boot_does_not_count(secure_boot: str, setup_mode: str, shim: str | None, state: str) -> None:
+    binaries: dict[str, Any] = {SECURE_BOOT: f"06000000{secure_boot}", SETUP_MODE: f"06000000{setup_mode}"}
+    binaries[SHIM_STATE] = {"error": "ENOENT"} if shim is None else f"06000000{shim}"
+    document = Document({"listings": {"/sys/firmware/efi": ["efivars"]}, "binaries": binaries})
+    assert kernel_facts(document).secure_boot_state == state
+    assert kernel_facts(document).secure_boot is (state == "on")
 
 
 @pytest.mark.parametrize(

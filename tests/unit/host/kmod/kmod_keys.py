@@ -55,7 +55,7 @@ def efi(root: Path, *, secure_boot: int | None = 1, mok: bytes = b"", db: bytes 
     folder = root / "sys/firmware/efi/efivars"
     folder.mkdir(parents=True, exist_ok=True)
     values = {f"MokListRT-{SHIM}": mok, f"db-{SECURITY}": db}
-    values |= {f"{name}-{SHIM}": value for name, value in others.items()}
+    values |= {f"{name}-{GLOBAL if name == 'SetupMode' else SHIM}": value for name, value in others.items()}
     if secure_boot is not None:
         values[f"SecureBoot-{GLOBAL}"] = bytes([secure_boot])
     for name, value in values.items():
