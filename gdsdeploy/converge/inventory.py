@@ -370,6 +370,7 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
         file=gate.file,
         slurm=gate.slurm,
         metrics=gate.metrics,
+        measured_boot=gate.measured_boot,
         waivers=[waiver.as_dict() for waiver in waivers.of_host(fleet, name)],
     )
     # All of the usual folders: only the host knows which of them are there.

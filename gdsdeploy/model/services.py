@@ -35,6 +35,8 @@ class Gate(Model):
     slurm: bool = False
     #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
     metrics: MaybePath = ""
+    #: Whether each record has PCR 7 of the TPM and the state of Secure Boot.
+    measured_boot: bool = False
 
 
 class Watch(Model):

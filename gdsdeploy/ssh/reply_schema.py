@@ -167,6 +167,7 @@ class GateRecord(Shape):
     findings: list[_Finding] = Field(max_length=MANY)
     gaps: list[Text] = Field(max_length=MANY)
     boot_time: Size = 0
+    measured: dict[Name, Text] = Field(default_factory=dict, max_length=16)
 
 
 class GateShown(Shape):

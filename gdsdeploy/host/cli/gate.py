@@ -122,6 +122,8 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps({**answer, "record": asdict(record) if record else None}, sort_keys=True))
     else:
         print(_sentence(record) if record else reason)
+        if record and record.measured:
+            print(f"measured: {', '.join(f'{name} {value}' for name, value in sorted(record.measured.items()))}")
     return _status(record) if record else UNDECIDED
 
 

@@ -19,6 +19,7 @@ from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, finding_from, worst
+from ..secure_boot.measured import measured_boot
 
 #: Where provision leaves the gate's settings.
 PATH = "/etc/gdsdeploy/gate.json"
@@ -45,6 +46,8 @@ class Settings:
     slurm: bool = False
     #: folder of node_exporter's textfile collector; empty: the usual ones where they are
     metrics: str = ""
+    #: whether each record has PCR 7 and the state of Secure Boot
+    measured_boot: bool = False
     #: as waiver.Waiver has them
     waivers: List[Dict[str, str]] = field(default_factory=list)
     version: int = VERSION
@@ -92,6 +95,8 @@ class Record:
     gaps: List[str] = field(default_factory=list)
     #: when this boot began, in seconds since 1970 by the host's clock; 0: not known
     boot_time: int = 0
+    #: of this boot, as secure_boot.measured has it; empty: not asked for
+    measured: Dict[str, str] = field(default_factory=dict)
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -152,8 +157,17 @@ def judge(expectation: str, settings: str) -> Record:
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
         reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
         verdict = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
+    verdict["measured"] = measured_boot() if _is_measured(settings) else {}
     seconds = round(time.monotonic() - begin, 3)
     return Record(boot_id=boot, when=when, seconds=seconds, basis=digest, boot_time=boot_time(), **verdict)
+
+
+def _is_measured(settings: str) -> bool:
+    try:
+        return settings_from(settings).measured_boot
+    except (ValueError, TypeError):
+        # The verdict says so.
+        return False
 
 
 def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:

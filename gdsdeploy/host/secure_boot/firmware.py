@@ -66,21 +66,22 @@ def firmware(root: str) -> Firmware:
     refused = [key.raw for key in revoked]
     mok = [key for key in _certificates(root, ("MokListRT", _SHIM)) if key.raw not in refused]
     # Shim's owner can leave the firmware's keys out (mokutil --ignore-db).
-    ignored = _shims(root, "MokIgnoreDB")[-1:] == b"\x01"
+    ignored = read_shims(root, "MokIgnoreDB")[-1:] == b"\x01"
     db = [] if ignored else [key for key in _certificates(root, ("db", _SECURITY)) if key.raw not in refused]
     requested = _certificates(root, ("MokNew", _SHIM))
     leaving = _certificates(root, ("MokDel", _SHIM))
-    return Firmware(_state(root), mok, requested, db, leaving, revoked)
+    return Firmware(state_of_root(root), mok, requested, db, leaving, revoked)
 
 
-def _state(root: str) -> str:
+def state_of_root(root: str) -> str:
+    """The state of Secure Boot of the host with this root: one of WORDS."""
     if not list_folder(root, _EFI):
         # No EFI, or the root of a host that doesn't run.
         return NO_EFI
     secure_boot = _variable(root, "SecureBoot", _GLOBAL)
     if not secure_boot:
         return UNKNOWN
-    setup_mode, shim_off = _variable(root, "SetupMode", _GLOBAL), _shims(root, "MokSBStateRT")
+    setup_mode, shim_off = _variable(root, "SetupMode", _GLOBAL), read_shims(root, "MokSBStateRT")
     return state_of(
         secure_boot[-1:] == b"\x01", setup_mode=setup_mode[-1:] == b"\x01", shim_off=shim_off[-1:] == b"\x01"
     )
@@ -98,7 +99,7 @@ def _variable(root: str, name: str, owner: str) -> bytes:
     return _read(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
 
 
-def _shims(root: str, name: str) -> bytes:
+def read_shims(root: str, name: str) -> bytes:
     """The content of a variable of shim; mok-variables has it complete, also where it was too long for the firmware."""
     return _read(root, f"{_EFI}/mok-variables/{name}") or _variable(root, name, _SHIM)
 
@@ -106,7 +107,7 @@ def _shims(root: str, name: str) -> bytes:
 def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
     keys: List[Certificate] = []
     for name, owner in variables:
-        keys += read_lists(_shims(root, name) if owner == _SHIM else _variable(root, name, owner))
+        keys += read_lists(read_shims(root, name) if owner == _SHIM else _variable(root, name, owner))
     return keys
 
 
