@@ -62,6 +62,15 @@ def read_file(place: str) -> str:
         return b"".join(pieces).decode("utf-8", "replace")
 
 
+def read_bytes(root: str, path: str, limit: int = 1 << 20) -> bytes:
+    """The first ``limit`` bytes of a file inside ``root``; empty when it is not there or cannot be read."""
+    try:
+        with open(inside(root, path), "rb") as file:
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
 def list_folder(root: str, path: str) -> List[str]:
     """The sorted names in a folder inside ``root``; empty when it is not there."""
     try:

@@ -113,7 +113,7 @@ def entry_of(release: str, root: str = "/") -> BlsEntry:
     return menu[release]
 
 
-def clear_default(root: str = "/") -> Dict[str, Any]:
+def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:  # noqa: ARG001 - as grub.clear_default
     """Nothing to undo: these systems always keep an entry, and the next installed kernel replaces it."""
     now = default_kernel(root)
     return {"changed": False, "changes": [], "kernel": now["default"], "entry": now["default_entry"]}

@@ -1,4 +1,4 @@
-"""Which kernel GRUB boots: read it, or make one the lasting default, by grub.cfg or through ``bls.py``."""
+"""Which kernel boots: read it, or make one the lasting default, by grub.cfg, ``bls.py`` or ``sdboot.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import process
 from ..errors import HostError, guarded
 from ..io import atomic
 from ..rootdir import inside, read_text
-from . import bls
+from . import bls, sdboot
 from .grubmenu import MenuEntry, entries, environment, resolve
 
 GRUB_CFG = "/boot/grub/grub.cfg"
@@ -31,8 +31,9 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 
     A release is empty where the entry is unknown or doesn't start Linux.  Raises BootError without a grub.cfg.
     """
-    if bls.present(root):
-        return bls.default_kernel(root)
+    if (other := _other(root)) is not None:
+        kernels: Dict[str, str] = other.default_kernel(root)
+        return kernels
     text = _config(root)
     menu = entries(text)
     env = environment(read_text(root, GRUB_ENV))
@@ -57,8 +58,9 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
     Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError, and then nothing has changed, if
     GRUB has no entry for it.
     """
-    if bls.present(root):
-        return bls.set_default(release, check, root)
+    if (other := _other(root)) is not None:
+        done: Dict[str, Any] = other.set_default(release, check, root)
+        return done
     entry = _entry_of(release, root)
     changes = []
     if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
@@ -82,8 +84,9 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then."""
-    if bls.present(root):
-        return bls.clear_default(root)
+    if (other := _other(root)) is not None:
+        done: Dict[str, Any] = other.clear_default(check, root)
+        return done
     changes = []
     if os.path.lexists(inside(root, DEFAULTS)):
         changes.append(f"{DEFAULTS} (removed)")
@@ -100,8 +103,14 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
 
 
 def entry_of(release: str, root: str = "/") -> str:
-    """GRUB's name of the entry that boots kernel ``release``; raises BootError or BlsError when there is none."""
-    return bls.entry_of(release, root).ident if bls.present(root) else _entry_of(release, root).path
+    """The boot loader's name of the entry that boots kernel ``release``; raises HostError when there is none."""
+    other = _other(root)
+    return _entry_of(release, root).path if other is None else other.entry_of(release, root).ident
+
+
+def _other(root: str) -> Any:
+    """The module for a menu that isn't in grub.cfg; None: it is."""
+    return sdboot if sdboot.present(root) else bls if bls.present(root) else None
 
 
 def add_parsers(subparsers: Any) -> None:

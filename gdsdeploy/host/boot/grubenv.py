@@ -109,6 +109,16 @@ def variables(root: str = "/") -> Dict[str, str]:
     return environment(read_text(root, _path(root)))
 
 
+def next_entry(root: str = "/") -> str:
+    """The entry that boots once; empty: none."""
+    return variables(root).get("next_entry", "")
+
+
+def set_next(entry: str, root: str = "/") -> None:
+    """Have an entry boot once; empty: none does.  Raises RolloutError."""
+    change(["set", f"next_entry={entry}"] if entry else ["unset", "next_entry"], root)
+
+
 def change(words: List[str], root: str = "/") -> None:
     """``set name=value …`` or ``unset name …``, on the disk when this returns; raises RolloutError."""
     path = inside(root, _path(root))

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import List, Tuple
 
 from ..rootdir import inside, list_folder, read_text
-from . import bls
+from . import bls, sdboot
 from .grub import GRUB_CFG
 
 GRUB, ENTRIES, UNKNOWN = "grub", "entries", ""
 COMMAND_LINE = "/etc/kernel/cmdline"
-#: Of systemd-boot: the boot partition, and the EFI system partition at its usual places.
-_PARTITIONS = ("/boot", "/efi", "/boot/efi")
 _GRUB2 = ("/boot/grub2/grub.cfg", "/etc/grub2.cfg", "/etc/grub2-efi.cfg")
 _PROGRAMS = ("/usr/sbin/update-grub", "/sbin/update-grub")
 _LINE = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)[ \t]*(.*)$", re.MULTILINE)
@@ -41,6 +39,8 @@ class Loader:
 
 def loader(root: str = "/") -> Loader:
     """How this host's kernels get their arguments."""
+    if sdboot.present(root):
+        return _systemd_boot(root)
     if bls.present(root):
         texts = [read_text(root, path) for path in _GRUB2]
         if any("blscfg" in text for text in texts):
@@ -55,12 +55,12 @@ def loader(root: str = "/") -> Loader:
 
 
 def _systemd_boot(root: str) -> Loader:
-    for partition in _PARTITIONS:
+    for partition in sdboot.PARTITIONS:
         images = [name for name in list_folder(root, f"{partition}/EFI/Linux") if name.lower().endswith(".efi")]
         if images:
             problem = f"{partition}/EFI/Linux/{images[0]} is a unified kernel image, which has its arguments inside"
             return Loader(UNKNOWN, (), problem, "build it with these arguments, and leave boot out of the profile")
-    for partition in _PARTITIONS:
+    for partition in sdboot.PARTITIONS:
         folder = f"{partition}/loader/entries"
         if _kernels(root, folder) and read_text(root, f"{partition}/loader/loader.conf"):
             return _entries(root, folder)

@@ -9,7 +9,7 @@ from typing import Any, Dict
 from ..errors import RolloutError
 from ..io import atomic
 from ..rootdir import inside, read_text
-from . import grub, grubenv
+from . import grub, grubenv, sdboot
 from .present import boot_id, booting, now
 
 #: What was armed last; it survives the reboot.
@@ -25,7 +25,7 @@ def arm(kernel: str, default: str = "", root: str = "/") -> Dict[str, Any]:
     "entry", "default", "boot_id"}``; ``once`` is False if ``kernel`` is the default itself.  Raises RolloutError
     (``no-one-shot``, ``grub``) or BootError; the next boot is then of the default.
     """
-    problems = "; ".join(grubenv.obstacles(root))
+    problems = "; ".join(_loader(root).obstacles(root))
     if problems and kernel != (default or booting(root)["default"]):
         raise RolloutError("no-one-shot", f"no kernel can be booted just once: {problems}", _HINT)
     entry = grub.entry_of(kernel, root)
@@ -35,17 +35,17 @@ def arm(kernel: str, default: str = "", root: str = "/") -> Dict[str, Any]:
         changed = clear(root)["changed"] or changed
         return _answer(changed, False, kernel, entry, kernel, root)
     if not before["default"]:
-        raise RolloutError("grub", "GRUB's default entry doesn't start Linux", "name a kernel with --default")
-    if grubenv.variables(root).get("next_entry") != entry or record(root).get("boot_id") != boot_id(root):
+        raise RolloutError("grub", "the default entry doesn't start Linux", "name a kernel with --default")
+    if _loader(root).next_entry(root) != entry or record(root).get("boot_id") != boot_id(root):
         changed = True
         # Recorded first: an unrecorded entry looks like another program's.
         written = {"kernel": kernel, "default": before["default"], "boot_id": boot_id(root), "when": now()}
         atomic.write(inside(root, RECORD), json.dumps(written, sort_keys=True) + "\n")
-        grubenv.change(["set", "next_entry=" + entry], root)
+        _loader(root).set_next(entry, root)
     after = grub.default_kernel(root)
     if (after["next"], after["default"]) != (kernel, before["default"]):
         clear(root)
-        text = f"GRUB was set to boot {kernel} once, and would boot {after['next'] or 'something unknown'}"
+        text = f"{kernel} was set to boot once, and the next boot would be of {after['next'] or 'something unknown'}"
         raise RolloutError("grub", text, "run gdsdeploy-host.pyz boot show")
     return _answer(changed, True, kernel, entry, before["default"], root)
 
@@ -53,9 +53,9 @@ def arm(kernel: str, default: str = "", root: str = "/") -> Dict[str, Any]:
 def clear(root: str = "/") -> Dict[str, Any]:
     """Remove the entry for one boot, :func:`arm`'s or any other; the same shape.  Raises RolloutError."""
     last = record(root)
-    armed = bool(grubenv.variables(root).get("next_entry"))
+    armed = bool(_loader(root).next_entry(root))
     if armed:
-        grubenv.change(["unset", "next_entry"], root)
+        _loader(root).set_next("", root)
     if last:
         atomic.remove(inside(root, RECORD))
     return _answer(armed or bool(last), False, last.get("kernel", ""), "", booting(root)["default"], root)
@@ -64,7 +64,7 @@ def clear(root: str = "/") -> Dict[str, Any]:
 def state(root: str = "/", running: str = "") -> Dict[str, Any]:
     """``once`` of the status; ``running``: the kernel that runs, for a root of another machine."""
     last = record(root)
-    problem = "; ".join(grubenv.obstacles(root))
+    problem = "; ".join(_loader(root).obstacles(root))
     empty = {"state": NONE, "kernel": "", "default": "", "boot_id": "", "when": ""}
     if not last:
         name = NONE
@@ -90,6 +90,11 @@ def words(status: Dict[str, Any]) -> str:
     if status["state"] == NONE:
         return f"impossible: {status['problem']}" if status["problem"] else "none was requested"
     return f"{status['state']}: {status['kernel']} (default {status['default']})"
+
+
+def _loader(root: str) -> Any:
+    """The module that has :func:`grubenv.obstacles`, next_entry and set_next for this host's boot loader."""
+    return sdboot if sdboot.present(root) else grubenv
 
 
 def _answer(changed: bool, once: bool, kernel: str, entry: str, default: str, root: str) -> Dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..rootdir import inside, list_folder
+from ..rootdir import list_folder, read_bytes
 from . import der
 from .certificate import Certificate, read_certificate
 
@@ -21,7 +21,6 @@ _SHIM = "605dab50-e046-4300-abb6-3dd810dd8b23"
 _X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 #: Of a signature list (UEFI specification, 32.4.1): type, size of the list, of its header, of each entry; then owners.
 _LIST_HEADER, _OWNER = 28, 16
-_VARIABLE_LIMIT = 1 << 20
 #: States of Secure Boot as the kernel takes it: on; or off, with the reason; or not to be read.
 ON, OFF, NO_EFI, SETUP_MODE, SHIM_OFF, UNKNOWN = "on", "off", "no-efi", "setup-mode", "shim-off", "unknown"
 #: States → what a person reads.
@@ -96,12 +95,12 @@ def state_of(secure_boot: bool, *, setup_mode: bool, shim_off: bool) -> str:
 
 def _variable(root: str, name: str, owner: str) -> bytes:
     """The content of an EFI variable, after four bytes of attributes; empty if it can't be read."""
-    return _read(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
+    return read_bytes(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
 
 
 def read_shims(root: str, name: str) -> bytes:
     """The content of a variable of shim; mok-variables has it complete, also where it was too long for the firmware."""
-    return _read(root, f"{_EFI}/mok-variables/{name}") or _variable(root, name, _SHIM)
+    return read_bytes(root, f"{_EFI}/mok-variables/{name}") or _variable(root, name, _SHIM)
 
 
 def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
@@ -109,14 +108,6 @@ def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
     for name, owner in variables:
         keys += read_lists(read_shims(root, name) if owner == _SHIM else _variable(root, name, owner))
     return keys
-
-
-def _read(root: str, path: str) -> bytes:
-    try:
-        with open(inside(root, path), "rb") as file:
-            return file.read(_VARIABLE_LIMIT)
-    except OSError:
-        return b""
 
 
 def read_lists(data: bytes) -> List[Certificate]:
