@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -29,68 +28,86 @@ ENTER, DOWN = "\r", "\x1b[B"
 REBOOT, MENU, BOOT = 300.0, 30.0, 900.0
 #: Seconds between keys: under emulation MokManager draws a menu in half a second.
 PAUSE, LETTER = 0.7, 0.15
+#: After a wrong password: Enter for each of two more attempts and three messages, and one to spare.
+_ATTEMPTS = 6
 #: A control sequence of a terminal.
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?=]*[ -/]*[@-~]|[@-Z\\-_])")
 _PENDING = re.compile(r"SHA1 Fingerprint: ([0-9a-f:]{59})", re.IGNORECASE)
 
 
 class Console:
-    """The serial console of a VM host; ``connection``: its socket.  log: the file with all its output."""
+    """The serial console of a VM host: QEMU writes its log, and gets keys by a socket.
 
-    def __init__(self, connection: socket.socket, name: str, log: Path) -> None:
-        self._connection, self._name, self._log = connection, name, log
-        self._output = ""
+    Each connection is short.  A program that stays connected and reads too slowly costs output, in the log, too: QEMU
+    writes single bytes, and a socket holds fewer than three hundred.
+    """
+
+    def __init__(self, host: LabHost) -> None:
+        self._host = host
+        self._begin = 0
+        self._forget()
 
     def wait(self, *texts: str, patience: float) -> str:
-        """Return the first of ``texts`` that appears, within ``patience`` seconds; raises LabUnavailable.
+        """Return the first of ``texts`` that appears since the last key, within ``patience`` seconds.
 
-        Spaces don't count: between words the firmware moves the cursor.  What was there before the last key is ignored.
+        Spaces don't count: between words the firmware moves the cursor.  Raises LabUnavailable when the time is over.
         """
         end = time.monotonic() + patience
         while True:
-            screen = compact(self._output)
+            screen = self.screen
             for text in texts:
                 if compact(text) in screen:
                     return text
+            if not self._host.running():
+                raise LabUnavailable(f"{self._host.name} ended", hint=f"See {self._host.log}")
             if time.monotonic() > end:
                 raise LabUnavailable(
-                    f"{self._name}'s console did not show {texts[0]!r} within {patience:.0f} s",
-                    hint=f"See {self._log}",
+                    f"{self._host.name}'s console did not show {texts[0]!r} within {patience:.0f} s",
+                    hint=f"See {self._host.log}",
                 )
-            self._read(0.2)
+            time.sleep(0.2)
 
     def press(self, *keys: str) -> None:
-        """Press ``keys`` one after the other, each after a pause; output before the last one is dropped."""
+        """Press ``keys`` one after the other, each after a pause."""
         for key in keys:
-            self._pause(PAUSE)
-            self._output = ""
-            self._connection.sendall(key.encode())
-        self._pause(PAUSE)
+            time.sleep(PAUSE)
+            self._forget()
+            with self._connected() as connection:
+                connection.sendall(key.encode())
+        time.sleep(PAUSE)
 
     def type(self, text: str) -> None:
-        """Type ``text`` without Enter."""
-        for letter in text:
-            self._pause(LETTER)
-            self._connection.sendall(letter.encode())
+        """Type ``text``, of which the screen shows nothing, without Enter."""
+        with self._connected() as connection:
+            for letter in text:
+                time.sleep(LETTER)
+                connection.sendall(letter.encode())
 
     @property
     def screen(self) -> str:
-        """What appeared since the last key, without spaces and control sequences."""
-        return compact(self._output)
+        """What appeared since the last key, without white space and control sequences."""
+        with self._host.log.open("rb") as log:
+            log.seek(self._begin)
+            return compact(log.read().decode(errors="replace"))
 
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._read(left)
+    def _forget(self) -> None:
+        self._begin = self._host.log.stat().st_size
 
-    def _read(self, seconds: float) -> None:
-        """Read what comes within ``seconds``; unread output would stop the machine."""
-        if not select.select([self._connection], [], [], seconds)[0]:
-            return
-        data = self._connection.recv(1 << 16)
-        if not data:
-            raise LabUnavailable(f"{self._name} ended", hint="Start it again: gdsdeploy lab up")
-        self._output += data.decode(errors="replace")
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        """A connection to the console's socket, whose path may be longer than an address can be."""
+        folder = os.open(self._host.directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(Path(f"/proc/self/fd/{folder}") / CONSOLE))
+                yield connection
+        except OSError as error:
+            raise LabUnavailable(
+                f"{self._host.name}'s console {self._host.directory / CONSOLE} doesn't answer: {error.strerror}",
+                hint="Another program may use it; end that and repeat",
+            ) from None
+        finally:
+            os.close(folder)
 
 
 def compact(text: str) -> str:
@@ -148,17 +165,16 @@ def operate(lab: Lab, name: str, action: str = "enrol", password: str | None = N
     if action in ACTIONS and password is None:
         password = _one_time(lab, host)
     before = _boot(host)
-    with _connected(host) as screen:
-        console.say(f"  {name}: rebooting")
-        host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-        screen.wait("Press any key to perform MOK management", patience=REBOOT)
-        console.say('  "Press any key to perform MOK management"')
-        if action == NOTHING:
-            console.say("  no key is pressed: after 10 s shim drops the request and goes on")
-        else:
-            _walk(lab, screen, name, request, password or "")
-        screen.wait("Linux version", patience=REBOOT)
-    # Without the console: output that nobody reads stops the machine.
+    screen = Console(host)
+    console.say(f"  {name}: rebooting")
+    host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
+    screen.wait("Press any key to perform MOK management", patience=REBOOT)
+    console.say('  "Press any key to perform MOK management"')
+    if action == NOTHING:
+        console.say("  no key is pressed: after 10 s shim drops the request and goes on")
+    else:
+        _walk(screen, name, request, password or "")
+    screen.wait("Linux version", patience=REBOOT)
     host.wait_ssh(BOOT)
     if _boot(host) == before:
         raise LabUnavailable(f"{name} did not reboot", hint=f"See {host.log}")
@@ -166,7 +182,7 @@ def operate(lab: Lab, name: str, action: str = "enrol", password: str | None = N
     return list(request.keys or request.delete)
 
 
-def _walk(lab: Lab, screen: Console, name: str, request: Request, password: str) -> None:
+def _walk(screen: Console, name: str, request: Request, password: str) -> None:
     """From the countdown to the reboot, through the menus of the request's action."""
     entry = ACTIONS[request.action][1]
     screen.press(ENTER)
@@ -178,15 +194,18 @@ def _walk(lab: Lab, screen: Console, name: str, request: Request, password: str)
         _step(f"[{entry}]", f"View key {number}")
         screen.press(ENTER)
         screen.wait("[Fingerprint]", patience=MENU)
-        shown = fingerprint_on(screen.screen)
-        console.say(f"  [Fingerprint] {_pairs(shown or 'unreadable')}")
+        shown = fingerprint_on(screen.screen) or "unreadable"
+        screen.press(ENTER)
+        console.say(f"  [Fingerprint] {_pairs(shown)}")
         if shown != expected:
+            screen.press(*[DOWN] * (len(request.keys) - number), ENTER)
+            _leave(screen)
             raise LabUnavailable(
-                f"{name}'s MokManager shows the fingerprint {_pairs(shown or 'unreadable')}, but the request is for"
-                f" {_pairs(expected)}; nothing was confirmed",
-                hint=f"Take the lab down and make it again: gdsdeploy lab down --lab {lab.name}",
+                f"{name}'s MokManager shows the fingerprint {_pairs(shown)}, but the request is for {_pairs(expected)};"
+                f" nothing was confirmed, and {name} boots",
+                hint="Make the request again, and find out who else changes the host's firmware variables",
             )
-        screen.press(ENTER, DOWN)
+        screen.press(DOWN)
     _step(f"[{entry}]", "Continue")
     screen.press(ENTER)
     question = screen.wait("Enroll the key(s)?", "Delete the key(s)?", patience=MENU)
@@ -207,9 +226,13 @@ def _walk(lab: Lab, screen: Console, name: str, request: Request, password: str)
 
 
 def _leave(screen: Console) -> None:
-    """After a wrong password: use up the other attempts, so that MokManager ends and the host boots."""
-    for _ in range(6):
+    """Confirm nothing, and choose "Continue boot" so that the host boots; uses up the attempts at a password."""
+    for _ in range(_ATTEMPTS):
         screen.press(ENTER)
+        if compact("Continue boot") in screen.screen:
+            screen.press(ENTER)
+            break
+    screen.wait("Linux version", patience=REBOOT)
 
 
 def _step(heading: str, choice: str) -> None:
@@ -251,24 +274,6 @@ def _one_time(lab: Lab, host: LabHost) -> str:
 
 def _boot(host: LabHost) -> str:
     return host.ssh(["cat", "/proc/sys/kernel/random/boot_id"], timeout=60).stdout
-
-
-@contextlib.contextmanager
-def _connected(host: VmHost) -> Iterator[Console]:
-    """The console of ``host``; its socket's path may be longer than an address can be."""
-    folder = os.open(host.directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            try:
-                connection.connect(str(Path(f"/proc/self/fd/{folder}") / CONSOLE))
-            except OSError as error:
-                raise LabUnavailable(
-                    f"{host.name}'s console {host.directory / CONSOLE} doesn't answer: {error.strerror}",
-                    hint="Another program may use it; end that and repeat",
-                ) from None
-            yield Console(connection, host.name, host.log)
-    finally:
-        os.close(folder)
 
 
 def _check(lab: Lab, host: LabHost, request: Request) -> None:

@@ -43,7 +43,7 @@ class ModuleKey:
         assert isinstance(private, rsa.RSAPrivateKey)
         certificate = x509.load_der_x509_certificate(self.certificate.read_bytes())
         builder = pkcs7.PKCS7SignatureBuilder().set_data(module).add_signer(certificate, private, hashes.SHA256())
-        options = ("Binary", "DetachedSignature", "NoAttributes", "NoCapabilities", "NoCerts")
+        options = ("Binary", "DetachedSignature", "NoAttributes", "NoCerts")
         chosen = [pkcs7.PKCS7Options[option] for option in options]
         signature = builder.sign(serialization.Encoding.DER, chosen)
         return module + signature + _TAIL.pack(0, 0, _PKCS7, 0, 0, bytes(3), len(signature)) + _MARKER
