@@ -1,20 +1,16 @@
-"""MokManager, driven as a person does: over the serial console of a VM host with Secure Boot."""
+"""MokManager, driven as a person does: by the keyboard and the serial console of a VM host with Secure Boot."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.qemu import CONSOLE, VmHost
+from gdsdeploy.lab.keyboard import DOWN, ENTER, Keyboard, strokes
+from gdsdeploy.lab.qemu import VmHost
 from gdsdeploy.lab.state import Lab
 
 #: Action → option of mokutil that lists its requests, and MokManager's menu entry.
@@ -23,11 +19,10 @@ ACTIONS = {"enrol": ("--list-new", "Enroll MOK"), "delete": ("--list-delete", "D
 NOTHING = "nothing"
 #: Where `gdsdeploy kmod enrol` leaves the one-time password on a host.
 ONE_TIME = "/var/lib/gdsdeploy-mok-password"
-ENTER, DOWN = "\r", "\x1b[B"
 #: Seconds until a text has to appear: the countdown after a reboot, a menu, the host's answer.
 REBOOT, MENU, BOOT = 300.0, 30.0, 900.0
 #: Seconds between keys: under emulation MokManager draws a menu in half a second.
-PAUSE, LETTER = 0.7, 0.15
+PAUSE, LETTER = 0.7, 0.2
 #: After a wrong password: Enter for each of two more attempts and three messages, and one to spare.
 _ATTEMPTS = 6
 #: A control sequence of a terminal.
@@ -36,10 +31,9 @@ _PENDING = re.compile(r"SHA1 Fingerprint: ([0-9a-f:]{59})", re.IGNORECASE)
 
 
 class Console:
-    """The serial console of a VM host: QEMU writes its log, and gets keys by a socket.
+    """What a person has before them: the log of a VM host's serial console, and its keyboard.
 
-    Each connection is short.  A program that stays connected and reads too slowly costs output, in the log, too: QEMU
-    writes single bytes, and a socket holds fewer than three hundred.
+    A socket in the log's place loses output where this machine is busy: the firmware doesn't wait for a slow reader.
     """
 
     def __init__(self, host: LabHost) -> None:
@@ -69,19 +63,19 @@ class Console:
 
     def press(self, *keys: str) -> None:
         """Press ``keys`` one after the other, each after a pause."""
-        for key in keys:
-            time.sleep(PAUSE)
-            self._forget()
-            with self._connected() as connection:
-                connection.sendall(key.encode())
+        with self._keyboard() as keyboard:
+            for key in keys:
+                time.sleep(PAUSE)
+                self._forget()
+                keyboard.press(key)
         time.sleep(PAUSE)
 
     def type(self, text: str) -> None:
         """Type ``text``, of which the screen shows nothing, without Enter."""
-        with self._connected() as connection:
-            for letter in text:
+        with self._keyboard() as keyboard:
+            for stroke in strokes(text):
                 time.sleep(LETTER)
-                connection.sendall(letter.encode())
+                keyboard.press(*stroke)
 
     @property
     def screen(self) -> str:
@@ -93,21 +87,8 @@ class Console:
     def _forget(self) -> None:
         self._begin = self._host.log.stat().st_size
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[socket.socket]:
-        """A connection to the console's socket, whose path may be longer than an address can be."""
-        folder = os.open(self._host.directory, os.O_PATH | os.O_DIRECTORY)
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(str(Path(f"/proc/self/fd/{folder}") / CONSOLE))
-                yield connection
-        except OSError as error:
-            raise LabUnavailable(
-                f"{self._host.name}'s console {self._host.directory / CONSOLE} doesn't answer: {error.strerror}",
-                hint="Another program may use it; end that and repeat",
-            ) from None
-        finally:
-            os.close(folder)
+    def _keyboard(self) -> Keyboard:
+        return Keyboard(self._host.name, self._host.directory)
 
 
 def compact(text: str) -> str:
@@ -164,6 +145,7 @@ def operate(lab: Lab, name: str, action: str = "enrol", password: str | None = N
         )
     if action in ACTIONS and password is None:
         password = _one_time(lab, host)
+    strokes(password or "")
     before = _boot(host)
     screen = Console(host)
     console.say(f"  {name}: rebooting")

@@ -11,7 +11,7 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import emulator as emulators
-from gdsdeploy.lab import files, guest, process
+from gdsdeploy.lab import files, guest, keyboard, process
 from gdsdeploy.lab.efi import Uefi
 from gdsdeploy.lab.efi import escape as _escape
 from gdsdeploy.lab.host import HostRecord, LabHost
@@ -30,22 +30,15 @@ ACCELERATORS = {
 }
 
 
-#: The serial console of UEFI hosts in the host's folder, where QEMU runs: a path of a socket has at most 107 bytes.
-CONSOLE = "console.sock"
-
-
 def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None, uefi: Uefi | None = None) -> list[str]:
     """The command line of a VM host's machine; ``root``: from :func:`gdsdeploy.lab.emulator.root`.
 
-    uefi: of a host that boots by UEFI; a BIOS doesn't use the serial console, so theirs is only written to the log.
+    uefi: of a host that boots by UEFI; only there a menu has to be answered, so only they have a monitor.
     """
     folder = host.directory
     disk = f"file={_escape(folder / 'disk.qcow2')},if=none,id=root,format=qcow2,cache=unsafe,discard=unmap"
     nvme = f"file={_escape(folder / 'nvme.raw')},if=none,id=nvme,format=raw,cache=unsafe,discard=unmap"
     network = f"user,id=net,hostname={host.name},ipv6=off,hostfwd=tcp:127.0.0.1:{host.port}-{guest.GUEST_ADDRESS}:22"
-    console_device = f"file,id=console,append=on,path={_escape(host.log)}"
-    if uefi:
-        console_device = f"socket,id=console,path={CONSOLE},server=on,wait=off,logfile={_escape(host.log)},logappend=on"
     return [
         *emulators.command(root),
         *("-name", f"gdsdeploy-{host.name}"),
@@ -53,7 +46,8 @@ def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None, uefi: U
         *ACCELERATORS[accelerator],
         *("-m", str(MEMORY_MIB)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),
-        *("-chardev", console_device, "-serial", "chardev:console"),
+        *("-chardev", f"file,id=console,append=on,path={_escape(host.log)}", "-serial", "chardev:console"),
+        *(("-qmp", f"unix:{keyboard.SOCKET},server=on,wait=off") if uefi else ()),
         *("-drive", disk, "-device", "virtio-blk-pci,drive=root"),
         *(uefi.argv(folder) if uefi else ()),
         *("-drive", nvme, "-device", f"nvme,drive=nvme,serial=lab-{host.name}"),

@@ -35,7 +35,7 @@ def test_machine_with_secure_boot() -> None:
         "file=/l/gpu1/esp.raw,if=none,id=esp,format=raw,cache=unsafe,discard=unmap",
     ]
     assert words.index("virtio-blk-pci,drive=root") < words.index("virtio-blk-pci,drive=esp"), "the root disk is vda"
-    assert "socket,id=console,path=console.sock,server=on,wait=off,logfile=/l/gpu1/console.log,logappend=on" in words
+    assert words[words.index("-qmp") + 1] == "unix:monitor.sock,server=on,wait=off"
 
 
 def test_machine_without_it_needs_no_system_management_mode() -> None:

@@ -14,7 +14,8 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import mokmanager
 from gdsdeploy.lab.firmware import Firmware
 from gdsdeploy.lab.host import HostRecord, LabHost
-from gdsdeploy.lab.mokmanager import DOWN, ENTER, Console, Request
+from gdsdeploy.lab.keyboard import DOWN, ENTER
+from gdsdeploy.lab.mokmanager import Console, Request
 from gdsdeploy.lab.qemu import VmHost
 from gdsdeploy.lab.state import Lab
 
@@ -47,14 +48,14 @@ class Machine(LabHost):
         super().__init__(HostRecord("gpu1", "vm", 22011, "/c"), folder, folder / "ssh_config")
         self.log.write_text("what it showed before")
         self._screens = list(screens)
-        self.keys = ""
+        self.keys: list[str] = []
         self.is_running = True
 
-    def receive(self, data: bytes) -> None:
+    def press(self, *keys: str) -> None:
         """Take a key."""
         text, key = self._screens.pop(0)
-        assert data.decode() == key
-        self.keys += key
+        assert keys == (key,)
+        self.keys.append(key)
         with self.log.open("a") as log:
             log.write(text)
 
@@ -73,12 +74,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ma
     """Makes a machine with the screens that follow the keys."""
 
     @contextlib.contextmanager
-    def connected(screen: Console) -> Iterator[Any]:
-        host = screen._host
-        assert isinstance(host, Machine)
-        yield type("Connection", (), {"sendall": lambda self, data: host.receive(data)})()
+    def keyboard(screen: Console) -> Iterator[Any]:
+        yield screen._host
 
-    monkeypatch.setattr(Console, "_connected", connected)
+    monkeypatch.setattr(Console, "_keyboard", keyboard)
     monkeypatch.setattr(mokmanager.time, "sleep", lambda seconds: None)
     for name in ("MENU", "REBOOT"):
         monkeypatch.setattr(mokmanager, name, 0.0)
@@ -101,8 +100,8 @@ def letters(password: str) -> list[tuple[str, str]]:
 def test_a_key_is_enrolled(machine: Callable[..., Machine]) -> None:
     host = machine(*SCREENS, *letters("secret"), ("Reboot", ENTER), ("", ENTER))
     mokmanager._walk(Console(host), "gpu1", Request("enrol", (DIGITS,), ()), "secret")
-    menus = ENTER + DOWN + ENTER + ENTER + ENTER + DOWN + ENTER + DOWN + ENTER
-    assert host.keys == menus + "secret" + ENTER + ENTER
+    menus = [ENTER, DOWN, ENTER, ENTER, ENTER, DOWN, ENTER, DOWN, ENTER]
+    assert host.keys == [*menus, *"secret", ENTER, ENTER]
 
 
 def test_each_of_several_keys_is_compared(machine: Callable[..., Machine]) -> None:
