@@ -213,11 +213,11 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait(timeout=seconds)
 
 
-def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
-    """Start ``argv`` detached, its output to ``log``, and return its process id."""
+def spawn(argv: Sequence[str | Path], *, doing: str, log: Path, cwd: Path | None = None) -> int:
+    """Start ``argv`` detached in the folder ``cwd``, its output to ``log``, and return its process id."""
     with log.open("ab") as sink:
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
-        return _popen(argv, doing, start_new_session=True, **settings).pid
+        return _popen(argv, doing, start_new_session=True, cwd=cwd, **settings).pid
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,12 +13,16 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.host.io.table import aligned
+from gdsdeploy.lab import firmware as firmwares
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin, systems
 from gdsdeploy.lab.guest import RELEASES
 from gdsdeploy.lab.state import Lab, all_labs
 
 #: Verbs of the group that have a module of their own.
-ELSEWHERE = {"demo": ("gdsdeploy.cli.demo", "Rehearse the whole job: up, lock, provision, reboot, validate, report")}
+ELSEWHERE = {
+    "mokmanager": ("gdsdeploy.cli.mokmanager", "Answer a VM host's MokManager at its console, to enrol a key"),
+    "demo": ("gdsdeploy.cli.demo", "Rehearse the whole job: up, lock, provision, reboot, validate, report"),
+}
 
 _lab = click.option("--lab", "name", default="default", show_default=True, help="Name of the lab.")
 _yes = click.option("--yes", is_flag=True, help="Install missing packages on this machine without asking.")
@@ -68,6 +73,20 @@ def setup(yes: bool) -> None:
     help=f"The hosts' operating system.  [default: {systems.DEFAULT_OS}]",
 )
 @click.option("--release", type=click.Choice(list(RELEASES)), help="Debian release, another way to choose --os.")
+@click.option(
+    "--firmware",
+    type=click.Choice(firmwares.KINDS),
+    help="What the VM hosts boot by.  [default: bios; uefi with --secure-boot]",
+)
+@click.option("--secure-boot", is_flag=True, help="VM hosts with UEFI Secure Boot and Microsoft's keys.")
+@click.option(
+    "--mok",
+    "moks",
+    type=options.FILE,
+    multiple=True,
+    metavar="CERTIFICATE",
+    help="With --secure-boot: enrol this Machine Owner Key, too (PEM or DER; repeatable).",
+)
 @_yes
 def up(
     name: str,
@@ -76,6 +95,9 @@ def up(
     nodes: int | None,
     os: str | None,
     release: str | None,
+    firmware: str | None,
+    secure_boot: bool,
+    moks: tuple[Path, ...],
     yes: bool,
 ) -> None:
     """Create the lab's hosts and start them; running hosts stay as they are.
@@ -83,7 +105,10 @@ def up(
     The first time, base systems are built from this machine's Debian archive and cached. You can interrupt and repeat
     it safely.
     """
-    lab = lifecycle.up(name, vms, lights, release, os=os, nodes=nodes, confirm=accept(yes))
+    options.require(not (secure_boot and firmware == "bios"), "--secure-boot needs UEFI; leave --firmware bios out")
+    options.require(not moks or secure_boot, "--mok needs --secure-boot")
+    chosen = firmwares.choose(firmware, secure_boot, moks)
+    lab = lifecycle.up(name, vms, lights, release, os=os, nodes=nodes, firmware=chosen, confirm=accept(yes))
     for host in lab.hosts():
         console.say(f"  {host.name}: gdsdeploy lab ssh --lab {name} {host.name}")
     console.say(f"Next: gdsdeploy lock {lab.fleet_path}")
@@ -98,6 +123,7 @@ def list_labs(as_json: bool) -> None:
             "name": lab.name,
             "os": lab.system.os,
             "release": lab.release.name,
+            "firmware": lab.firmware.title,
             "repositories": server.describe() if (server := lab.server) else None,
             "directory": str(lab.directory),
             "fleet": str(lab.fleet_path),
@@ -111,7 +137,8 @@ def list_labs(as_json: bool) -> None:
     if not labs:
         console.say("There is no lab. Create one: gdsdeploy lab up")
     for lab in labs:
-        console.data(f"{lab['name']} ({lab['os']}) {lab['fleet']}")
+        system = lab["os"] if lab["firmware"] == firmwares.BIOS.title else f"{lab['os']}, {lab['firmware']}"
+        console.data(f"{lab['name']} ({system}) {lab['fleet']}")
         if server := lab["repositories"]:
             console.data(f"  repositories {server['uri']} {_state(server['running'])}")
         hosts = [[host["name"], host["kind"], host["runtime"], str(host["port"])] for host in lab["hosts"]]

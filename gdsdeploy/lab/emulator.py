@@ -56,7 +56,12 @@ def command(folder: Path | None) -> list[str]:
     """The first words of a command that runs the QEMU in ``folder``, or this machine's own."""
     if folder is None:
         return [QEMU]
+    data = [word for name in ("qemu", "seabios") for word in ("-L", str(folder / "usr/share" / name))]
+    return [*loaded(folder, QEMU), *data]
+
+
+def loaded(folder: Path, program: str) -> list[str]:
+    """The first words of a command that runs ``program`` of the packages in ``folder``, with their libraries."""
     system = folder / "usr"
-    data = [word for name in ("qemu", "seabios") for word in ("-L", str(system / "share" / name))]
     libraries = system / "lib/x86_64-linux-gnu"
-    return [str(system / "lib64" / LOADER), "--library-path", str(libraries), str(system / "bin" / QEMU), *data]
+    return [str(system / "lib64" / LOADER), "--library-path", str(libraries), str(system / "bin" / program)]

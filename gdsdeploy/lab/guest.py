@@ -23,6 +23,8 @@ USER = "admin"
 #: Base images share these ids: a guest sees only its own disks.
 ROOT_UUID = "b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c0001"
 DISK_ID = 0x6D5EED01
+#: Of the EFI system partition, which a UEFI host has on a disk of its own.
+ESP_UUID = "6D5E-ED02"
 #: A VM host's disk, a sparse file.
 DISK_BYTES = 12 << 30
 #: Where hosts have the module that gives a kernel its package's release.
@@ -33,7 +35,9 @@ _COMMON_PACKAGES = (
     "ca-certificates", "dbus", "iproute2", "kmod", "openssh-server", "procps", "python3",
     "python3-apt", "sudo", "systemd", "systemd-sysv", "udev",
 )  # fmt: skip
-_VM_PACKAGES = ("e2fsprogs", "grub-pc-bin", "grub2-common", "initramfs-tools", "pciutils", "zstd")
+_VM_PACKAGES = (
+    *("e2fsprogs", "efibootmgr", "grub-pc-bin", "grub2-common", "initramfs-tools", "mokutil", "pciutils", "zstd"),
+)
 #: Of all kinds of hosts, without a kernel.
 PACKAGES = (*_COMMON_PACKAGES, *_VM_PACKAGES)
 #: The modules that hosts keep of the kernel's 4,200: an emulated depmod of all takes a minute and a half.
@@ -189,16 +193,21 @@ def _vm_files() -> dict[str, str | Path]:
         # four times in one installation, for minutes under emulation.
         "etc/initramfs-tools/update-initramfs.conf": "update_initramfs=no\nbackup_initramfs=no\n",
         "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\nnvme\next4\n",
-        "etc/fstab": (
-            f"UUID={ROOT_UUID} / ext4 noatime,errors=remount-ro 0 0\n"
-            f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
-        ),
+        "etc/fstab": fstab(),
         "etc/resolv.conf": f"nameserver {NAMESERVER}\n",
         # The default limit is 90 s; loading the driver takes an emulated machine 40 s of processor time.
         "etc/systemd/system/systemd-modules-load.service.d/lab.conf": "[Service]\nTimeoutStartSec=600\n",
         **{f"etc/systemd/system/{unit}": _data(unit) for unit in units},
         "usr/local/lib/lab/seed": _data("seed"),
     }
+
+
+def fstab(*, esp: bool = False) -> str:
+    """The file systems of a VM host; esp: with the EFI system partition."""
+    return (
+        f"UUID={ROOT_UUID} / ext4 noatime,errors=remount-ro 0 0\n"
+        f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
+    ) + (f"UUID={ESP_UUID} /boot/efi vfat umask=0077,nofail 0 0\n" if esp else "")
 
 
 def seed_files(

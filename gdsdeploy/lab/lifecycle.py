@@ -14,6 +14,7 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import (
+    efi,
     elbase,
     emulator,
     families,
@@ -24,14 +25,17 @@ from gdsdeploy.lab import (
     qemu,
     recipe,
     requirements,
+    signing,
     ssh,
     standin,
     systems,
 )
 from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.firmware import Firmware
 from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import kits
+from gdsdeploy.lab.qemu import VmHost
 from gdsdeploy.lab.recipe import Boot, Recipe
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 from gdsdeploy.lab.systems import System
@@ -57,6 +61,7 @@ def up(
     os: str | None = None,
     nodes: int | None = None,
     preinstalled: ImagePackages | None = None,
+    firmware: Firmware | None = None,
     confirm: Callable[[str], bool] = agree,
 ) -> Lab:
     """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
@@ -65,6 +70,7 @@ def up(
     nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
     vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for other systems.
     os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
+    firmware: what VM hosts boot by.  None: the lab's own, or BIOS.
     confirm: called before packages are installed here.
     Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
     """
@@ -75,13 +81,16 @@ def up(
         raise LabUnavailable(
             f"the lab has no VM hosts of {system.os}", hint="Leave --vm out; --node N makes light hosts"
         )
-    also = requirements.RPM if system.kit == "el" else ()
+    firmware = _firmware(lab, firmware)
+    also = (*(requirements.RPM if system.kit == "el" else ()), *(efi.REQUIREMENTS if firmware.uefi else ()))
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm, also=also)
     archive = archives.controller_archive()
     # Around all of it: work between the steps isn't silent either.
     with console.step(f"Bringing lab {lab_name} up"), lab.exclusive():
         if not lab.exists():
             lab.write({"os": system.os, "release": system.base.name, "hosts": []})
+        record = firmware.record()
+        lab.update(lambda value: value.update(firmware=record))
         lab.directory.chmod(0o700)
         ssh.make_key(lab.key, f"lab {lab_name}")
         if system.kit:
@@ -106,6 +115,23 @@ def _system(lab: Lab, os: str | None, release: str | None) -> System:
         raise LabUnavailable(
             f"lab {lab.name} has {lab.system.os} hosts, not {chosen.os}",
             hint=f"Choose another name for the new lab, or run `gdsdeploy lab down --lab {lab.name}` first",
+        )
+    return chosen
+
+
+def _firmware(lab: Lab, chosen: Firmware | None) -> Firmware:
+    """The firmware of the lab's VM hosts; raises LabUnavailable if the lab has VM hosts with another one."""
+    if not lab.exists():
+        return chosen or Firmware()
+    if chosen is None or chosen == lab.firmware:
+        return lab.firmware
+    if lab.group("vm"):
+        keys = chosen.title == lab.firmware.title
+        raise LabUnavailable(
+            f"the VM hosts of lab {lab.name} boot by {lab.firmware.title}, "
+            + ("with other Machine Owner Keys than the certificates of --mok" if keys else f"not {chosen.title}"),
+            hint="Leave --firmware, --secure-boot and --mok out to start them, "
+            f"or run `gdsdeploy lab down --lab {lab.name}` first",
         )
     return chosen
 
@@ -176,7 +202,21 @@ def start_vms(lab: Lab, archive: Archive) -> None:
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
         root = emulator.root(cache, archive) if accelerator == "tcg" else None
         lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
+        if lab.firmware.uefi:
+            _add_uefi(lab, archive)
     start(lab, "vm", archive)
+
+
+def _add_uefi(lab: Lab, archive: Archive) -> None:
+    """Record the UEFI firmware of the VM hosts, and the keys that theirs has."""
+    root, key = efi.root(cache_directory(), archive), signing.module_key(cache_directory())
+    server = lab.server
+    parts = {
+        "root": root.as_posix(),
+        "moks": [key.certificate.read_bytes().hex()],
+        "db": [server.kit.vendor_certificate.hex()] if server else [],
+    }
+    lab.update(lambda value: value.update(uefi=parts))
 
 
 def _stopped_hosts(lab: Lab, kind: str) -> list[LabHost]:
@@ -209,6 +249,8 @@ def make(lab: Lab, host: LabHost, archive: Archive) -> None:
         archive = replace(archive, uri=server.uri, security_uri=None, proxy={})
         seed |= _SEEDS[lab.system.kit](lab.system, server)
     seed |= guest.seed_files(host.name, host.port, public, key, archive, host.kind)
+    if isinstance(host, VmHost) and host.uefi:
+        seed["etc/fstab"] = (guest.fstab(esp=True), 0o644)
     host.create(guest.tar(seed))
 
 
@@ -236,4 +278,7 @@ def purge() -> list[Path]:
     used = {Path(host.record.base) for lab in labs for host in lab.hosts()}
     used |= {server.folder for lab in labs if (server := lab.server)}
     used |= {Path(root) for lab in labs if (root := lab.read().get("emulator"))}
+    used |= {Path(uefi["root"]) for lab in labs if (uefi := lab.read().get("uefi"))}
+    if any(lab.firmware.secure_boot for lab in labs):
+        used.add(signing.folder_of(cache_directory()))
     return images.purge(cache_directory(), used)

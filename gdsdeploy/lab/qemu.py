@@ -11,7 +11,9 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import emulator as emulators
-from gdsdeploy.lab import files, guest, process
+from gdsdeploy.lab import files, guest, keyboard, process
+from gdsdeploy.lab.efi import Uefi
+from gdsdeploy.lab.efi import escape as _escape
 from gdsdeploy.lab.host import HostRecord, LabHost
 
 QEMU = emulators.QEMU
@@ -28,8 +30,11 @@ ACCELERATORS = {
 }
 
 
-def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None) -> list[str]:
-    """The command line of a VM host's machine; ``root``: from :func:`gdsdeploy.lab.emulator.root`."""
+def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None, uefi: Uefi | None = None) -> list[str]:
+    """The command line of a VM host's machine; ``root``: from :func:`gdsdeploy.lab.emulator.root`.
+
+    uefi: of a host that boots by UEFI; only there a menu has to be answered, so only they have a monitor.
+    """
     folder = host.directory
     disk = f"file={_escape(folder / 'disk.qcow2')},if=none,id=root,format=qcow2,cache=unsafe,discard=unmap"
     nvme = f"file={_escape(folder / 'nvme.raw')},if=none,id=nvme,format=raw,cache=unsafe,discard=unmap"
@@ -37,12 +42,14 @@ def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None) -> list
     return [
         *emulators.command(root),
         *("-name", f"gdsdeploy-{host.name}"),
-        *("-machine", "q35,sata=off,smbus=off"),
+        *("-machine", f"q35,sata=off,smbus=off{uefi.machine if uefi else ''}"),
         *ACCELERATORS[accelerator],
         *("-m", str(MEMORY_MIB)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),
         *("-chardev", f"file,id=console,append=on,path={_escape(host.log)}", "-serial", "chardev:console"),
+        *(("-qmp", f"unix:{keyboard.SOCKET},server=on,wait=off") if uefi else ()),
         *("-drive", disk, "-device", "virtio-blk-pci,drive=root"),
+        *(uefi.argv(folder) if uefi else ()),
         *("-drive", nvme, "-device", f"nvme,drive=nvme,serial=lab-{host.name}"),
         *("-netdev", network, "-device", "virtio-net-pci,netdev=net,romfile="),
         *("-device", "virtio-rng-pci"),
@@ -51,16 +58,26 @@ def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None) -> list
 
 
 class VmHost(LabHost):
-    """A QEMU machine; accelerator: "kvm" or "tcg".  emulator: from :func:`gdsdeploy.lab.emulator.root`."""
+    """A QEMU machine; accelerator: "kvm" or "tcg".  emulator: from :func:`gdsdeploy.lab.emulator.root`.
+
+    uefi: None for a BIOS.
+    """
 
     programs = (QEMU, emulators.LOADER)
 
     def __init__(
-        self, record: HostRecord, directory: Path, ssh_config: Path, accelerator: str, emulator: Path | None = None
+        self,
+        record: HostRecord,
+        directory: Path,
+        ssh_config: Path,
+        accelerator: str,
+        emulator: Path | None = None,
+        uefi: Uefi | None = None,
     ) -> None:
         super().__init__(record, directory, ssh_config)
         self._accelerator = accelerator
         self.emulator = emulator
+        self.uefi = uefi
 
     @property
     def runtime(self) -> str:
@@ -73,6 +90,8 @@ class VmHost(LabHost):
             "disk.qcow2": self._make_overlay,
             "nvme.raw": _make_nvme,
         }
+        if self.uefi is not None:
+            makers |= {"esp.raw": self.uefi.make_disk, "VARS.fd": self.uefi.make_variables}
         for name, make in makers.items():
             if not (self.directory / name).is_file():
                 part = self.directory / f".{name}.part"
@@ -83,8 +102,9 @@ class VmHost(LabHost):
     def start(self) -> None:
         if self.running():
             return
-        argv = qemu_argv(self, self._accelerator, self.emulator)
-        pid = run.spawn(argv, doing=f"start {self.name}", log=self.directory / "qemu.log")
+        argv = qemu_argv(self, self._accelerator, self.emulator, self.uefi)
+        log = self.directory / "qemu.log"
+        pid = run.spawn(argv, doing=f"start {self.name}", log=log, cwd=self.directory)
         self._record_process(pid)
         # If a port is in use or a disk locked, QEMU prints that and ends at once.
         time.sleep(0.3)
@@ -179,8 +199,3 @@ def _make_nvme(path: Path) -> None:
         stream.truncate(NVME_BYTES)
     argv = [run.which("mke2fs"), "-q", "-t", "ext4", "-L", guest.NVME_LABEL, "-E", "nodiscard", str(path)]
     run.run(argv, doing="make the NVMe disk's file system")
-
-
-def _escape(path: Path) -> str:
-    """``path`` in QEMU's comma-separated options."""
-    return str(path).replace(",", ",,")

@@ -13,7 +13,7 @@ import yaml
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import files, guest, images, recipe
+from gdsdeploy.lab import files, guest, images, recipe, signing
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.kit import kernel as repacked
@@ -71,7 +71,7 @@ def debian_kernel(archive: Archive) -> tuple[guest.Release, Kernel]:
 
 
 def build(release: guest.Release, kernel: Kernel) -> Path:
-    """Folder of the modules GPU and RENAMER for ``kernel``.
+    """Folder of the modules GPU and RENAMER for ``kernel``, signed with the lab's own key.
 
     Raises LabUnavailable without the kernel's headers, or if they don't compile.
     """
@@ -79,7 +79,9 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
     base = images.light_base(cache_directory(), recipe.debian(release, archive, "light"))
     sources = guest.data("standin")
     digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in _SOURCES)).hexdigest()
-    name = f"standin-{kernel.release}-{(kernel.version or 'any').replace(':', '_')}-{digest[:12]}"
+    key = signing.module_key(cache_directory())
+    version = (kernel.version or "any").replace(":", "_")
+    name = f"standin-{kernel.release}-{version}-{digest[:12]}-{key.fingerprint[:8]}"
 
     def make(work: Path) -> None:
         arguments = [base, work, sources, kernel.release, kernel.version or "", *kernel.sources]
@@ -91,6 +93,11 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
                 raise LabUnavailable(
                     error.message, hint="The archive may no longer have this kernel's headers; name another kernel"
                 ) from error
+        for module in (work / GPU, work / RENAMER):
+            signed = key.sign(module.read_bytes())
+            # It may be root's; the folder is this user's.
+            module.unlink()
+            module.write_bytes(signed)
         for folder in ("root", "upper", "work"):
             files.remove_tree(work / folder, within=work)
 
@@ -110,7 +117,7 @@ def _gpu(lab: Lab, kernel: Kernel) -> bytes:
     if not lab.system.kit:
         return (build(lab.release, kernel) / GPU).read_bytes()
     module = build(*debian_kernel(archives.controller_archive())) / GPU
-    return repacked.renamed(module.read_bytes(), kernel.release)
+    return signing.module_key(cache_directory()).sign(repacked.renamed(module.read_bytes(), kernel.release))
 
 
 def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:

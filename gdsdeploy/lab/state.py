@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import atomic, errors, paths
-from gdsdeploy.lab import files, guest, ssh, systems
+from gdsdeploy.lab import files, firmware, guest, ssh, systems
+from gdsdeploy.lab.efi import Uefi
+from gdsdeploy.lab.firmware import Firmware
 from gdsdeploy.lab.host import HostRecord, LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.qemu import VmHost
@@ -111,6 +113,11 @@ class Lab:
         return self.system.base
 
     @property
+    def firmware(self) -> Firmware:
+        """What the lab's VM hosts boot by."""
+        return firmware.of(self.read().get("firmware"))
+
+    @property
     def server(self) -> Server | None:
         """The web server of the lab's repositories; None for hosts of Debian, which use Debian's archive."""
         return Server.of(self.directory, self.read())
@@ -142,7 +149,17 @@ class Lab:
         if record.kind == "light":
             return LightHost(record, directory, self.ssh_config)
         emulator = Path(value["emulator"]) if value.get("emulator") else None
-        return VmHost(record, directory, self.ssh_config, value.get("accelerator") or "tcg", emulator)
+        uefi = self._uefi(value)
+        return VmHost(record, directory, self.ssh_config, value.get("accelerator") or "tcg", emulator, uefi)
+
+    def _uefi(self, value: dict[str, Any]) -> Uefi | None:
+        """How the VM hosts boot by UEFI; None for a BIOS."""
+        chosen, parts = firmware.of(value.get("firmware")), value.get("uefi")
+        if not chosen.uefi or parts is None:
+            return None
+        grub = "grub2" if self.system.kit == "el" else "grub"
+        own, db = (tuple(map(bytes.fromhex, parts[name])) for name in ("moks", "db"))
+        return Uefi(Path(parts["root"]), grub, chosen.secure_boot, own + chosen.moks, db)
 
     def group(self, group: str) -> list[LabHost]:
         """The hosts of ``group``: "vm", "light" (builders), or "node" (light hosts to provision)."""

@@ -5,7 +5,6 @@ The image keeps its own release.  VM hosts boot it with a module that changes wh
 
 from __future__ import annotations
 
-import datetime as dt
 import lzma
 import os
 import re
@@ -17,13 +16,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
-
 from gdsdeploy import run
-from gdsdeploy.lab import guest
+from gdsdeploy.lab import guest, signing
 from gdsdeploy.lab.kit.content import Content, Original
 
 #: Debian's kernel in all kits: the newest on which Debian's driver 550 compiles (docs/kernels.md).
@@ -31,11 +25,8 @@ ABI, VERSION, SUITE = "6.12.95+deb12", "6.12.95-1~bpo12+1", "bookworm-backports"
 RELEASE = f"{ABI}-amd64"
 #: Files of the headers that name the release.
 _NAMED = ("Makefile", ".kernelvariables", ".config", "include/config/*", "include/generated/*.h")
-#: Who signs the kernel's own modules.
-_SIGNER = "Lab kernel module signing key"
-#: The end of a signed module: struct module_signature (its last field is the length), and a marker.
-_MARKER = b"~Module signature appended~\n"
-_TAIL = struct.Struct(">BBBBB3sI")
+#: Who signs the kernel's own modules, and the file of the certificate, which stays.
+_SIGNER, CERTIFICATE = "Lab kernel module signing key", "kernel_modules.der"
 #: ELF64's header and section header, little-endian.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -94,8 +85,9 @@ def sign(content: Content, modules: Sequence[Path], folder: Path, name: str) -> 
     folder: for the key.  A signature that a module has is taken off first.
     """
     for module in modules:
-        module.write_bytes(_unsigned(module.read_bytes()))
+        module.write_bytes(signing.unsigned(module.read_bytes()))
     _sign(modules, _tools(content) / "scripts/sign-file", folder, name)
+    (folder / CERTIFICATE).unlink()
 
 
 def headers(content: Content, release: str, common: str, work: Path) -> Headers:
@@ -178,7 +170,7 @@ def renamed(module: bytes, release: str) -> bytes:
     The section .modinfo is copied to the end of the file with the new text last.  Zero bytes take the old text's
     place, and readers skip them, so no other text moves.
     """
-    module = _unsigned(module)
+    module = signing.unsigned(module)
     header = list(_HEADER.unpack_from(module))
     table, count, names_index = header[6], header[12], header[13]
     entries = [table + number * _SECTION.size for number in range(count)]
@@ -201,44 +193,15 @@ def renamed(module: bytes, release: str) -> bytes:
     return head.ljust(start, b"\0") + content
 
 
-def _unsigned(module: bytes) -> bytes:
-    if not module.endswith(_MARKER):
-        return module
-    end = len(module) - len(_MARKER) - _TAIL.size
-    return module[: end - _TAIL.unpack_from(module, end)[6]]
-
-
 def _sign(modules: Iterable[Path], sign_file: Path, folder: Path, name: str = _SIGNER) -> None:
     """Sign ``modules`` in place with the kernel's own program and a new key, which is deleted."""
-    key, certificate = folder / "signing_key.pem", folder / "signing_key.x509"
-    _make_key(key, certificate, name)
+    key, certificate = folder / "signing_key.pem", folder / CERTIFICATE
+    signing.make_key(key, certificate, name)
     try:
         argv = (str(sign_file), "sha256", str(key), str(certificate))
         _each(argv, modules, "sign the lab's kernel modules", at_once=1)
     finally:
         key.unlink()
-        certificate.unlink()
-
-
-def _make_key(key: Path, certificate: Path, signer: str) -> None:
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, signer)])
-    now = dt.datetime.now(dt.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=36500))
-        .sign(private, hashes.SHA256())
-    )
-    no_passphrase = serialization.NoEncryption()
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    key.touch(mode=0o600)
-    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, no_passphrase))
-    certificate.write_bytes(built.public_bytes(serialization.Encoding.DER))
 
 
 def _each(argv: Iterable[str], paths: Iterable[Path], doing: str, *, at_once: int) -> None:

@@ -12,7 +12,7 @@ from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import files, guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import el, ubuntu
+from gdsdeploy.lab.kit import el, kernel, ubuntu
 from gdsdeploy.lab.kit.content import Content
 from gdsdeploy.lab.systems import System
 
@@ -33,6 +33,11 @@ class Kit:
         """The public key of ``repository``, as apt and gpgv read it."""
         return self.folder / f"{repository}.gpg"
 
+    @property
+    def vendor_certificate(self) -> bytes:
+        """The certificate (DER) of the key that signs the kernels' own modules."""
+        return (self.folder / kernel.CERTIFICATE).read_bytes()
+
 
 def make(cache: Path, system: System, archive: Archive) -> Kit:
     """The kit of ``system``, made when it isn't cached.
@@ -45,11 +50,16 @@ def make(cache: Path, system: System, archive: Archive) -> Kit:
         work.mkdir()
         with console.step(f"Making the repositories of {system.os}"):
             keys = _BUILDS[system.kit](system.os, Content(cache, archive, work), folder, work)
+            shutil.copyfile(_certificate(work), folder / kernel.CERTIFICATE)
             shutil.rmtree(work)
         files.write_json(folder / "kit.json", {"keys": keys})
 
     name = f"kit-{system.os}-{_digest(archive)}"
     return load(files.cached_folder(cache, name, fill, what=f"the repositories of {system.os}"))
+
+
+def _certificate(work: Path) -> Path:
+    return next(iter(sorted(work.rglob(kernel.CERTIFICATE))))
 
 
 def load(folder: Path) -> Kit:
