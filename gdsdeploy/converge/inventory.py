@@ -389,9 +389,13 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
 def _signing(
     fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: RunFiles
 ) -> dict[str, Any]:
-    """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
+    """Of gds_secureboot; the certificate's name on the controller is of the fleet, the profile and the builder's file.
+
+    So a profile with another key has no certificate here until its builder has handed that over.
+    """
     signing = profile.signing
-    owner = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.machine(name).profile}".encode()).hexdigest()[:16]
+    parts = (sources.fleet_dir, fleet.machine(name).profile, signing.certificate if signing else "")
+    owner = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     return {
         "gds_secureboot_signs": supply.mode == "build",
         "gds_secureboot_enrols": name in fleet.hosts,

@@ -150,18 +150,26 @@ def operate(lab: Lab, name: str, action: str = "enrol", password: str | None = N
     screen = Console(host)
     console.say(f"  {name}: rebooting")
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    screen.wait("Press any key to perform MOK management", patience=REBOOT)
-    console.say('  "Press any key to perform MOK management"')
-    if action == NOTHING:
-        console.say("  no key is pressed: after 10 s shim drops the request and goes on")
-    else:
-        _walk(screen, name, request, password or "")
-    screen.wait("Linux version", patience=REBOOT)
+    attend(screen, name, request, password or "")
     host.wait_ssh(BOOT)
     if _boot(host) == before:
         raise LabUnavailable(f"{name} did not reboot", hint=f"See {host.log}")
     _check(lab, host, request)
     return list(request.keys or request.delete)
+
+
+def attend(screen: Console, name: str, request: Request, password: str) -> None:
+    """Wait at the console of a host that is rebooting, and do there what ``request`` says, until its kernel starts.
+
+    Raises LabUnavailable as :func:`operate`.
+    """
+    screen.wait("Press any key to perform MOK management", patience=REBOOT)
+    console.say('  "Press any key to perform MOK management"')
+    if request.action == NOTHING:
+        console.say("  no key is pressed: after 10 s shim drops the request and goes on")
+    else:
+        _walk(screen, name, request, password)
+    screen.wait("Linux version", patience=REBOOT)
 
 
 def _walk(screen: Console, name: str, request: Request, password: str) -> None:

@@ -1,0 +1,284 @@
+"""The whole chain under real UEFI Secure Boot: a fleet's key, the real modules, another key, and a rollout that enrols.
+
+Goes on with the builder and the VM host of test_rollout_story.py, whose disk now boots by OVMF, shim and Debian's
+signed GRUB.  The firmware begins with the fleet's key, as that of hosts which somebody has prepared.  The builder signs
+what it has built, and compiles nothing again.  The tests build on each other, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import paths
+from gdsdeploy.lab import archive as archives
+from gdsdeploy.lab import lifecycle, mokmanager
+from gdsdeploy.lab.firmware import Firmware
+from gdsdeploy.lab.host import LabHost
+from gdsdeploy.lab.mokmanager import Console, Request
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.model.lock import Lock
+from tests.lab.program import PATIENCE, gdsdeploy
+from tests.lab.rollouts import PROGRAM, name_copies, outcome, steps, upgraded_lock, words
+from tests.lab.two_stacks import fleet
+from tests.lab.upgrade import Fleet
+
+pytestmark = pytest.mark.lab
+
+KEYS = "/etc/gdsdeploy-keys"
+OLD_KEY, NEW_KEY = "modules", "next"
+#: As gdsdeploy.lab.cloning has it: removes the host's identity, so that a copy of its disk gets its own.
+FORGET = "rm -f /etc/lab-seeded /var/lib/systemd/random-seed && : >/etc/machine-id && sync"
+ROLLOUT = {"canary": {"hosts": ["gpu1"], "soak": "1s"}, "console": {"timeout": "20m"}, "reboot_timeout": "15m"}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The lab, its lock, and the fleet's first key."""
+
+    lab: Lab
+    lock: Lock
+    certificate: bytes
+
+    def host(self, name: str = "gpu1") -> LabHost:
+        return self.lab.host(name)
+
+    def root(self, script: str, name: str = "gpu1") -> str:
+        """Output of a script that root runs."""
+        return self.host(name).ssh(["sudo", "sh", "-c", script], ok=range(255), timeout=PATIENCE).stdout
+
+    def findings(self, name: str = "gpu1", *, status: int = 0) -> dict[str, dict[str, Any]]:
+        report = json.loads(gdsdeploy("validate", self.lab.fleet_path, "--limit", name, "--json", status=status).stdout)
+        return {finding["check"]: finding for finding in report["hosts"][name]["findings"]}
+
+    def signer(self, name: str = "gpu1", module: str = "nvidia-fs") -> str:
+        return self.root(f"modinfo --field signer {module}", name).strip()
+
+
+def write(lab: Lab, key: str, *names: str) -> None:
+    """The fleet file: these VM hosts, and the builder that signs with ``key``."""
+    value = fleet("new", lab, ROLLOUT)
+    profile = value["profiles"]["vm"]
+    (builder,) = value["builders"].values()
+    builder["profile"] = "vm"
+    profile |= {"builder": "build1", "signing": {"certificate": f"{KEYS}/{key}.der", "key": f"{KEYS}/{key}.key"}}
+    profile["gate"] |= {"measured_boot": True}
+    value["profiles"] = {"vm": profile}
+    value["hosts"] = {name: host for name, host in value["hosts"].items() if name in names}
+    lab.fleet_path.write_text(yaml.safe_dump(value, sort_keys=False))
+
+
+def make_key(lab: Lab, name: str) -> bytes:
+    """A key on the builder; its certificate (DER)."""
+    builder = lab.host("build1")
+    argv = [*PROGRAM, "kmod", "keygen", "--name", f"Fleet {name}"]
+    argv += ["--key", f"{KEYS}/{name}.key", "--certificate", f"{KEYS}/{name}.der", "--json"]
+    made = json.loads(builder.ssh(argv, timeout=120).stdout)
+    assert made["certificate"] == f"{KEYS}/{name}.der"
+    command = ["ssh", "-F", str(lab.ssh_config), "build1", "sudo", "cat", f"{KEYS}/{name}.der"]
+    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def chain(upgraded: Fleet) -> Chain:
+    """The VM host under Secure Boot, with the fleet's key enrolled, and a builder that has signed its modules."""
+    lab = upgraded.lab
+    certificate = make_key(lab, OLD_KEY)
+    write(lab, OLD_KEY, "gpu1")
+    lock = upgraded_lock(lab.fleet_path)
+    gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
+    lab.host("gpu1").stop()
+    # A host of a BIOS until now.
+    record = Firmware(uefi=True, secure_boot=True, moks=(certificate,)).record()
+    lab.update(lambda value: value.update(firmware=record))
+    lifecycle.start_vms(lab, archives.controller_archive())
+    return Chain(lab, lock, certificate)
+
+
+@pytest.fixture(scope="module")
+def provisioned(chain: Chain) -> dict[str, Any]:
+    """What provision did on the host."""
+    done = gdsdeploy("provision", chain.lab.fleet_path, "--limit", "gpu1", "--json")
+    return dict(json.loads(done.stdout)["hosts"]["gpu1"])
+
+
+def test_the_host_boots_under_secure_boot(chain: Chain) -> None:
+    assert chain.root("mokutil --sb-state") == "SecureBoot enabled\n"
+    assert "[integrity]" in chain.root("cat /sys/kernel/security/lockdown")
+
+
+def test_the_builder_signs_what_it_has_built(chain: Chain) -> None:
+    release = chain.lock.targets["vm"].kernel.release
+    for module in ("nvidia", "nvidia-fs"):
+        assert chain.root(f"modinfo -k {release} --field signer {module}", "build1").strip() == f"Fleet {OLD_KEY}"
+
+
+def test_the_plan_sees_a_key_that_is_enrolled(chain: Chain) -> None:
+    plan = json.loads(gdsdeploy("plan", chain.lab.fleet_path, "--limit", "gpu1", "--json", status=32).stdout)
+    actions = plan["hosts"]["gpu1"]["actions"]
+    assert {action["role"] for action in actions} >= {"gds_modules", "gds_secureboot"}
+    assert "enrol" not in {action["kind"] for action in actions}
+
+
+@pytest.mark.proves("Secure Boot", "real", os="debian-13")
+def test_the_real_modules_load_under_lockdown(chain: Chain, provisioned: dict[str, Any]) -> None:
+    nvidia_fs = chain.lock.targets["vm"].nvidia_fs
+    assert nvidia_fs is not None
+    assert chain.root("cat /sys/module/nvidia_fs/version").strip() == nvidia_fs.version
+    assert chain.lock.targets["vm"].driver.version in chain.root("cat /proc/driver/nvidia/version")
+    assert chain.signer() == f"Fleet {OLD_KEY}"
+    assert "module verification failed" not in chain.root("dmesg")
+
+
+def test_the_host_passes_its_validation(chain: Chain, provisioned: dict[str, Any]) -> None:
+    finding = chain.findings()["secure-boot.signatures"]
+    assert finding["verdict"] == "pass"
+    assert "Secure Boot is on, the kernel is locked down (integrity)" in finding["found"]
+    plan = json.loads(gdsdeploy("plan", chain.lab.fleet_path, "--limit", "gpu1", "--json").stdout)
+    assert plan["hosts"]["gpu1"]["state"] == "nothing to do"
+
+
+def test_the_gate_records_the_state_of_the_boot(chain: Chain, provisioned: dict[str, Any]) -> None:
+    record = json.loads(chain.root(f"{' '.join(PROGRAM[1:])} gate run --json"))
+    assert record["measured"]["secure_boot"] == "on"
+    assert len(record["measured"]["mok"]) == 64
+    # The machine has no TPM.
+    assert record["measured"]["problem"] == "there is no TPM"
+
+
+@pytest.fixture(scope="module")
+def pair(chain: Chain, provisioned: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """Two such hosts, of which the first has the fleet's next key, with which the builder signs from now on."""
+    lab, one = chain.lab, chain.host()
+    one.ssh(["sudo", "sh", "-c", FORGET])
+    one.stop()
+    lab.add_hosts("vm", 2, Path(one.record.base))
+    lab.write_access()
+    archive, two = archives.controller_archive(), lab.host("gpu2")
+    lifecycle.make(lab, two, archive)
+    shutil.copyfile(one.directory / "disk.qcow2", two.directory / "disk.qcow2")
+    lifecycle.start_vms(lab, archive)
+    write(lab, OLD_KEY, "gpu1", "gpu2")
+    name_copies(lab, chain.lock, [two])
+    certificate = make_key(lab, NEW_KEY)
+    file = tmp_path_factory.mktemp("keys") / "next.der"
+    file.write_bytes(certificate)
+    one.ssh(["sudo", "tee", "/root/next.der"], input=certificate)
+    asked = one.ssh([*PROGRAM, "kmod", "enrol", "--certificate", "/root/next.der", "--json"], timeout=PATIENCE).stdout
+    assert json.loads(asked)["state"] == "pending"
+    gdsdeploy("lab", "mokmanager", "gpu1", "--lab", lab.name)
+    return replace(chain, certificate=certificate)
+
+
+def test_a_key_is_enrolled_beside_the_one_that_is_in_use(pair: Chain) -> None:
+    argv = [*PROGRAM, "kmod", "enrol", "--certificate", "/root/next.der", "--check", "--json"]
+    assert json.loads(pair.host().ssh(argv).stdout)["state"] == "enrolled"
+    assert pair.root("test -e /var/lib/gdsdeploy-mok-password; echo $?").strip() == "1"
+    # The present modules still load.
+    for name in ("gpu1", "gpu2"):
+        assert pair.findings(name)["secure-boot.signatures"]["verdict"] == "pass"
+
+
+@pytest.fixture(scope="module")
+def signed_anew(pair: Chain) -> Chain:
+    """The builder signs with the next key, and compiles nothing."""
+    write(pair.lab, NEW_KEY, "gpu1", "gpu2")
+    before = pair.root("find /var/lib/dkms -name '*.ko*' -path '*/module/*' | xargs stat -c '%n %W' | sort", "build1")
+    gdsdeploy("provision", pair.lab.fleet_path, "--limit", "build1")
+    assert before
+    release = pair.lock.targets["vm"].kernel.release
+    assert pair.root(f"modinfo -k {release} --field signer nvidia", "build1").strip() == f"Fleet {NEW_KEY}"
+    return pair
+
+
+def test_a_host_without_the_key_is_refused_before_anything_is_drained(signed_anew: Chain) -> None:
+    done = gdsdeploy("rollout", "start", signed_anew.lab.fleet_path, "--yes", status=50)
+    assert "for 1 reason:" in done.stderr
+    assert "gpu2: Secure Boot is on, and the firmware doesn't have the key of the modules" in done.stderr
+    assert "gpu1:" not in done.stderr
+    for name in ("gpu1", "gpu2"):
+        assert signed_anew.signer(name) == f"Fleet {OLD_KEY}"
+
+
+class Person:
+    """Somebody at a host's console, who waits for a rollout to reboot it."""
+
+    def __init__(self, lab: Lab, name: str, fingerprint: str) -> None:
+        self.error: BaseException | None = None
+        self._lab, self._name = lab, name
+        self._request = Request("enrol", (fingerprint.replace(":", "").lower(),), ())
+        self._screen = Console(lab.host(name))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            mokmanager.attend(self._screen, self._name, self._request, self._password())
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.error = error
+
+    def _password(self) -> str:
+        """The one-time password, as soon as the rollout has left it for this person."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for path in (paths.state() / "rollouts").glob(f"*/{self._name}.mok-password"):
+                assert path.stat().st_mode & 0o777 == 0o600
+                return path.read_text().strip()
+            time.sleep(0.2)
+        raise AssertionError("the rollout left no password")
+
+    def leave(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.proves("Secure Boot", "real", os="debian-13")
+def test_a_rollout_waits_for_a_person_and_both_hosts_get_the_next_key(signed_anew: Chain) -> None:
+    lab = signed_anew.lab
+    argv = [*PROGRAM, "kmod", "enrol", "--certificate", "/root/next.der", "--check", "--json"]
+    person = Person(lab, "gpu2", json.loads(signed_anew.host().ssh(argv).stdout)["fingerprint"])
+    done = gdsdeploy("rollout", "start", lab.fleet_path, "--enrol-keys", "--yes", "--json")
+    person.leave()
+    document = json.loads(gdsdeploy("rollout", "status", lab.fleet_path, "--json").stdout)
+    assert document["phase"] == "finished"
+    assert [wave["hosts"] for wave in document["waves"]] == [["build1"], ["gpu1"], ["gpu2"]]
+    assert "enrol" not in steps(document, "gpu1")
+    assert steps(document, "gpu2")[:3] == ["preflight", "drain", "enrol"]
+    for name in ("gpu1", "gpu2"):
+        assert outcome(document, name) == "done", words(document, name)
+        assert signed_anew.signer(name) == f"Fleet {NEW_KEY}"
+        assert signed_anew.findings(name)["secure-boot.signatures"]["verdict"] == "pass"
+    passwords = [*(paths.state() / "rollouts").glob("*/*.mok-password")]
+    assert passwords == [], "the rollout forgets it"
+    assert "mok-password" in done.stdout
+
+
+def test_the_old_key_leaves_once_no_module_needs_it(signed_anew: Chain) -> None:
+    host = signed_anew.host()
+    host.ssh(["sudo", "tee", "/root/old.der"], input=old_certificate(signed_anew))
+    unenrol = [*PROGRAM, "kmod", "unenrol", "--json", "--certificate"]
+    refused = host.ssh([*unenrol, "/root/next.der"], ok=range(255))
+    assert "would no longer load without it" in refused.stdout + refused.stderr
+    answer = json.loads(host.ssh([*unenrol, "/root/old.der"], timeout=PATIENCE).stdout)
+    assert (answer["state"], answer["changed"]) == ("leaving", True)
+    gdsdeploy("lab", "mokmanager", "gpu1", "--lab", signed_anew.lab.name, "--action", "delete")
+    assert json.loads(host.ssh([*unenrol, "/root/old.der"]).stdout)["state"] == "absent"
+    findings = signed_anew.findings()
+    assert findings["secure-boot.signatures"]["verdict"] == "pass"
+    assert signed_anew.root("cat /sys/module/nvidia_fs/version").strip()
+
+
+def old_certificate(chain: Chain) -> bytes:
+    argv = ["ssh", "-F", str(chain.lab.ssh_config), "build1", "sudo", "cat", f"{KEYS}/{OLD_KEY}.der"]
+    return subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout
