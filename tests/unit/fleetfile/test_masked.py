@@ -24,8 +24,8 @@ fingerprints signed_by max_age os arch kernel driver flavour options nvidia_fs l
 cuda removes doca gpu cufile fit addresses family pools storage mount path scratch load read write random_read seconds
 topology nvme nic golden signing certificate builder builder_fallback modules reboot own_kernel gate enabled before
 required_by file slurm metrics measured_boot profile labels port check until reason canary per_kind soak batches
-strategy size factor largest max_unavailable apart order skip windows timezone failures later drain by timeout node on_failure
-reboot_timeout console reload parallel notify events gpus nics count model link
+strategy size factor largest max_unavailable apart order skip windows timezone failures later drain by timeout node
+on_failure reboot_timeout console reload parallel notify events gpus nics count model link
 cufile_stats watch every boot preset arguments module_options imex domain
 """
 PUBLIC = frozenset(_PUBLIC.split())
