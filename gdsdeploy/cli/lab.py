@@ -44,8 +44,9 @@ def accept(yes: bool) -> Any:
 def command() -> None:
     """Disposable hosts to rehearse on.
 
-    VM hosts (gpu1, …) boot their own Debian kernel under QEMU, with an NVMe disk. Light hosts (build1, …), for builds,
-    share this machine's kernel and start in seconds. Every lab has its own fleet.yml, keys and ports.
+    VM hosts (gpu1, …) boot their own Debian kernel under QEMU, by BIOS, UEFI or Secure Boot, with an NVMe disk. Light
+    hosts (build1, …), for builds, share this machine's kernel and start in seconds. Every lab has its own fleet.yml,
+    keys and ports.
     """
 
 
