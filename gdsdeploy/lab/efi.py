@@ -97,6 +97,12 @@ class Uefi:
                     argv += [option, _OWNER, str(file)]
             self._python("virt-fw-vars", argv, doing="enrol the lab's keys")
 
+    def change_variables(self, path: Path, options: Iterable[str]) -> None:
+        """Change the variables of a host that is off; options: virt-fw-vars'."""
+        new = path.with_name(f".{path.name}.part")
+        self._python("virt-fw-vars", ["-i", str(path), "-o", str(new), *options], doing="change the host's firmware")
+        new.replace(path)
+
     def make_disk(self, path: Path) -> None:
         """Write the disk with the EFI system partition."""
         sectors = DISK_BYTES // SECTOR

@@ -1,4 +1,8 @@
-"""Real UEFI Secure Boot on a VM host: what its kernel refuses, and a key that a person enrols at the console."""
+"""Real UEFI Secure Boot on a VM host: what the audit says beforehand of each wrong state, and the kernel's answer.
+
+The states come one after the other on one host, whose firmware changes: a person at its console enrols and deletes
+keys, and tests change its variables while it is off.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,25 @@ import errno
 import hashlib
 import json
 import lzma
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import Lab, LabHost, guest, mokmanager
+from gdsdeploy.host.secure_boot.mok import ONE_TIME
+from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, mokmanager
+from gdsdeploy.lab import archive as archives
+from gdsdeploy.lab.qemu import VmHost
 from gdsdeploy.lab.signing import ModuleKey, make_key, unsigned
-from tests.lab.program import gdsdeploy
+from gdsdeploy.zipapp import hostapp
+from tests.lab.program import PATIENCE, gdsdeploy
 from tests.naming import unique
+from tests.unit.host.kmod.kmod_keys import SHIM, signature_list
 
 pytestmark = pytest.mark.lab
 
@@ -27,32 +38,72 @@ LOAD = (Path(__file__).parent / "load_modules.py").read_text()
 OWN = "lib/crc7.ko.xz"
 #: Not in /tmp, which a reboot empties.
 FOLDER = "/var/tmp/modules"
-PASSWORD = "ten-letter"
-#: Passes the password to mokutil as a person types it, and leaves it where `gdsdeploy kmod enrol` does.
-REQUEST = f"""
-umask 077 && echo {PASSWORD} >{mokmanager.ONE_TIME} && cat >/var/tmp/key.der
-printf '{PASSWORD}\\n{PASSWORD}\\n' | mokutil --import /var/tmp/key.der
-"""
+PROGRAM, KEY = f"{FOLDER}/gdsdeploy-host.pyz", "/var/tmp/key.der"
+#: Whoever puts a variable into the firmware.
+OWNER = "b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c0005"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A VM host with Secure Boot; its Machine Owner Key ``owner``, and ``stranger``, a key that it doesn't have."""
+    """A VM host with Secure Boot and its Machine Owner Key ``owner``; it doesn't have ``stranger`` and ``vendor``."""
 
     lab: Lab
     host: LabHost
     owner: ModuleKey
     stranger: ModuleKey
+    vendor: ModuleKey
 
-    def refusals(self, *names: str) -> dict[str, str]:
-        """Name of a module → "loaded", or the name of the error."""
+    def judged(self, *names: str) -> dict[str, tuple[list[str], str]]:
+        """Module → what the audit says of its signature beforehand, and "loaded" or the error of loading it."""
+        audits = {
+            Path(audit["file"]).stem: [f"{finding['severity']} {finding['id']}" for finding in audit["findings"]]
+            for audit in self.audits(*names)
+        }
         argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
-        answers = json.loads(self.host.ssh(argv, input=LOAD, timeout=300).stdout)
-        return {Path(name).stem: errno.errorcode.get(answer["errno"], "loaded") for name, answer in answers.items()}
+        answers = json.loads(self.host.ssh(argv, input=LOAD, timeout=PATIENCE).stdout)
+        loads = {Path(name).stem: errno.errorcode.get(answer["errno"], "loaded") for name, answer in answers.items()}
+        return {name: (audits[name], loads[name]) for name in names}
+
+    def audits(self, *names: str) -> list[dict[str, Any]]:
+        """The audits of modules, with findings about their signatures only."""
+        argv = ["sudo", "python3", "-I", "-S", PROGRAM, "kmod", "audit", "--json"]
+        results = []
+        for name in names:
+            # One by one: files that are audited together are one stack.
+            text = self.host.ssh([*argv, f"{FOLDER}/{name}.ko"], ok=range(255), timeout=PATIENCE).stdout
+            (audit,) = json.loads(text)
+            audit["findings"] = [each for each in audit["findings"] if "sign" in each["id"]]
+            results.append(audit)
+        return results
+
+    def kmod(self, *words: str) -> dict[str, Any]:
+        argv = ["sudo", "python3", "-I", "-S", PROGRAM, "kmod", *words, "--json"]
+        return dict(json.loads(self.host.ssh(argv, timeout=PATIENCE).stdout))
 
     def request(self, key: ModuleKey) -> None:
-        """Ask the firmware to enrol ``key``."""
-        self.host.ssh(["sudo", "sh", "-euc", REQUEST], input=key.certificate.read_bytes())
+        """Ask the firmware to enrol ``key``, as an administrator does."""
+        self.host.ssh(["sudo", "tee", KEY], input=key.certificate.read_bytes())
+        assert self.kmod("enrol", "--certificate", KEY)["state"] == "pending"
+
+    def state(self) -> str:
+        """The state of the key that was requested last."""
+        return str(self.kmod("enrol", "--certificate", KEY, "--check")["state"])
+
+    def boot(self, *options: str, variables: Sequence[dict[str, Any]] = (), store: str = "") -> None:
+        """Boot with changed variables of the firmware; options: virt-fw-vars'.  store: OVMF's, to begin with."""
+        self.host.stop()
+        host = self.lab.host("gpu1")
+        assert isinstance(host, VmHost)
+        assert host.uefi is not None
+        path, work = host.directory / "VARS.fd", host.directory / "variables.json"
+        if store:
+            shutil.copyfile(host.uefi.root / "usr/share/OVMF" / store, path)
+        else:
+            work.write_text(json.dumps({"version": 2, "variables": list(variables)}))
+            host.uefi.change_variables(path, [*options, "--set-json", str(work)])
+        lifecycle.start_vms(self.lab, archives.controller_archive())
+        # Loaded modules are gone, and so is what was in memory.
+        write_modules(self)
 
     def root(self, line: str) -> str:
         """Output of a line of root's shell."""
@@ -62,7 +113,7 @@ class Machine:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("keys")
-    keys = [ModuleKey(folder / f"{name}.pem", folder / f"{name}.der") for name in ("owner", "stranger")]
+    keys = [ModuleKey(folder / f"{name}.pem", folder / f"{name}.der") for name in ("owner", "stranger", "vendor")]
     for key in keys:
         make_key(key.key, key.certificate, f"Test's {key.key.stem}")
     name = unique("secure-boot")
@@ -77,7 +128,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def write_modules(machine: Machine) -> None:
-    """Put one module, signed in several ways, into FOLDER of the host."""
+    """Put one module, signed in several ways, and the program on hosts into FOLDER of the host."""
     release = machine.host.ssh(["uname", "-r"]).stdout.strip()
     packed = machine.host.ssh(["base64", f"/lib/modules/{release}/kernel/{OWN}"]).stdout
     own = lzma.decompress(base64.b64decode(packed))
@@ -89,10 +140,15 @@ def write_modules(machine: Machine) -> None:
         "plain": plain,
         "owner": signed,
         "changed": signed.replace(b"license=GPL", b"license=gPL"),
+        "malformed": signed[:-60] + signed[-40:],
         "stranger": machine.stranger.sign(plain),
+        "vendor": machine.vendor.sign(plain),
     }
-    archive = guest.tar({f"{FOLDER[1:]}/{name}.ko": (data, 0o644) for name, data in modules.items()})
-    machine.host.ssh(["sudo", "tar", "--extract", "--directory=/"], input=archive)
+    files: dict[str, tuple[str | bytes, int]] = {
+        f"{FOLDER[1:]}/{name}.ko": (data, 0o644) for name, data in modules.items()
+    }
+    files[PROGRAM[1:]] = (hostapp.build(), 0o644)
+    machine.host.ssh(["sudo", "tar", "--extract", "--directory=/"], input=guest.tar(files))
 
 
 def test_the_host_booted_by_shim_with_the_owners_key(machine: Machine) -> None:
@@ -108,13 +164,16 @@ def test_the_host_booted_by_shim_with_the_owners_key(machine: Machine) -> None:
     assert "BootCurrent" in machine.root("efibootmgr")
 
 
+@pytest.mark.proves("Secure Boot", "real", os="debian-13")
 def test_the_kernel_loads_only_what_a_key_of_its_firmware_signed(machine: Machine) -> None:
-    assert machine.refusals("own", "plain", "owner", "changed", "stranger") == {
-        "own": "loaded",
-        "plain": "EKEYREJECTED",
-        "owner": "loaded",
-        "changed": "EKEYREJECTED",
-        "stranger": "EKEYREJECTED",
+    assert machine.judged("own", "plain", "owner", "changed", "malformed", "stranger", "vendor") == {
+        "own": ([], "loaded"),
+        "plain": (["error unsigned"], "EKEYREJECTED"),
+        "owner": ([], "loaded"),
+        "changed": (["error signature-wrong"], "EKEYREJECTED"),
+        "malformed": (["error signature-malformed"], "EBADMSG"),
+        "stranger": (["error signature-key"], "EKEYREJECTED"),
+        "vendor": (["error signature-key"], "EKEYREJECTED"),
     }
     messages = machine.root("dmesg")
     assert "Loading of unsigned module is rejected" in messages
@@ -133,21 +192,87 @@ def test_without_a_request_mokmanager_is_not_started(machine: Machine) -> None:
 
 def test_a_request_that_nobody_answers_is_dropped(machine: Machine) -> None:
     machine.request(machine.stranger)
+    assert machine.judged("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
     done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "nothing")
     assert "not enrolled: shim dropped the request" in done.stderr + done.stdout
-    assert "SHA1" not in machine.root("mokutil --list-new")
-    assert "is not enrolled" in machine.root("mokutil --test-key /var/tmp/key.der")
+    assert machine.state() == "absent"
+    assert machine.judged("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
+
+
+def test_a_request_is_withdrawn_before_anybody_confirms_it(machine: Machine) -> None:
+    machine.request(machine.stranger)
+    machine.kmod("enrol", "--withdraw")
+    assert machine.state() == "absent"
+    assert machine.root(f"ls {ONE_TIME}") == ""
 
 
 def test_a_key_enrolled_at_the_console_signs_for_the_kernel(machine: Machine) -> None:
-    assert machine.refusals("stranger") == {"stranger": "EKEYREJECTED"}
     machine.request(machine.stranger)
     done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name)
     # As MokManager's screen shows it.
     pending = hashlib.sha1(machine.stranger.certificate.read_bytes()).hexdigest()
     assert f"{pending} enrolled" in done.stderr + done.stdout
-    assert machine.refusals("stranger", "owner", "plain") == {
-        "stranger": "loaded",
-        "owner": "loaded",
-        "plain": "EKEYREJECTED",
+    assert machine.state() == "enrolled"
+    assert machine.root(f"ls {ONE_TIME}") == "", "deleted once the key is enrolled"
+    assert machine.judged("stranger", "owner", "plain") == {
+        "stranger": ([], "loaded"),
+        "owner": ([], "loaded"),
+        "plain": (["error unsigned"], "EKEYREJECTED"),
     }
+
+
+def test_a_key_that_is_deleted_at_the_console_signs_no_more(machine: Machine) -> None:
+    assert machine.kmod("unenrol", "--certificate", KEY)["state"] == "leaving"
+    assert machine.judged("stranger") == {"stranger": (["warning signature-key-leaving"], "loaded")}
+    gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "delete")
+    assert machine.state() == "absent"
+    assert machine.judged("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
+
+
+def test_a_key_of_the_firmware_counts_and_a_revoked_one_does_not(machine: Machine) -> None:
+    machine.boot("--add-db", OWNER, str(machine.vendor.certificate), variables=[revoked(machine.owner)])
+    assert machine.judged("vendor", "owner", "plain") == {
+        "vendor": ([], "loaded"),
+        "owner": (["error signature-key-revoked"], "EKEYREJECTED"),
+        "plain": (["error unsigned"], "EKEYREJECTED"),
+    }
+
+
+def test_with_shims_validation_off_the_kernel_has_no_key_of_the_owner(machine: Machine) -> None:
+    machine.boot(variables=[variable("MokSBState", b"\x01")])
+    assert "validation is disabled in shim" in machine.root("mokutil --sb-state")
+    assert machine.judged("plain", "owner", "changed", "stranger") == {
+        "plain": (["note unsigned"], "loaded"),
+        "owner": ([], "loaded"),
+        "changed": (["note signature-wrong"], "loaded"),
+        "stranger": (["note signature-key"], "loaded"),
+    }
+    machine.root("echo Y >/sys/module/module/parameters/sig_enforce")
+    assert machine.judged("own", "plain", "owner") == {
+        "own": ([], "loaded"),
+        "plain": (["error unsigned"], "EKEYREJECTED"),
+        "owner": (["error signature-key"], "EKEYREJECTED"),
+    }
+
+
+def test_in_setup_mode_everything_loads(machine: Machine) -> None:
+    machine.boot(store="OVMF_VARS_4M.fd")
+    assert "Platform is in Setup Mode" in machine.root("mokutil --sb-state")
+    (audit,) = machine.audits("plain")
+    (finding,) = audit["findings"]
+    assert finding["message"].endswith("Secure Boot is off: the firmware is in Setup Mode, without a platform key")
+    assert machine.judged("plain", "changed") == {
+        "plain": (["note unsigned"], "loaded"),
+        # Without Secure Boot, shim keeps no list of the owner's keys here.
+        "changed": (["note signature-key"], "loaded"),
+    }
+
+
+def variable(name: str, content: bytes) -> dict[str, Any]:
+    """A variable of shim, as virt-fw-vars reads it: kept, and hidden from the running system."""
+    return {"name": name, "guid": SHIM, "attr": 3, "data": content.hex()}
+
+
+def revoked(key: ModuleKey) -> dict[str, Any]:
+    """Shim's list of keys that it refuses."""
+    return variable("MokListX", signature_list(key.certificate.read_bytes()))
