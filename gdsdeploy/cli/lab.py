@@ -88,6 +88,7 @@ def setup(yes: bool) -> None:
     metavar="CERTIFICATE",
     help="With --secure-boot: enrol this Machine Owner Key, too (PEM or DER; repeatable).",
 )
+@click.option("--tpm", is_flag=True, help="VM hosts with UEFI and a TPM 2.0.")
 @_yes
 def up(
     name: str,
@@ -99,6 +100,7 @@ def up(
     firmware: str | None,
     secure_boot: bool,
     moks: tuple[Path, ...],
+    tpm: bool,
     yes: bool,
 ) -> None:
     """Create the lab's hosts and start them; running hosts stay as they are.
@@ -108,7 +110,10 @@ def up(
     """
     options.require(not (secure_boot and firmware == "bios"), "--secure-boot needs UEFI; leave --firmware bios out")
     options.require(not moks or secure_boot, "--mok needs --secure-boot")
-    chosen = firmwares.choose(firmware, secure_boot, moks)
+    options.require(not (tpm and firmware == "bios"), "--tpm needs UEFI; leave --firmware bios out")
+    if tpm and firmware is None:
+        firmware = "uefi"
+    chosen = firmwares.choose(firmware, secure_boot, moks, tpm=tpm)
     lab = lifecycle.up(name, vms, lights, release, os=os, nodes=nodes, firmware=chosen, confirm=accept(yes))
     for host in lab.hosts():
         console.say(f"  {host.name}: gdsdeploy lab ssh --lab {name} {host.name}")

@@ -11,6 +11,7 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 import uuid
 import zlib
 from collections.abc import Iterable
@@ -26,11 +27,12 @@ from gdsdeploy.lab.requirements import Requirement
 
 RELEASE = "trixie"
 PACKAGES = ("grub-efi-amd64-signed", "ovmf", "python3-virt-firmware", "shim-signed")
-#: Programs of this machine that make the disk.
-REQUIREMENTS = (
+#: Programs of this machine that make the disk, and the TPM.
+_REQUIREMENTS = (
     Requirement("mkfs.vfat", "dosfstools", "makes the EFI system partition"),
     Requirement("mcopy", "mtools", "writes the boot loaders there"),
 )
+_TPM_REQUIREMENT = Requirement("swtpm", "swtpm", "emulates the TPM")
 #: The disk with the EFI system partition, a sparse file, and the offset of its only partition.
 DISK_BYTES, OFFSET = 512 << 20, 1 << 20
 SECTOR = images.SECTOR
@@ -41,6 +43,12 @@ _ESP_TYPE = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 _DISK_GUID, _PARTITION_GUID = (uuid.UUID(f"b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c000{digit}") for digit in (2, 3))
 #: The owner of the lab's keys in the firmware.
 _OWNER = "b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c0004"
+#: Sockets have short names, so both programs run in the host's folder.
+_TPM_SOCKET = "tpm.sock"
+_TPM = (
+    *("-chardev", f"socket,id=tpm,path={_TPM_SOCKET}", "-tpmdev", "emulator,id=tpm0,chardev=tpm"),
+    *("-device", "tpm-tis,tpmdev=tpm0"),
+)
 #: File on the partition → file of the packages.
 _LOADERS = {
     "EFI/BOOT/BOOTX64.EFI": "usr/lib/shim/shimx64.efi.signed",
@@ -57,6 +65,7 @@ class Uefi:
 
     root: from :func:`root`.  grub: folder of GRUB's menu in /boot.
     secure_boot: with Secure Boot; then moks: Machine Owner Keys, db: keys of the system's vendor (certificates, DER).
+    tpm: with a TPM 2.0.
     """
 
     root: Path
@@ -64,6 +73,7 @@ class Uefi:
     secure_boot: bool = False
     moks: tuple[bytes, ...] = ()
     db: tuple[bytes, ...] = ()
+    tpm: bool = False
 
     @property
     def machine(self) -> str:
@@ -80,7 +90,21 @@ class Uefi:
             *("-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={escape(code)}"),
             *("-drive", f"if=pflash,format=raw,unit=1,file={escape(folder / 'VARS.fd')}"),
             *("-drive", disk, "-device", "virtio-blk-pci,drive=esp"),
+            *(_TPM if self.tpm else ()),
         ]
+
+    def start_tpm(self, folder: Path) -> None:
+        """Start the TPM of the host in ``folder``; it ends with the host's machine."""
+        (folder / "tpm").mkdir(exist_ok=True)
+        (folder / _TPM_SOCKET).unlink(missing_ok=True)
+        argv = [run.which("swtpm"), "socket", "--tpm2", "--tpmstate", "dir=tpm", "--terminate"]
+        argv += ["--ctrl", f"type=unixio,path={_TPM_SOCKET}"]
+        run.spawn(argv, doing="start the TPM", log=folder / "tpm.log", cwd=folder)
+        end = time.monotonic() + 10
+        while not (folder / _TPM_SOCKET).is_socket():
+            if time.monotonic() > end:
+                raise LabUnavailable("swtpm did not start", hint=f"See {folder / 'tpm.log'}")
+            time.sleep(0.05)
 
     def make_variables(self, path: Path) -> None:
         """Write the firmware's variables; ``moks`` and ``db`` are enrolled."""
@@ -136,6 +160,11 @@ class Uefi:
         argv = [*emulator.loaded(self.root, interpreter.name), "-B", "-s", str(system / "bin" / program), *arguments]
         env = {"PYTHONHOME": str(system), "PYTHONPATH": str(system / "lib/python3/dist-packages")}
         run.run(argv, doing=doing, env=env)
+
+
+def requirements(tpm: bool) -> tuple[Requirement, ...]:
+    """What VM hosts with UEFI need on this machine; tpm: with a TPM."""
+    return (*_REQUIREMENTS, *((_TPM_REQUIREMENT,) if tpm else ()))
 
 
 def root(cache: Path, archive: Archive) -> Path:

@@ -24,16 +24,20 @@ class Firmware:
 
     uefi: UEFI instead of BIOS.  secure_boot: with Microsoft's keys enrolled and signatures enforced; needs ``uefi``.
     moks: certificates (DER) of more Machine Owner Keys, beside the lab's own; they need ``secure_boot``.
+    tpm: a TPM 2.0, which the firmware measures the boot into; needs ``uefi``.
     Raises LabUnavailable for a combination that doesn't exist.
     """
 
     uefi: bool = False
     secure_boot: bool = False
     moks: tuple[bytes, ...] = ()
+    tpm: bool = False
 
     def __post_init__(self) -> None:
         if self.secure_boot and not self.uefi:
             raise LabUnavailable("a BIOS has no Secure Boot", hint="Use --secure-boot without --firmware bios")
+        if self.tpm and not self.uefi:
+            raise LabUnavailable("only hosts with UEFI have a TPM", hint="Add --firmware uefi or --secure-boot")
         if self.moks and not self.secure_boot:
             raise LabUnavailable("only hosts with Secure Boot have Machine Owner Keys", hint="Add --secure-boot")
 
@@ -47,7 +51,7 @@ class Firmware:
     def record(self) -> dict[str, Any]:
         """Its form in the lab's record."""
         moks = [base64.b64encode(mok).decode() for mok in self.moks]
-        return {"uefi": self.uefi, "secure_boot": self.secure_boot, "moks": moks}
+        return {"uefi": self.uefi, "secure_boot": self.secure_boot, "moks": moks, "tpm": self.tpm}
 
 
 BIOS = Firmware()
@@ -58,19 +62,19 @@ def of(record: dict[str, Any] | None) -> Firmware:
     if record is None:
         return BIOS
     moks = tuple(base64.b64decode(mok) for mok in record["moks"])
-    return Firmware(bool(record["uefi"]), bool(record["secure_boot"]), moks)
+    return Firmware(bool(record["uefi"]), bool(record["secure_boot"]), moks, bool(record.get("tpm")))
 
 
-def choose(kind: str | None, secure_boot: bool, files: Sequence[Path]) -> Firmware | None:
+def choose(kind: str | None, secure_boot: bool, files: Sequence[Path], *, tpm: bool = False) -> Firmware | None:
     """The firmware that the options name; None without any of them.
 
     kind: "bios" or "uefi".  files: certificates of Machine Owner Keys, PEM or DER.
     Raises LabUnavailable for options that exclude each other, and for a file that is no certificate.
     """
-    if kind is None and not secure_boot and not files:
+    if kind is None and not secure_boot and not files and not tpm:
         return None
     uefi = secure_boot if kind is None else kind == "uefi"
-    return Firmware(uefi, secure_boot, tuple(dict.fromkeys(map(read_certificate, files))))
+    return Firmware(uefi, secure_boot, tuple(dict.fromkeys(map(read_certificate, files))), tpm)
 
 
 def read_certificate(file: Path) -> bytes:

@@ -82,7 +82,10 @@ def up(
             f"the lab has no VM hosts of {system.os}", hint="Leave --vm out; --node N makes light hosts"
         )
     firmware = _firmware(lab, firmware)
-    also = (*(requirements.RPM if system.kit == "el" else ()), *(efi.REQUIREMENTS if vms and firmware.uefi else ()))
+    also = (
+        *(requirements.RPM if system.kit == "el" else ()),
+        *(efi.requirements(firmware.tpm) if vms and firmware.uefi else ()),
+    )
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, kit=bool(system.kit), confirm=confirm, also=also)
     archive = archives.controller_archive()
     # Around all of it: work between the steps isn't silent either.

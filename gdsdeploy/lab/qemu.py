@@ -103,6 +103,8 @@ class VmHost(LabHost):
         if self.running():
             return
         argv = qemu_argv(self, self._accelerator, self.emulator, self.uefi)
+        if self.uefi is not None and self.uefi.tpm:
+            self.uefi.start_tpm(self.directory)
         log = self.directory / "qemu.log"
         pid = run.spawn(argv, doing=f"start {self.name}", log=log, cwd=self.directory)
         self._record_process(pid)

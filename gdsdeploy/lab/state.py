@@ -159,7 +159,7 @@ class Lab:
             return None
         grub = "grub2" if self.system.kit == "el" else "grub"
         own, db = (tuple(map(bytes.fromhex, parts[name])) for name in ("moks", "db"))
-        return Uefi(Path(parts["root"]), grub, chosen.secure_boot, own + chosen.moks, db)
+        return Uefi(Path(parts["root"]), grub, chosen.secure_boot, own + chosen.moks, db, chosen.tpm)
 
     def group(self, group: str) -> list[LabHost]:
         """The hosts of ``group``: "vm", "light" (builders), or "node" (light hosts to provision)."""

@@ -98,7 +98,7 @@ def chain(upgraded: Fleet) -> Chain:
     gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
     lab.host("gpu1").stop()
     # A host of a BIOS until now.
-    record = Firmware(uefi=True, secure_boot=True, moks=(certificate,)).record()
+    record = Firmware(uefi=True, secure_boot=True, moks=(certificate,), tpm=True).record()
     lab.update(lambda value: value.update(firmware=record))
     lifecycle.start_vms(lab, archives.controller_archive())
     return Chain(lab, lock, certificate)
@@ -151,8 +151,9 @@ def test_the_gate_records_the_state_of_the_boot(chain: Chain, provisioned: dict[
     record = json.loads(chain.root(f"{' '.join(PROGRAM[1:])} gate run --json"))
     assert record["measured"]["secure_boot"] == "on"
     assert len(record["measured"]["mok"]) == 64
-    # The machine has no TPM.
-    assert record["measured"]["problem"] == "there is no TPM"
+    assert record["measured"]["bank"] == "sha256"
+    assert len(record["measured"]["pcr7"]) == 64
+    assert "problem" not in record["measured"]
 
 
 @pytest.fixture(scope="module")
