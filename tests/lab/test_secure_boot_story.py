@@ -60,6 +60,13 @@ class Chain:
         report = json.loads(gdsdeploy("validate", self.lab.fleet_path, "--limit", name, "--json", status=status).stdout)
         return {finding["check"]: finding for finding in report["hosts"][name]["findings"]}
 
+    def builds_are_signed(self) -> bool:
+        """Whether all modules on the builder have the signature that its settings name, by its own program."""
+        argv = [*PROGRAM, "kmod", "sign", "--check", "--kernel", self.lock.targets["vm"].kernel.release, "--json"]
+        answer = json.loads(self.host("build1").ssh(argv, timeout=PATIENCE).stdout)
+        assert len(answer["modules"]) >= 2
+        return not answer["changed"]
+
     def signer(self, name: str = "gpu1", module: str = "nvidia-fs") -> str:
         return self.root(f"modinfo --field signer {module}", name).strip()
 
@@ -117,9 +124,7 @@ def test_the_host_boots_under_secure_boot(chain: Chain) -> None:
 
 
 def test_the_builder_signs_what_it_has_built(chain: Chain) -> None:
-    release = chain.lock.targets["vm"].kernel.release
-    for module in ("nvidia", "nvidia-fs"):
-        assert chain.root(f"modinfo -k {release} --field signer {module}", "build1").strip() == f"Fleet {OLD_KEY}"
+    assert chain.builds_are_signed()
 
 
 def test_the_plan_sees_a_key_that_is_enrolled(chain: Chain) -> None:
@@ -196,8 +201,7 @@ def signed_anew(pair: Chain) -> Chain:
     before = pair.root("find /var/lib/dkms -name '*.ko*' -path '*/module/*' | xargs stat -c '%n %W' | sort", "build1")
     gdsdeploy("provision", pair.lab.fleet_path, "--limit", "build1")
     assert before
-    release = pair.lock.targets["vm"].kernel.release
-    assert pair.root(f"modinfo -k {release} --field signer nvidia", "build1").strip() == f"Fleet {NEW_KEY}"
+    assert pair.builds_are_signed()
     return pair
 
 
