@@ -198,10 +198,12 @@ def test_a_key_is_enrolled_beside_the_one_that_is_in_use(pair: Chain) -> None:
 def signed_anew(pair: Chain) -> Chain:
     """The builder signs with the next key, and compiles nothing."""
     write(pair.lab, NEW_KEY, "gpu1", "gpu2")
-    before = pair.root("find /var/lib/dkms -name '*.ko*' -path '*/module/*' | xargs stat -c '%n %W' | sort", "build1")
+    compiled = "find /var/lib/dkms -name make.log -printf '%p %T@\\n' | sort"
+    before = pair.root(compiled, "build1")
     gdsdeploy("provision", pair.lab.fleet_path, "--limit", "build1")
-    assert before
     assert pair.builds_are_signed()
+    assert before
+    assert pair.root(compiled, "build1") == before
     return pair
 
 
