@@ -44,8 +44,8 @@ A test claims each cell, and `make test` runs all of these tests.
 - **lock**: the resolver takes this kernel flavour, and the driver and nvidia-fs that go with it.
 - **provision**: a lab host is provisioned, validated and cleaned up again.
 - **rollout**: lab hosts move to another lock and back.
-- **Secure Boot**: a machine boots through UEFI Secure Boot, shim and a signed GRUB, and loads only modules that a key of its
-  firmware has signed. The machine is emulated; its boot loaders have Microsoft's and Debian's own signatures.
+- **Secure Boot**: a machine boots through UEFI Secure Boot, shim and a signed GRUB, and loads only modules that a key
+  of its firmware has signed. It is emulated; its boot loaders have Microsoft's and Debian's own signatures.
 
 What a stand-in can't show is in [lab.md](lab.md). No test has run on a host with a GPU and nvidia-fs. See also
 [filesystems.md](filesystems.md), and [kernels.md](kernels.md) for kernels and drivers of Debian's archive.
