@@ -39,13 +39,13 @@ class Firmware(NamedTuple):
 
     #: one of WORDS
     state: str
-    #: the machine owner's keys, those with a pending request, and the firmware's own (db); without revoked ones
+    #: the machine owner's keys, those with a pending request, and the firmware's own (db); revoked ones, too
     mok: List[Certificate]
     requested: List[Certificate]
     db: List[Certificate]
     #: owner's keys with a pending request to delete them
     leaving: List[Certificate]
-    #: keys that shim or the firmware refuses (MokListXRT, dbx)
+    #: keys that shim or the firmware refuses (MokListXRT, dbx); not every kernel does
     revoked: List[Certificate]
 
     @property
@@ -61,14 +61,13 @@ class Firmware(NamedTuple):
 
 def firmware(root: str) -> Firmware:
     """What can be read of the EFI variables in ``root``."""
-    revoked = _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))
-    refused = [key.raw for key in revoked]
-    mok = [key for key in _certificates(root, ("MokListRT", _SHIM)) if key.raw not in refused]
+    mok = _certificates(root, ("MokListRT", _SHIM))
     # Shim's owner can leave the firmware's keys out (mokutil --ignore-db).
     ignored = read_shims(root, "MokIgnoreDB")[-1:] == b"\x01"
-    db = [] if ignored else [key for key in _certificates(root, ("db", _SECURITY)) if key.raw not in refused]
+    db = [] if ignored else _certificates(root, ("db", _SECURITY))
     requested = _certificates(root, ("MokNew", _SHIM))
     leaving = _certificates(root, ("MokDel", _SHIM))
+    revoked = _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))
     return Firmware(state_of_root(root), mok, requested, db, leaving, revoked)
 
 

@@ -218,6 +218,8 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
     good = _verifies(signature, lambda: _digest_of_module(path, signature), certificate)
     if good is False:
         return [_changed(trust, certificate, source)]
+    if any(map(signature.is_by, trust.revoked)):
+        return _foreign(trust, signature)
     if has_key is False:
         return _mok_unused(trust)
     if good is None and trust.enforced:
@@ -248,7 +250,7 @@ def _foreign(trust: Trust, signature: Signature) -> List[Finding]:
             return [_undecided(trust, f"{who}, which is not an enrolled key")]
         message = f"{who}, which isn't a key of this kernel: it loads the module and marks itself tainted{_off(trust)}"
         return [finding("signature-key", "note", message, hint + ", before Secure Boot is turned on")]
-    if any(map(signature.is_by, trust.firmware.revoked)):
+    if any(map(signature.is_by, trust.revoked)):
         message = f"{who}, a key that this host's firmware or shim has revoked; {trust.why}"
         return [finding("signature-key-revoked", "error", message, "sign the module with another key, and enrol that")]
     if any(map(signature.is_by, trust.firmware.requested)):

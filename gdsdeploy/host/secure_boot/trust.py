@@ -36,6 +36,8 @@ class Trust(NamedTuple):
     firmware: Firmware
     #: whether the kernel takes the firmware's own keys (db) for modules, too
     takes_db: bool
+    #: keys that the kernel refuses although it has them
+    revoked: List[Certificate]
     #: files that may enforce signatures and can't be read, each with the reason; empty where that doesn't matter
     unread: Tuple[str, ...] = ()
 
@@ -82,7 +84,9 @@ def trust_of(kernel: Kernel) -> Trust:
     unread: List[str] = []
     why = _enforced_because(kernel, host.secure_boot, unread)
     enforced = None if not why and (unread or host.secure_boot is None) else bool(why)
-    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), () if why else tuple(unread))
+    # Without this option, as in Debian's kernels, a revoked certificate counts: it was seen to.
+    revoked = host.revoked if not kernel.config or "CONFIG_SYSTEM_REVOCATION_LIST" in kernel.config else []
+    return Trust(kernel, checks, enforced, why, host, _takes_db(kernel), revoked, () if why else tuple(unread))
 
 
 def _takes_db(kernel: Kernel) -> bool:
