@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
-from gdsdeploy.model.signing import Signing
 from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"
@@ -403,16 +401,10 @@ def _signing(
         "gds_secureboot_certificate": signing.certificate if signing else "",
         # An address of a PKCS#11 token isn't a file.
         "gds_secureboot_key": signing.own_key if signing and not signing.own_key.startswith("pkcs11:") else "",
-        "gds_secureboot_settings": signing_settings(signing) if signing else "",
+        "gds_secureboot_settings": signing.settings if signing else "",
         "gds_secureboot_shared": str(sources.certificates / f"{owner}.der") if signing else "",
         "gds_modules_signed": signing is not None,
     }
-
-
-def signing_settings(signing: Signing) -> str:
-    """What ``kmod sign`` reads on a machine that builds."""
-    value = {"certificate": signing.certificate, "key": signing.own_key, "signer": list(signing.signer)}
-    return json.dumps(value, sort_keys=True) + "\n"
 
 
 def _package(package: Package) -> dict[str, str]:

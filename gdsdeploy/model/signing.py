@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Self
 
 from pydantic import Strict, StringConstraints, model_validator
@@ -32,3 +33,9 @@ class Signing(Model):
     def own_key(self) -> str:
         """The key's file or address; empty where a signer stands for it."""
         return "" if self.signer else self.key or "/etc/gdsdeploy-keys/modules.key"
+
+    @property
+    def settings(self) -> str:
+        """What ``kmod sign`` reads on a machine that builds."""
+        value = {"certificate": self.certificate, "key": self.own_key, "signer": list(self.signer)}
+        return json.dumps(value, sort_keys=True) + "\n"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.converge.inventory import signing_settings
 from gdsdeploy.host.apply.files import FILE
 from gdsdeploy.host.apply.signing import Desired
 from gdsdeploy.host.apply.signing import Signing as SigningResource
@@ -100,7 +99,7 @@ def dkms(host: Builder) -> tuple[str, str]:
 
 def configure(host: Builder, signing: Signing) -> None:
     """What the role leaves on a machine that builds."""
-    desired = Desired(signing.certificate, settings=signing_settings(signing), signs=True)
+    desired = Desired(signing.certificate, settings=signing.settings, signs=True)
     for file in SigningResource().desired_files(desired):
         if file.kind == FILE:
             host.write(file.path, file.content.decode())

@@ -89,8 +89,8 @@ def make_key(lab: Lab, name: str) -> bytes:
     builder = lab.host("build1")
     argv = [*PROGRAM, "kmod", "keygen", "--name", f"Fleet {name}"]
     argv += ["--key", f"{KEYS}/{name}.key", "--certificate", f"{KEYS}/{name}.der", "--json"]
-    made = json.loads(builder.ssh(argv, timeout=120).stdout)
-    assert made["certificate"] == f"{KEYS}/{name}.der"
+    answer = json.loads(builder.ssh(argv, timeout=120).stdout)
+    assert answer["certificate"] == f"{KEYS}/{name}.der"
     command = ["ssh", "-F", str(lab.ssh_config), "build1", "sudo", "cat", f"{KEYS}/{name}.der"]
     return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 
@@ -179,8 +179,8 @@ def pair(chain: Chain, provisioned: dict[str, Any], tmp_path_factory: pytest.Tem
     file = tmp_path_factory.mktemp("keys") / "next.der"
     file.write_bytes(certificate)
     one.ssh(["sudo", "tee", "/root/next.der"], input=certificate)
-    asked = one.ssh([*PROGRAM, "kmod", "enrol", "--certificate", "/root/next.der", "--json"], timeout=PATIENCE).stdout
-    assert json.loads(asked)["state"] == "pending"
+    request = one.ssh([*PROGRAM, "kmod", "enrol", "--certificate", "/root/next.der", "--json"], timeout=PATIENCE).stdout
+    assert json.loads(request)["state"] == "pending"
     gdsdeploy("lab", "mokmanager", "gpu1", "--lab", lab.name)
     return replace(chain, certificate=certificate)
 

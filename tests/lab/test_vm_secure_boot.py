@@ -53,7 +53,7 @@ class Machine:
     stranger: ModuleKey
     vendor: ModuleKey
 
-    def judged(self, *names: str) -> dict[str, tuple[list[str], str]]:
+    def outcomes(self, *names: str) -> dict[str, tuple[list[str], str]]:
         """Module → what the audit says of its signature beforehand, and "loaded" or the error of loading it."""
         audits = {
             Path(audit["file"]).stem: [f"{finding['severity']} {finding['id']}" for finding in audit["findings"]]
@@ -166,7 +166,7 @@ def test_the_host_booted_by_shim_with_the_owners_key(machine: Machine) -> None:
 
 @pytest.mark.proves("Secure Boot", "real", os="debian-13")
 def test_the_kernel_loads_only_what_a_key_of_its_firmware_signed(machine: Machine) -> None:
-    assert machine.judged("own", "plain", "owner", "changed", "malformed", "stranger", "vendor") == {
+    assert machine.outcomes("own", "plain", "owner", "changed", "malformed", "stranger", "vendor") == {
         "own": ([], "loaded"),
         "plain": (["error unsigned"], "EKEYREJECTED"),
         "owner": ([], "loaded"),
@@ -192,11 +192,11 @@ def test_without_a_request_mokmanager_is_not_started(machine: Machine) -> None:
 
 def test_a_request_that_nobody_answers_is_dropped(machine: Machine) -> None:
     machine.request(machine.stranger)
-    assert machine.judged("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
+    assert machine.outcomes("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
     done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "nothing")
     assert "not enrolled: shim dropped the request" in done.stderr + done.stdout
     assert machine.state() == "absent"
-    assert machine.judged("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
+    assert machine.outcomes("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
 
 
 def test_a_request_is_withdrawn_before_anybody_confirms_it(machine: Machine) -> None:
@@ -215,7 +215,7 @@ def test_a_key_enrolled_at_the_console_signs_for_the_kernel(machine: Machine) ->
     assert machine.state() == "enrolled"
     machine.kmod("enrol", "--certificate", KEY)
     assert machine.root(f"ls {ONE_TIME}") == "", "deleted once the key is found enrolled"
-    assert machine.judged("stranger", "owner", "plain") == {
+    assert machine.outcomes("stranger", "owner", "plain") == {
         "stranger": ([], "loaded"),
         "owner": ([], "loaded"),
         "plain": (["error unsigned"], "EKEYREJECTED"),
@@ -224,15 +224,15 @@ def test_a_key_enrolled_at_the_console_signs_for_the_kernel(machine: Machine) ->
 
 def test_a_key_that_is_deleted_at_the_console_signs_no_more(machine: Machine) -> None:
     assert machine.kmod("unenrol", "--certificate", KEY)["state"] == "leaving"
-    assert machine.judged("stranger") == {"stranger": (["warning signature-key-leaving"], "loaded")}
+    assert machine.outcomes("stranger") == {"stranger": (["warning signature-key-leaving"], "loaded")}
     gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "delete")
     assert machine.state() == "absent"
-    assert machine.judged("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
+    assert machine.outcomes("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
 
 
 def test_a_key_of_the_firmware_counts_and_debians_kernel_heeds_no_revocation(machine: Machine) -> None:
     machine.boot("--add-db", OWNER, str(machine.vendor.certificate), variables=[revoked(machine.owner)])
-    assert machine.judged("vendor", "owner", "plain") == {
+    assert machine.outcomes("vendor", "owner", "plain") == {
         "vendor": ([], "loaded"),
         "owner": ([], "loaded"),
         "plain": (["error unsigned"], "EKEYREJECTED"),
@@ -242,14 +242,14 @@ def test_a_key_of_the_firmware_counts_and_debians_kernel_heeds_no_revocation(mac
 def test_with_shims_validation_off_the_kernel_has_no_key_of_the_owner(machine: Machine) -> None:
     machine.boot(variables=[variable("MokSBState", b"\x01")])
     assert "validation is disabled in shim" in machine.root("mokutil --sb-state")
-    assert machine.judged("plain", "owner", "changed", "stranger") == {
+    assert machine.outcomes("plain", "owner", "changed", "stranger") == {
         "plain": (["note unsigned"], "loaded"),
         "owner": ([], "loaded"),
         "changed": (["note signature-wrong"], "loaded"),
         "stranger": (["note signature-key"], "loaded"),
     }
     machine.root("echo Y >/sys/module/module/parameters/sig_enforce")
-    assert machine.judged("own", "plain", "owner") == {
+    assert machine.outcomes("own", "plain", "owner") == {
         "own": ([], "loaded"),
         "plain": (["error unsigned"], "EKEYREJECTED"),
         "owner": (["error signature-key"], "EKEYREJECTED"),
@@ -262,7 +262,7 @@ def test_in_setup_mode_everything_loads(machine: Machine) -> None:
     (audit,) = machine.audits("plain")
     (finding,) = audit["findings"]
     assert finding["message"].endswith("Secure Boot is off: the firmware is in Setup Mode, without a platform key")
-    assert machine.judged("plain", "changed") == {
+    assert machine.outcomes("plain", "changed") == {
         "plain": (["note unsigned"], "loaded"),
         # Without Secure Boot, shim keeps no list of the owner's keys here.
         "changed": (["note signature-key"], "loaded"),

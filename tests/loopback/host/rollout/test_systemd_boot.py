@@ -103,9 +103,9 @@ def test_a_host_that_grub_started_is_none_of_these(root: Path) -> None:
 def test_arguments_are_in_its_entries_even_beside_a_menu_of_grub(root: Path) -> None:
     (root / "boot/grub").mkdir()
     (root / "boot/grub/grub.cfg").write_text("menuentry 'x' {\n}\n")
-    found = loader(str(root))
-    assert found.kind == ENTRIES
-    assert len(found.places) == 2
+    boot_loader = loader(str(root))
+    assert boot_loader.kind == ENTRIES
+    assert len(boot_loader.places) == 2
 
 
 def test_a_default_is_set_and_the_earlier_one_comes_back(running: Path) -> None:
