@@ -219,6 +219,8 @@ def _want(fleet: Fleet, lock: Lock, name: str, facts: BuildFacts, *, kernel: str
     signing, signer = fleet.profiles[profile].signing, ""
     if signing is not None:
         # The key is a file of the machines that build: another fleet's, of the same name, is another key.
+        # All of its builds are signed, so they fit kernels that enforce signatures, too.
+        facts = replace(facts, signatures=BuildFacts.signatures)
         machines = {machine: fleet.connection(machine).address for machine in fleet.everyone()}
         signer = f"{signing!r} {sorted(machines.items())}"
     return want(lock.targets[profile], facts, signing=signer, kernel=kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from gdsdeploy.builds.assign import BuildFacts
 from gdsdeploy.converge.diff import Variants, text
 from gdsdeploy.host.apply.model import INSTALLS
+from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.text import Name
@@ -17,8 +19,8 @@ from gdsdeploy.model.text import Name
 _NAME = TypeAdapter[str](Name)
 
 
-def build_facts_from(variants: Variants, profile: Profile, target: Target) -> BuildFacts:
-    """The facts in a machine's answers that decide which builds fit it."""
+def build_facts_from(variants: Variants, profile: Profile, target: Target, document: Mapping[str, Any]) -> BuildFacts:
+    """The facts in a machine's answers that decide which builds fit it; document: what it was asked."""
     reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
     key = next((value for report in reports if isinstance(value := report.get("key"), Mapping)), None)
     if key is None:
@@ -35,7 +37,7 @@ def build_facts_from(variants: Variants, profile: Profile, target: Target) -> Bu
         signatures=text(key.get("signatures") or BuildFacts.signatures),
         kernel_build=kernel_build,
         built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
-        received=_is_received(archive, profile, target),
+        received=_is_received(archive, profile, target) and _is_signed(archive, _certificate(document)),
         builder=_name((archive or {}).get("builder")),
     )
 
@@ -66,6 +68,22 @@ def _is_received(value: Any, profile: Profile, target: Target) -> bool:
     if profile.mode != "nvidia-fs" or target.nvidia_fs is None:
         return True
     return isinstance(nvidia_fs, Mapping) and nvidia_fs.get("version") == target.nvidia_fs.version
+
+
+def _certificate(document: Mapping[str, Any]) -> bytes:
+    """The certificate whose signature the machine's modules need (DER); empty: none, or not known yet."""
+    resources = [entry for listed in document["variants"].values() for entry in listed]
+    contents = [entry["desired"].get("certificate_content") for entry in resources if entry["resource"] == "signing"]
+    return base64.b64decode(next(filter(None, contents), ""))
+
+
+def _is_signed(value: Any, certificate: bytes) -> bool:
+    """Whether all received modules have the signature of ``certificate``."""
+    signers = value.get("signers") if isinstance(value, Mapping) else None
+    if not certificate or not isinstance(signers, list):
+        return True
+    owner = read_certificate(certificate)
+    return bool(signers) and {str(signer) for signer in signers} <= owner.identities
 
 
 def _name(value: Any) -> str:

@@ -89,7 +89,7 @@ def plan_image(image: Image, line: Say = lambda _: None) -> ImagePlan:
     document = {"version": desired.VERSION, "variants": variants}
     reply = ask(image.root, plan_fleet.CHECK, _json(document), program=hostapp.build(), changes=False, line=line)
     results = plan_fleet.require_variants(Answer(image.name, reply, None, 0.0), document)
-    facts = build_facts.build_facts_from(results, image.profile, image.target)
+    facts = build_facts.build_facts_from(results, image.profile, image.target, document)
     supply = assign.supplies(image.fleet, image.lock, {image.name: facts}, image.shelf.look)[image.name]
     # What signs that which a machine hands over would be in every host of the image.
     supply = replace(supply, delivers=False)

@@ -79,7 +79,8 @@ class _Answers:
             results = require_variants(answer, documents[name])
             profile = self.fleet.machine(name).profile
             target = self.lock.targets[profile]
-            self.facts[name] = build_facts.build_facts_from(results, self.fleet.profiles[profile], target)
+            facts = build_facts.build_facts_from(results, self.fleet.profiles[profile], target, documents[name])
+            self.facts[name] = facts
             return results
 
 

@@ -26,6 +26,7 @@ from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
+from ..secure_boot.signature import signer_of
 from . import packaged_modules
 from .errors import with_kind
 from .host import ManagedHost
@@ -349,9 +350,15 @@ def _builder(host: ManagedHost, desired: Desired) -> provenance.Builder:
 
 
 def _received_modules(host: ManagedHost, release: str) -> Dict[str, Any]:
-    """What is in place of what was received, and the ``builder`` that its archive names, as far as that is there."""
+    """What is in place of what was received, its ``signers``, and the ``builder`` that its archive names.
+
+    Without the archive, there is no builder.
+    """
     kernel = _kernel(host, release)
     present, archive = received_parts(kernel), inside(host.root, ARCHIVE.format(release))
+    if present:
+        signers = [signer_of(path) for path in module_files(kernel)]
+        present["signers"] = sorted({"" if signer is None else signer.identity for signer in signers})
     with contextlib.suppress(PackError):
         if present and pack.read_manifest(archive) == installed_manifest(kernel):
             present["builder"] = provenance.claimed_builder(pack.read_provenance(archive))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from . import der
 from .der import DerError, Node
@@ -73,6 +73,12 @@ class Certificate:
     key_id: bytes
     #: ``(hash, digest, signature) → bool``, or None for an unsupported kind of key
     verify: Optional[Callable[[str, bytes, bytes], bool]]
+
+    @property
+    def identities(self) -> FrozenSet[str]:
+        """How signatures by this key name it; see :attr:`signature.Signature.identity`."""
+        names = {f"{self.issuer.hex()}/{self.serial}"}
+        return frozenset(names | ({f"key id {self.key_id.hex()}"} if self.key_id else set()))
 
     @property
     def fingerprint(self) -> str:

@@ -167,6 +167,16 @@ def test_a_fleets_own_signature_is_not_another_fleets() -> None:
     assert len(wants) == 3
 
 
+def test_a_host_that_enforces_signatures_receives_from_a_builder_that_does_not() -> None:
+    enforcing = replace(PLAIN, signatures="enforced")
+    signing = {"signing": {}}
+    hosts = chosen(fleet("a", builder=True, profile=signing), {"a": enforcing, "build1": PLAIN})
+    assert summary(hosts) == {"a": "build1", "build1": "build"}
+    # What isn't signed doesn't fit it.
+    hosts = chosen(fleet("a", builder=True), {"a": enforcing, "build1": PLAIN})
+    assert hosts["a"].want != hosts["build1"].want
+
+
 def test_what_the_fleet_file_says_alone() -> None:
     assert by_intent(fleet("a"), LOCK, "a").mode == "build"
     assert by_intent(fleet("a", builder=True), LOCK, "a").builder == "build1"

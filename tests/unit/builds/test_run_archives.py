@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,10 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotProvisioned, SigningKeyUnusable
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.lock import lockfile
 from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, SIGNER, archive
+from tests.unit.host.kmod.kmod_keys import pair
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
@@ -127,8 +130,12 @@ def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequ
     return {"build": [{"name": "packages.kernel", "changes": kernel}, {"name": "modules", "report": report}]}
 
 
-def facts_from(value: dict[str, Any]) -> BuildFacts:
-    return build_facts.build_facts_from(diff.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
+def facts_from(value: dict[str, Any], certificate: bytes = b"") -> BuildFacts:
+    """The facts in a host's answer; certificate: whose signature its modules need."""
+    content = base64.b64encode(certificate).decode()
+    document = {"variants": {"build": [{"resource": "signing", "desired": {"certificate_content": content}}]}}
+    answer = diff.variants(json.loads(json.dumps(value)))
+    return build_facts.build_facts_from(answer, PROFILE, TARGET, document)
 
 
 def test_what_a_host_told() -> None:
@@ -138,6 +145,20 @@ def test_what_a_host_told() -> None:
     assert facts_from({}) == BuildFacts()
     assert facts_from(answered(key={"kernel_build": []})) == BuildFacts()
     assert facts_from({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == BuildFacts()
+
+
+def test_modules_with_another_keys_signature_are_received_anew(tmp_path: Path) -> None:
+    own, other = (pair(tmp_path, name).der.read_bytes() for name in ("own", "other"))
+    stack = {"driver": {"version": "550.163.01", "flavour": "open"}, "nvidia_fs": {"version": "2.19.7"}}
+    assert facts_from(answered(received=stack), own).received, "an older program doesn't name the signers"
+    for signers, received in (
+        (sorted(read_certificate(own).identities), True),
+        (sorted(read_certificate(other).identities), False),
+        ([*read_certificate(own).identities, ""], False),
+        ([], False),
+    ):
+        assert facts_from(answered(received={**stack, "signers": signers}), own).received is received
+        assert facts_from(answered(received={**stack, "signers": signers})).received, "nobody's signature is needed"
 
 
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
