@@ -20,9 +20,9 @@ from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotPr
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.secure_boot.certificate import read_certificate
+from gdsdeploy.lab.signing import make_key
 from gdsdeploy.lock import lockfile
 from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, SIGNER, archive
-from tests.unit.host.kmod.kmod_keys import pair
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
@@ -148,7 +148,9 @@ def test_what_a_host_told() -> None:
 
 
 def test_modules_with_another_keys_signature_are_received_anew(tmp_path: Path) -> None:
-    own, other = (pair(tmp_path, name).der.read_bytes() for name in ("own", "other"))
+    for name in ("own", "other"):
+        make_key(tmp_path / f"{name}.key", tmp_path / f"{name}.der", name)
+    own, other = ((tmp_path / f"{name}.der").read_bytes() for name in ("own", "other"))
     stack = {"driver": {"version": "550.163.01", "flavour": "open"}, "nvidia_fs": {"version": "2.19.7"}}
     assert facts_from(answered(received=stack), own).received, "an older program doesn't name the signers"
     for signers, received in (
