@@ -132,8 +132,8 @@ def prepare(
 ) -> RolloutPreview:
     """Ask the machines that take part, and plan; objections are in the outlook's ``reasons``.
 
-    since: the lock of ``--from``, which hosts may have.  enrol_keys: whether people are at the consoles of hosts that
-    lack the key of their modules.  timeout: seconds for each machine.
+    since: the lock of ``--from``, which hosts may have.  enrol_keys: whether people are at the consoles of hosts without
+    the key of their modules.  timeout: seconds for each machine.
     Raises LockStale, FleetInvalid, BuildCacheUnusable, JournalUnusable, Interrupted.
     """
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
@@ -258,7 +258,7 @@ def _without_key(names: Sequence[str], fleet_path: Path) -> Iterator[Reason]:
         yield Reason(
             "Secure Boot is on, and the firmware doesn't have the key of the modules: a person has to enrol it",
             tuple(names),
-            f"With somebody at their consoles: gdsdeploy rollout start {fleet_path} --enrol-keys",
+            f"With a person at their consoles: gdsdeploy rollout start {fleet_path} --enrol-keys",
         )
 
 

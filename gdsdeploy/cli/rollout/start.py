@@ -30,7 +30,7 @@ from gdsdeploy.validate.fleet_validation import require_folder, write
     "--from", "since", type=options.FILE, metavar="LOCK", help="The hosts' current lock, if it isn't kept here."
 )
 @click.option(
-    "--enrol-keys", is_flag=True, help="Reboot hosts that lack the key of their modules; people are at their consoles."
+    "--enrol-keys", is_flag=True, help="Reboot hosts without the key of their modules; people are at their consoles."
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @options.yes

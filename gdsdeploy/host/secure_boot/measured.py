@@ -1,7 +1,7 @@
 """What a TPM and shim have on record about this boot: PCR 7, the state of Secure Boot, and digests of shim's lists.
 
 PCR 7 is extended with the Secure Boot variables and with every certificate that allowed an image of this boot (TCG PC
-Client Platform Firmware Profile, 3.3.4.8).  A value that is read here is evidence for whoever trusts this host's
+Client Platform Firmware Profile, 3.3.4.8).  A value that is read here is evidence for readers who trust this host's
 kernel; a quote that the TPM signs would be evidence for others.
 """
 

@@ -230,7 +230,7 @@ def _signed(trust: Trust, signature: Signature, path: str) -> List[Finding]:
 
 
 def _changed(trust: Trust, certificate: Certificate, source: str) -> Finding:
-    """Whoever has the key refuses the module; a kernel without the key can't tell it from any unknown signature."""
+    """A kernel with the key refuses the module; one without the key can't tell it from any unknown signature."""
     what = "was changed after it was signed, or its signature is of another file"
     message, hint = f"{what} ({certificate.subject}'s key, from {source})", "build or install it again"
     if trust.has_key(source) is False and trust.enforced is None:

@@ -60,8 +60,8 @@ def enrol(work: Work) -> dict[str, Any]:
         return {"boot_id": answer.boot_id}
     ask("--withdraw")
     raise HostUnfit(
-        f"{work.name}: nobody confirmed the key at its console, so shim has dropped the request",
-        hint="Begin again when somebody is at its console; docs/secure-boot.md has the steps",
+        f"{work.name}: the key was not confirmed at its console, so shim has dropped the request",
+        hint="Begin again with a person at its console; docs/secure-boot.md has the steps",
     )
 
 
@@ -111,7 +111,7 @@ def _await(work: Work, before: str, ask: Callable[..., Enrolment]) -> Enrolment:
             return answer
     raise HostUnreachable(
         f"{work.name}: no new boot within {limit:.0f} s: {message}",
-        hint="Look at its console: somebody may have left shim's menu open",
+        hint="Look at its console: shim's menu may be open",
     )
 
 
