@@ -132,8 +132,8 @@ def prepare(
 ) -> RolloutPreview:
     """Ask the machines that take part, and plan; objections are in the outlook's ``reasons``.
 
-    since: the lock of ``--from``, which hosts may have.  enrol_keys: whether people are at the consoles of hosts without
-    the key of their modules.  timeout: seconds for each machine.
+    since: the lock of ``--from``, which hosts may have.  enrol_keys: whether people are at the consoles of hosts
+    without the key of their modules.  timeout: seconds for each machine.
     Raises LockStale, FleetInvalid, BuildCacheUnusable, JournalUnusable, Interrupted.
     """
     lockfile.require_fresh(fleet, lock, fleet_file=fleet_path)
