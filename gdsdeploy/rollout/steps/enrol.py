@@ -87,8 +87,9 @@ def _tell_person(work: Work, answer: Enrolment) -> None:
     path = _password_file(work)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     atomic.write(path, f"{answer.password}\n", mode=0o600)
-    work.say(
-        f"reboots now; at its console, within 10 s of shim's screen: any key, Enroll MOK, View key 0 (SHA1 fingerprint"
+    work.say("reboots, and waits for a person at its console")
+    work.announce(
+        f"{work.name} reboots now; at its console, within 10 s of shim's screen: any key, Enroll MOK, View key 0 (SHA1 fingerprint"
         f" {answer.fingerprint}), Continue, Yes, the password in {path}, Reboot"
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from gdsdeploy import cancel
+from gdsdeploy import cancel, console
 from gdsdeploy.errors import (
     Busy,
     ConvergeFailed,
@@ -77,6 +77,8 @@ class Work:
     #: the whole fleet as it was planned
     everyone: Fleet
     patience: Patience = field(default_factory=Patience)
+    #: gets what a person has to do now, which is shown whatever the display
+    announce: Callable[[str], None] = console.say
     #: hosts at whose consoles a person enrols a key
     consoles: frozenset[str] = frozenset()
     #: records that the machine has this lock; None: no record

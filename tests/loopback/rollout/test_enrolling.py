@@ -33,7 +33,7 @@ def scripted_work(
     lines: list[str] = []
     replies: dict[str, Any] = {"rollout enrol": lambda number: answers[number], "rollout reboot": {"did": "ordered"}}
     host = work(Step.ENROL, replies, {"boot_id": boot}, console={"timeout": 60})
-    scripted = replace(host, logs=tmp_path, say=lines.append)
+    scripted = replace(host, logs=tmp_path, announce=lines.append)
     for name in ("replies", "questions", "inputs", "waited"):
         object.__setattr__(scripted, name, getattr(host, name))
     return scripted, lines
