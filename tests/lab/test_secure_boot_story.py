@@ -268,7 +268,7 @@ def test_a_rollout_waits_for_a_person_and_both_hosts_get_the_next_key(signed_ane
         assert signed_anew.findings(name)["secure-boot.signatures"]["verdict"] == "pass"
     passwords = [*(paths.state() / "rollouts").glob("*/*.mok-password")]
     assert passwords == [], "the rollout forgets it"
-    assert "gpu2 reboots now; at its console" in done.stderr
+    assert "gpu2 reboots now. At its console" in done.stderr
     assert "gpu2.mok-password" in done.stderr
 
 

@@ -89,8 +89,9 @@ def _tell_person(work: Work, answer: Enrolment) -> None:
     atomic.write(path, f"{answer.password}\n", mode=0o600)
     work.say("reboots, and waits for a person at its console")
     work.announce(
-        f"{work.name} reboots now; at its console, within 10 s of shim's screen: any key, Enroll MOK, View key 0 (SHA1 fingerprint"
-        f" {answer.fingerprint}), Continue, Yes, the password in {path}, Reboot"
+        f"{work.name} reboots now. At its console, press a key within 10 s of shim's screen. Choose Enroll MOK, View key 0:"
+        f" the SHA1 fingerprint has to be {answer.fingerprint}. Choose Continue and Yes, type the password in"
+        f" {path}, and choose Reboot."
     )
 
 
