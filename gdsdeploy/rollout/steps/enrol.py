@@ -89,9 +89,9 @@ def _tell_person(work: Work, answer: Enrolment) -> None:
     atomic.write(path, f"{answer.password}\n", mode=0o600)
     work.say("reboots, and waits for a person at its console")
     work.announce(
-        f"{work.name} reboots now. At its console, press a key within 10 s of shim's screen. Choose Enroll MOK, View key"
-        f" 0: the SHA1 fingerprint has to be {answer.fingerprint}. Choose Continue and Yes, type the password in {path},"
-        " and choose Reboot."
+        f"{work.name} reboots now. At its console, press a key within 10 s of shim's screen. Choose Enroll MOK and View"
+        f" key 0: the SHA1 fingerprint has to be {answer.fingerprint}. Choose Continue and Yes, type the password in"
+        f" {path}, and choose Reboot."
     )
 
 
