@@ -1,7 +1,7 @@
 """The audit of a module agrees with the real kernel.
 
 Goes on with the machines of test_story.py: modules that its builder really built, damaged one by one, audited on the VM
-host first and then handed to its kernel.  Enforced signatures come last: they last until the VM is rebooted.
+host first and then handed to its kernel.  Enforced signatures are in test_vm_secure_boot.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SCRIPTS = Path(__file__).parent
 PROGRAM, FOLDER = "/tmp/gdsdeploy-host.pyz", "/tmp/bad"
 #: A module of the kernel that isn't loaded and that nothing needs.
 OWN = "kernel/lib/crc7.ko.xz"
-ENFORCE = "/sys/module/module/parameters/sig_enforce"
 
 #: Unpacks the kernel's own module, and changes what it says about itself: one letter after it was signed.
 CHANGED = f"""
@@ -122,22 +121,3 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: L
     assert "disagrees about version of symbol nvidia_p2p_get_pages" in answers["crc"][1]
     assert "version magic" in answers["vermagic"][1]
     assert "should be" in answers["vermagic"][1]
-
-
-@pytest.mark.proves("Secure Boot", "stand-in", os="debian-13")
-def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
-    names = ("good", "stranger", "own", "changed")
-    assert audit_errors(host, "good", "stranger") == {"good": set(), "stranger": set()}
-    host.ssh(["sudo", "tee", ENFORCE], input="Y\n")
-    assert audit_errors(host, *names) == {
-        "good": {"unsigned"},
-        "stranger": {"signature-key"},
-        "own": set(),
-        "changed": {"signature-wrong"},
-    }
-    answers = refusals(host, *names)
-    rejected = (errno.EKEYREJECTED,) * 3
-    assert tuple(answers[name][0] for name in ("good", "stranger", "changed")) == rejected
-    assert "oading of unsigned module is rejected" in answers["good"][1]
-    assert "oading of module with unavailable key is rejected" in answers["stranger"][1]
-    assert answers["own"][0] == 0
