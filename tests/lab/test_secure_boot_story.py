@@ -103,6 +103,7 @@ def chain(upgraded: Fleet) -> Chain:
     write(lab, OLD_KEY, "gpu1")
     lock = upgraded_lock(lab.fleet_path)
     gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
+    lab.host("gpu1").ssh(["sudo", "sync"])
     lab.host("gpu1").stop()
     # A host of a BIOS until now.
     record = Firmware(uefi=True, secure_boot=True, moks=(certificate,), tpm=True).record()
