@@ -30,7 +30,7 @@ def refuse(work: Work, look: Look) -> None:
     if lacks_key(look):
         raise RolloutRefused(
             f"{work.name}: Secure Boot is on, and its firmware doesn't have the key of the modules",
-            hint=f"Enrol it in a rollout of its own: gdsdeploy rollout start {work.fleet_path} --enrol-keys",
+            hint=f"Enrol it with a person at its console: gdsdeploy rollout start {work.fleet_path} --enrol-keys",
         )
 
 
