@@ -6,7 +6,7 @@ import sys
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
-from gdsdeploy.lab import requirements
+from gdsdeploy.lab import efi, requirements
 from gdsdeploy.lab.requirements import Requirement
 
 #: The browser that shows pages.
@@ -49,6 +49,7 @@ REQUIREMENTS = (
     Requirement("rpmbuild", "rpm", "builds the packages of the rpm repositories that tests serve"),
     Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
     Requirement("dnf", "dnf", "is compared with the choice of rpm packages"),
+    *efi.requirements(tpm=True),
 )
 
 

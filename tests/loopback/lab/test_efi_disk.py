@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from gdsdeploy.lab import efi
 from gdsdeploy.lab.efi import Uefi
@@ -14,7 +11,6 @@ from gdsdeploy.lab.efi import Uefi
 SECTORS = efi.DISK_BYTES // efi.SECTOR
 
 
-@pytest.mark.skipif(shutil.which("mcopy") is None, reason="needs mtools and dosfstools")
 def test_partition_has_the_loaders_and_the_menu_that_finds_the_root_disk(tmp_path: Path) -> None:
     packages = tmp_path / "root"
     for name in efi._LOADERS.values():
