@@ -75,6 +75,11 @@ class HostPlan:
         return not self.changes and not self.unknown and not self.refusal
 
     @property
+    def lacks_key(self) -> bool:
+        """Whether a person has to enrol the key of the modules at the host's console."""
+        return any(change.kind == "enrol" for change in self.changes)
+
+    @property
     def disruption(self) -> Disruption:
         """The worst of all changes."""
         worst = max((DISRUPTIONS.index(change.disruption) for change in self.changes), default=0)

@@ -18,11 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsdeploy import console, run
+from gdsdeploy import run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
-from gdsdeploy.lab import emulator, files, guest, images
+from gdsdeploy.lab import emulator, guest, images
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.recipe import from_archive
 from gdsdeploy.lab.requirements import Requirement
 
 RELEASE = "trixie"
@@ -172,22 +171,12 @@ def root(cache: Path, archive: Archive) -> Path:
 
     Raises LabUnavailable where the archive doesn't provide them.
     """
-
-    def argv(target: Path) -> list[str]:
-        return from_archive(guest.RELEASES[RELEASE], archive, target, "extract", PACKAGES)
-
-    def make(work: Path) -> None:
-        with console.step(f"Fetching {RELEASE}'s UEFI firmware and boot loaders"):
-            doing = f"fetch {RELEASE}'s UEFI firmware and boot loaders"
-            run.run(run.as_root([*images.CONTAINED, *argv(work / "root")]), doing=doing, log=work / "log")
-
-    digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
+    what = "UEFI firmware and boot loaders"
     try:
-        entry = files.cached_folder(cache, f"uefi-{RELEASE}-{digest[:12]}", make, what="the UEFI firmware")
+        return images.unpacked(cache, archive, RELEASE, PACKAGES, name="uefi", what=what, title=what)
     except ProgramFailed as error:
         hint = f"The archive needs Debian {RELEASE}'s {', '.join(PACKAGES)}; or use --firmware bios"
         raise LabUnavailable(error.message, hint=hint) from error
-    return entry / "root"
 
 
 def partition_tables(sectors: int, first: int) -> tuple[bytes, bytes]:

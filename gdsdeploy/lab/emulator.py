@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
 from gdsdeploy import console, run
 from gdsdeploy.errors import ProgramFailed
-from gdsdeploy.lab import files, guest, images
+from gdsdeploy.lab import images
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.recipe import from_archive
 
 QEMU = "qemu-system-x86_64"
 #: Debian's program loader for amd64; it runs a folder's programs with that folder's libraries.
@@ -29,21 +27,12 @@ def root(cache: Path, archive: Archive) -> Path | None:
     if major_version(run.run([QEMU, "--version"], doing="ask for QEMU's version").stdout) >= ENOUGH:
         return None
 
-    def argv(target: Path) -> list[str]:
-        return from_archive(guest.RELEASES[RELEASE], archive, target, "extract", PACKAGES)
-
-    def make(work: Path) -> None:
-        with console.step(f"Fetching {RELEASE}'s QEMU, which emulates faster than this machine's"):
-            doing = f"fetch {RELEASE}'s QEMU"
-            run.run(run.as_root([*images.CONTAINED, *argv(work / "root")]), doing=doing, log=work / "log")
-
-    digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
+    title = "QEMU, which emulates faster than this machine's"
     try:
-        entry = files.cached_folder(cache, f"qemu-{RELEASE}-{digest[:12]}", make, what="the emulator")
+        return images.unpacked(cache, archive, RELEASE, PACKAGES, name="qemu", what="QEMU", title=title)
     except ProgramFailed as error:
         console.say(f"  {error.message}\n  gdsdeploy uses this machine's QEMU instead; the hosts run more slowly")
         return None
-    return entry / "root"
 
 
 def major_version(output: str) -> int:

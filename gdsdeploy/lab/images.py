@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy import console, run
 from gdsdeploy.lab import files, guest
+from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import DISK_BYTES
-from gdsdeploy.lab.recipe import Content, Recipe
+from gdsdeploy.lab.recipe import Content, Recipe, from_archive
 
 #: The only partition begins at 1 MiB; GRUB's core image lies before it.
 PARTITION_OFFSET = 1 << 20
@@ -51,6 +53,27 @@ def vm_base(cache: Path, recipe: Recipe, early: Callable[[Path], None]) -> VmBas
 
     entry = files.cached_folder(cache, recipe.name, make, what=f"the {recipe.system} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
+
+
+def unpacked(
+    cache: Path, archive: Archive, release: str, packages: Sequence[str], *, name: str, what: str, title: str
+) -> Path:
+    """Folder below ``cache`` with the files of ``packages`` of a Debian release, and all that they need.
+
+    Made when missing.  name: begins that of the cached folder.  what, title: for people.  Raises ProgramFailed.
+    """
+
+    def argv(target: Path) -> list[str]:
+        return from_archive(guest.RELEASES[release], archive, target, "extract", packages)
+
+    def make(work: Path) -> None:
+        with console.step(f"Fetching {release}'s {title}"):
+            run.run(
+                run.as_root([*CONTAINED, *argv(work / "root")]), doing=f"fetch {release}'s {what}", log=work / "log"
+            )
+
+    digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
+    return files.cached_folder(cache, f"{name}-{release}-{digest[:12]}", make, what=f"the {what}") / "root"
 
 
 def _bootstrap(recipe: Recipe, work: Path) -> None:

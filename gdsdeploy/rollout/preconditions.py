@@ -149,7 +149,7 @@ def prepare(
     reasons += [Reason.of(reply, name) for name, reply in replies.items() if isinstance(reply, GdsError)]
     pending = [name for name, plan in plans.items() if not plan.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
-    consoles = [name for name in pending if _lacks_key(plans[name])]
+    consoles = [name for name in pending if plans[name].lacks_key]
     if not enrol_keys:
         reasons += _without_key(consoles, fleet_path)
     trials = tuple(_trials(fleet, lock, fleet_path, pending, previous, planned.supplies))
@@ -246,11 +246,6 @@ def _unread(planned: FleetPlan, fleet_path: Path) -> Iterator[Reason]:
         elif (supply := planned.supplies.get(name)) is not None and supply.lack:
             hint = "Include its builder, or set modules: build for it in the fleet file"
             yield Reason(f"no machine builds its modules: {supply.lack}", (name,), hint)
-
-
-def _lacks_key(plan: HostPlan) -> bool:
-    """Whether a person has to enrol the key of the modules at the host's console."""
-    return any(change.kind == "enrol" for change in plan.changes)
 
 
 def _without_key(names: Sequence[str], fleet_path: Path) -> Iterator[Reason]:

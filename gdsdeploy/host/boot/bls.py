@@ -77,6 +77,11 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     fixed = _fixed_default(root)
     default = resolve(menu, env.get("saved_entry", "") if fixed is None else fixed)
     following = resolve(menu, env["next_entry"]) if env.get("next_entry") else default
+    return kernels_of(default, following)
+
+
+def kernels_of(default: Optional[BlsEntry], following: Optional[BlsEntry]) -> Dict[str, str]:
+    """The answer of :func:`default_kernel`, from the entries that boot by default and next."""
     return {
         "default": default.release if default else "",
         "default_entry": default.ident if default else "",

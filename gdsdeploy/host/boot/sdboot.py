@@ -15,7 +15,7 @@ from .. import process
 from ..errors import HostError, RolloutError
 from ..io import atomic
 from ..rootdir import inside, list_folder, read_bytes, read_text
-from .bls import BlsEntry, parse
+from .bls import BlsEntry, kernels_of, parse
 
 #: The boot partition, and the EFI system partition at its usual places.
 PARTITIONS = ("/boot", "/efi", "/boot/efi")
@@ -61,12 +61,7 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     listed = menu(root)
     default = _default(listed, root)
     following = _named(listed.entries, _text(root, "LoaderEntryOneShot")) or default
-    return {
-        "default": default.release if default else "",
-        "default_entry": default.ident if default else "",
-        "next": following.release if following else "",
-        "next_entry": following.ident if following else "",
-    }
+    return kernels_of(default, following)
 
 
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:

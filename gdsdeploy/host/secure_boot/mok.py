@@ -45,6 +45,10 @@ authorityKeyIdentifier = keyid
 """
 
 
+_RESUME = "run gdsdeploy provision again: it resumes once the key is enrolled"
+_REPEAT = "run gdsdeploy kmod unenrol again: it says whether the key is gone"
+
+
 class MokError(HostError):
     """A key, or the request to enrol it, can't be made."""
 
@@ -106,7 +110,7 @@ def enrol(owners: Certificate, root: str = "/", check: bool = False, where_neede
         raise MokError(message, "sign the modules with another key: gdsdeploy kmod keygen makes one")
     elif state == "enrolled" and not check and not host.leaving:
         _forget(root)
-    return _answer(state, owners, host, changed, _enrol_steps(owners) if state == "pending" else [])
+    return _answer(state, owners, host, changed, _steps("Enroll MOK", owners, _RESUME) if state == "pending" else [])
 
 
 def unenrol(owners: Certificate, root: str = "/", check: bool = False, in_use: Sequence[str] = ()) -> Dict[str, Any]:
@@ -130,7 +134,7 @@ def unenrol(owners: Certificate, root: str = "/", check: bool = False, in_use: S
         state = "leaving"
     elif state == "absent" and not check and not host.requested:
         _forget(root)
-    return _answer(state, owners, host, changed, _unenrol_steps(owners) if state == "leaving" else [])
+    return _answer(state, owners, host, changed, _steps("Delete MOK", owners, _REPEAT) if state == "leaving" else [])
 
 
 def withdraw(root: str = "/", check: bool = False) -> Dict[str, Any]:
@@ -187,32 +191,15 @@ def _answer(state: str, owners: Certificate, host: Firmware, changed: bool, step
     return {**answer, "state": state, "steps": steps}
 
 
-_READ_PASSWORD = f"read the one-time password on the host before it reboots: sudo cat {ONE_TIME}"
-_OPEN_CONSOLE = "open the host's console (screen, or the BMC's remote console) and reboot it"
-_PRESS_KEY = 'within 10 s of the blue screen "Shim UEFI key management", press any key'
-_CONFIRM = "choose Continue, Yes, type the password (nothing is shown), then Reboot"
-
-
-def _enrol_steps(certificate: Certificate) -> List[str]:
-    """What the operator does, in order."""
+def _steps(entry: str, certificate: Certificate, last: str) -> List[str]:
+    """What the operator does, in order.  entry: of MokManager's menu.  last: after the boot."""
     return [
-        _READ_PASSWORD,
-        _OPEN_CONSOLE,
-        _PRESS_KEY,
-        f"choose Enroll MOK, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
-        _CONFIRM,
-        "run gdsdeploy provision again: it resumes once the key is enrolled",
-    ]
-
-
-def _unenrol_steps(certificate: Certificate) -> List[str]:
-    return [
-        _READ_PASSWORD,
-        _OPEN_CONSOLE,
-        _PRESS_KEY,
-        f"choose Delete MOK, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
-        _CONFIRM,
-        "run gdsdeploy kmod unenrol again: it says whether the key is gone",
+        f"read the one-time password on the host before it reboots: sudo cat {ONE_TIME}",
+        "open the host's console (screen, or the BMC's remote console) and reboot it",
+        'within 10 s of the blue screen "Shim UEFI key management", press any key',
+        f"choose {entry}, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
+        "choose Continue, Yes, type the password (nothing is shown), then Reboot",
+        last,
     ]
 
 

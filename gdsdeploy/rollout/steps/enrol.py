@@ -20,14 +20,9 @@ from gdsdeploy.rollout.steps.work import Work
 _READY = frozenset({"no-efi", "enrolled", "firmware", "leaving", "not-needed"})
 
 
-def lacks_key(look: Look) -> bool:
-    """Whether a person has to enrol the key of the modules at the host's console."""
-    return any(change.kind == "enrol" for change in look.plan.changes)
-
-
 def refuse(work: Work, look: Look) -> None:
     """Raise RolloutRefused for a host without the key in a wave that doesn't wait for a person."""
-    if lacks_key(look):
+    if look.plan.lacks_key:
         raise RolloutRefused(
             f"{work.name}: Secure Boot is on, and its firmware doesn't have the key of the modules",
             hint=f"Enrol it with a person at its console: gdsdeploy rollout start {work.fleet_path} --enrol-keys",

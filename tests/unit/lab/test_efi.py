@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
-from gdsdeploy.lab import efi, files, qemu
+from gdsdeploy.lab import efi, files, images, qemu
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.efi import Uefi
 from gdsdeploy.lab.host import HostRecord
@@ -107,7 +107,7 @@ def test_an_archive_without_them_is_one_error(tmp_path: Path, mirror: Archive, m
         assert "--include=grub-efi-amd64-signed,ovmf,python3-virt-firmware,shim-signed" in words
         raise ProgramFailed("cannot fetch it")
 
-    monkeypatch.setattr(efi.files, "cached_folder", cached_folder)
+    monkeypatch.setattr(images.files, "cached_folder", cached_folder)
     monkeypatch.setattr(efi.run, "run", run)
     monkeypatch.setattr(efi.run, "as_root", list)
     with pytest.raises(LabUnavailable, match="cannot fetch it") as caught:
