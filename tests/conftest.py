@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import lab as labs
-from tests import groups
+from tests import groups, timing
 from tests.naming import RUN
 
 
@@ -46,6 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give the longest group priority among parallel processes; a test's children inherit it."""
     if worker(item.config) is None or os.geteuid() != 0:
         return
+    timing.account(item.nodeid)
     longest = groups.of(item.nodeid)[1] == groups.LONGEST
     os.setpriority(os.PRIO_PROCESS, 0, 0 if longest else 5)
     if (SHARES / "cpu.shares").is_file():
@@ -65,9 +66,8 @@ def _others() -> Path:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests by group, and say how long they took; SIGTERM interrupts all processes, like Ctrl-C."""
     from tests.scheduling import Scheduler  # tests/host, a suite for users, comes here too, and they have no xdist
-    from tests.timing import Summary
 
-    config.pluginmanager.register(Summary())
+    config.pluginmanager.register(timing.Summary())
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     return Scheduler(config, log)
 
@@ -78,6 +78,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     with contextlib.suppress(OSError):  # It has none, or a process is still in it.
         _others().rmdir()
+    timing.forget()
     run = Path(os.environ.pop(RUN))
     for note in sorted(run.glob("labs/*")):
         with pytest.MonkeyPatch.context() as patch:

@@ -16,6 +16,7 @@ ORDER = (
     ("lab/test_story.py", "machines"),
     ("lab/test_vm_modules.py", "machines"),
     ("lab/test_secure_boot_story.py", "machines"),
+    ("lab/test_removal_story.py", "machines"),
     # It compiles the modules of each family; labs of the same systems that start later receive them, and those that
     # start meanwhile wait for them (lab/family_builds.py).
     ("lab/test_family_story.py", None),

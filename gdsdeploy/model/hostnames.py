@@ -20,6 +20,7 @@ WIDTH: Final = 100
 #: Names that one text may expand to.
 MOST: Final = 100_000
 _NUMBER: Final = re.compile(r"([0-9]+)")
+_BRACKETS: Final = re.compile(r"(\[[^\[\]]*\])")
 #: Of one number alone, brackets are a shell pattern: ``gpu[12]``.
 _RANGES: Final = re.compile(r"\[((?![0-9]+\])[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
 
@@ -73,7 +74,12 @@ def _ranges(numbers: list[str]) -> str:
 
 def split(text: str) -> list[str]:
     """The groups of a folded text, which commas separate."""
-    return [group.strip() for group in re.split(r",(?![^\[]*\])", text)]
+    groups = [""]
+    for at, part in enumerate(_BRACKETS.split(text)):
+        first, *others = [part] if at % 2 else part.split(",")
+        groups[-1] += first
+        groups += others
+    return [group.strip() for group in groups]
 
 
 def expand(text: str) -> list[str]:

@@ -259,29 +259,6 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     gdsdeploy("plan", lab.fleet_path, *BOTH)
 
 
-def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisioned: None) -> None:
-    host, record = lab.host("gpu1"), "/var/lib/gdsdeploy/installed"
-    recorded = set(host.ssh(["sudo", "cat", record]).stdout.split())
-    kernel = f"linux-image-{locked.kernel.release}"
-    # The image had the other packages in their old versions: those aren't gdsdeploy's to remove.
-    assert kernel in recorded
-    hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
-    assert hosts["gpu1"]["changed"]
-    traces = "find /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy/* /etc/cufile.json /etc/apt/*/*gdsdeploy*"
-    hooks = "/etc/kernel/*/*gdsdeploy*"
-    modules = (
-        f"/etc/mod*/gdsdeploy.conf /lib/modules/{locked.kernel.release}/updates/gdsdeploy /etc/depmod.d/gdsdeploy*"
-    )
-    # The running kernel's package has to stay until another one runs, and so does the record of it.
-    assert host.ssh(["sudo", "sh", "-c", f"{traces} {modules} {hooks} 2>/dev/null"], ok=(1,)).stdout == f"{record}\n"
-    assert host.ssh(["sudo", "cat", record]).stdout.split() == [kernel]
-    installed = host.ssh(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n"]).stdout
-    stayed = {line.split()[1] for line in installed.splitlines() if line.startswith("installed ")}
-    assert stayed & recorded == {kernel}
-    again = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
-    assert again["gpu1"]["changed"] == []
-
-
 #: Fetches the open driver of the release before from the same archive, unpacks it, and builds nvidia-fs against it.
 OTHER_DRIVER = r"""
 set -eu

@@ -18,10 +18,13 @@ import yaml
 
 from gdsdeploy import lab as labs
 from gdsdeploy import paths
+from gdsdeploy.builds import cache
+from gdsdeploy.builds.assign import BuildFacts, want
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.lab import guest, standin
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.lock import Lock, Target
 from tests.lab import builder_key
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.rollouts import name_copies, upgraded_lock
@@ -92,13 +95,14 @@ def begin(folder: Path, at_end: Callable[[Callable[[], object]], object]) -> Fle
     preinstalled = guest.image_packages(upgraded_lock(first).targets["vm"])
     labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
     builder_key.give(lab)
-    old = provisioned(lab)
+    old, users = provisioned(lab), paths.cache() / "builds"
     patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
     write(lab, "new", ROLLOUT)
     new = upgraded_lock(lab.fleet_path)
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
     gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
+    share(lab.fleet_path, new.targets["vm"], users, folder)
     preview = gdsdeploy("rollout", "start", lab.fleet_path, "--dry-run", "--json").stdout
     return Fleet(lab, old, new, json.loads(preview))
 
@@ -113,6 +117,16 @@ def own_builds(folder: Path) -> Path:
         fcntl.flock(changing, fcntl.LOCK_EX)
         shutil.copytree(users / "builds", folder / "builds", ignore=shutil.ignore_patterns(".*", "run-*"))
     return folder
+
+
+def share(fleet_path: Path, target: Target, users: Path, folder: Path) -> None:
+    """Give the user's cache what the builder has built, for other labs that lock the same."""
+    origin = BuilderKeys.of(fleet_path).origin("build1")
+    assert origin is not None
+    needed, archive = want(target, BuildFacts()), folder / "modules.tar"
+    assert cache.default(print).take(needed, archive, [origin]) is not None
+    cache.BuildCache(users, cache.DEFAULT_LIMIT, print).put(archive, needed, origin)
+    archive.unlink()
 
 
 def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:

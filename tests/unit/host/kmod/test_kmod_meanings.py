@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,27 +26,24 @@ UNDECIDED = ("unknown_finding",)
 CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE", "INCOMPLETE")}
 
 
+@functools.cache
+def calls() -> list[ast.Call]:
+    """Every call in the code."""
+    return [node for path in CODE for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+
+
 def decided_findings() -> Iterator[tuple[str, frozenset[str]]]:
     """(id, severities at that place; empty if they are decided elsewhere) of every call in the code."""
-    for path in CODE:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or len(node.args) < 3:
-                continue
+    for node in calls():
+        if callee(node) in MAKERS and len(node.args) >= 3:
             ident, severity = node.args[:2]
-            if callee(node) in MAKERS:
-                for word in texts(ident):
-                    yield word, frozenset(texts(severity))
+            for word in texts(ident):
+                yield word, frozenset(texts(severity))
 
 
 def undecided_ids() -> set[str]:
     """Ids of the findings that are made with the outcome ``unknown``."""
-    calls = [node for path in CODE for node in ast.walk(ast.parse(path.read_text()))]
-    return {
-        word
-        for node in calls
-        if isinstance(node, ast.Call) and callee(node) in UNDECIDED
-        for word in texts(node.args[0])
-    }
+    return {word for node in calls() if callee(node) in UNDECIDED for word in texts(node.args[0])}
 
 
 def callee(node: ast.Call) -> str:

@@ -1,0 +1,42 @@
+"""The end of the stories of the VM host: ``gdsdeploy remove`` takes back what provision did.
+
+Goes on with the VM host of test_secure_boot_story.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gdsdeploy.lock import lockfile
+from tests.lab.program import gdsdeploy
+from tests.lab.upgrade import Fleet
+
+pytestmark = pytest.mark.lab
+
+
+def test_remove_takes_back_what_provision_did(upgraded: Fleet) -> None:
+    lab = upgraded.lab
+    gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1")
+    locked = lockfile.read(lockfile.beside(lab.fleet_path)).targets["vm"]
+    host, record = lab.host("gpu1"), "/var/lib/gdsdeploy/installed"
+    recorded = set(host.ssh(["sudo", "cat", record]).stdout.split())
+    kernel = f"linux-image-{locked.kernel.release}"
+    # The image had the other packages in their old versions: those aren't gdsdeploy's to remove.
+    assert kernel in recorded
+    hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
+    assert hosts["gpu1"]["changed"]
+    traces = "find /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy/* /etc/cufile.json /etc/apt/*/*gdsdeploy*"
+    hooks = "/etc/kernel/*/*gdsdeploy*"
+    modules = (
+        f"/etc/mod*/gdsdeploy.conf /lib/modules/{locked.kernel.release}/updates/gdsdeploy /etc/depmod.d/gdsdeploy*"
+    )
+    # The running kernel's package has to stay until another one runs, and so does the record of it.
+    assert host.ssh(["sudo", "sh", "-c", f"{traces} {modules} {hooks} 2>/dev/null"], ok=(1,)).stdout == f"{record}\n"
+    assert host.ssh(["sudo", "cat", record]).stdout.split() == [kernel]
+    installed = host.ssh(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n"]).stdout
+    stayed = {line.split()[1] for line in installed.splitlines() if line.startswith("installed ")}
+    assert stayed & recorded == {kernel}
+    again = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
+    assert again["gpu1"]["changed"] == []
