@@ -26,7 +26,7 @@ from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
 from tests.lab import builder_key
-from tests.lab.program import PATIENCE, gdsdeploy
+from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import name_copies, upgraded_lock
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
@@ -146,8 +146,6 @@ def provisioned(lab: Lab) -> Lock:
     from_cache = planned["node1"]["modules"]["from"] == "cache"
     without_builder = ["--limit", "gpu*,node*"] if from_cache else []
     gdsdeploy("provision", lab.fleet_path, *without_builder)
-    # It ran the locked kernel, so it wasn't rebooted; at its only boot, its packages requested the modules.
-    lab.host("gpu1").ssh(["sudo", "systemctl", "restart", "systemd-modules-load.service"], timeout=PATIENCE)
     copies = labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")
     name_copies(lab, old, copies)

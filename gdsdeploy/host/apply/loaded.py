@@ -15,6 +15,8 @@ from .model import RELOAD, Change, Refusal, Resource, Words
 #: Seconds for modprobe, which may have to start the GPUs.
 _SECONDS = 600.0
 _DRIVER = "nvidia"
+#: Loads what modules-load.d names, at boot.
+_LOADER = "systemd-modules-load.service"
 _PCI = "/sys/bus/pci/devices"
 
 
@@ -36,12 +38,19 @@ class Loaded(Resource[Desired]):
 
     It loads nothing on another kernel than the locked one, and nothing beside a module that isn't the installed one:
     nvidia-fs of one driver on another driver is a kernel BUG.  There ``reboot`` has to come first, and starts services.
+
+    A boot without the right modules leaves the unit that loads them failed, so it starts again once they are loaded.
     """
 
     name = "loaded"
     desired_type = Desired
     kinds: ClassVar[Words] = {"load": "load {}", "unload": "unload {}", "enable": "enable {}", "start": "start {}"}
-    reasons: ClassVar[Words] = {"not-loaded": "not loaded", "not-enabled": "not enabled", "not-active": "not running"}
+    reasons: ClassVar[Words] = {
+        "not-loaded": "not loaded",
+        "not-enabled": "not enabled",
+        "not-active": "not running",
+        "failed-at-boot": "it failed at this boot",
+    }
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
@@ -54,6 +63,7 @@ class Loaded(Resource[Desired]):
         return {
             "running": os.uname().release,
             "loaded": loaded,
+            "failed": len(present) < len(loaded) and services.has_failed(host, _LOADER),
             "stale": stale,
             "links": {u: services.missing_links(u, text, services.observe(host, u)) for u, text in units.items()},
             # Without a GPU they end at once; the check driver.services needs none there.
@@ -72,6 +82,8 @@ class Loaded(Resource[Desired]):
             return changes
         missing = [name for name in desired.modules if not observed["loaded"][name]]
         changes += [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
+        if observed["failed"]:
+            changes.append(Change("start", _LOADER, "failed", "active", "failed-at-boot"))
         if _DRIVER in desired.modules:
             changes += [Change("start", unit, "", "active", "not-active") for unit in observed["inactive"]]
         return changes
@@ -81,6 +93,9 @@ class Loaded(Resource[Desired]):
             text = services.vendor_text(host, change.subject)
             links = services.missing_links(change.subject, text, services.observe(host, change.subject))
             services.enable_vendor(host, change.subject, links)
+        elif change.subject == _LOADER:
+            # It fails if it can't load a module of the site's own; the check boot.autoload judges that.
+            host.attempt(["systemctl", "restart", _LOADER], _SECONDS)
         elif change.kind == "start":
             services.start(host, change.subject)
         else:

@@ -142,6 +142,11 @@ def is_active(host: ManagedHost, unit: str) -> bool:
     return host.query(["systemctl", "is-active", unit], statuses=(0, 3, 4)).strip() == "active"
 
 
+def has_failed(host: ManagedHost, unit: str) -> bool:
+    """Whether the latest start of a unit failed; raises CannotTellError."""
+    return is_booted(host) and host.query(["systemctl", "is-failed", unit], statuses=(0, 1, 4)).strip() == "failed"
+
+
 def start(host: ManagedHost, unit: str) -> None:
     """Start a unit; raises ApplyError."""
     _systemctl(host, "start", unit)

@@ -62,6 +62,31 @@ def test_a_module_that_cannot_be_loaded_is_an_error(tmp_path: Path, monkeypatch:
         apply(tmp_path, "loaded", DESIRED)
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_unit_that_failed_at_boot_starts_again_once_the_modules_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Whether it succeeds then is for the check boot.autoload to judge."""
+    commands: list[list[str]] = []
+
+    def run(argv: list[str], *_: object, **__: object) -> Output:
+        if argv[1] == "is-failed":
+            return Output(0, "failed\n", "")
+        commands.append(argv)
+        return Output(status if argv[0] == "systemctl" else 0, "", "")
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(services, "is_booted", lambda _: True)
+    desired = {"kernel_release": RUNNING, "modules": ["nvidia"]}
+    unit = "systemd-modules-load.service"
+    expected = [("load", "nvidia", "not-loaded"), ("start", unit, "failed-at-boot")]
+    assert short(check(tmp_path, "loaded", desired).changes) == expected
+    assert short(apply(tmp_path, "loaded", desired).changes) == expected
+    assert commands == [["modprobe", "nvidia"], ["systemctl", "restart", unit]]
+    (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+    assert apply(tmp_path, "loaded", desired).changes == [], "a module of the site's own may be why it failed"
+
+
 PERSISTENCED, IMEX = "nvidia-persistenced.service", "nvidia-imex.service"
 
 
