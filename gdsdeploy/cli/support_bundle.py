@@ -11,8 +11,8 @@ from gdsdeploy.cli import options
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.hostnames import words
-from gdsdeploy.report.output import require_folder, write
 from gdsdeploy.ssh.endpoint import TIMEOUT
+from gdsdeploy.validate.output import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
 
 

@@ -1,1 +1,1 @@
-"""What a validation found, as text, JSON, JUnit or HTML: modules make a text of a report, output.py its file."""
+"""What a validation found, as text, JSON, JUnit or HTML: each module turns a report into a text and does no more."""

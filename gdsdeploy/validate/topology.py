@@ -14,10 +14,10 @@ from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.report.output import write
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT
+from gdsdeploy.validate.output import write
 
 
 def ask_facts(

@@ -10,8 +10,8 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
-from gdsdeploy.report.output import require_folder
 from gdsdeploy.rollout import lookup, session, status
+from gdsdeploy.validate.output import require_folder
 
 
 @click.command()

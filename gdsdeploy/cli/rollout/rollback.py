@@ -14,8 +14,8 @@ from gdsdeploy.errors import Interrupted, RolloutRefused
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.model.events import RollbackBegun
 from gdsdeploy.model.rollout import Outcome
-from gdsdeploy.report.output import require_folder
 from gdsdeploy.rollout import lookup, status
+from gdsdeploy.validate.output import require_folder
 
 
 @click.command()

@@ -14,12 +14,12 @@ from gdsdeploy.cli.plan import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.report.output import require_folder, write
 from gdsdeploy.rollout import durations, journal, lookup, participants, preconditions, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.preconditions import RolloutPreview
 from gdsdeploy.rollout.report import page, preview
 from gdsdeploy.rollout.status import Status
+from gdsdeploy.validate.output import require_folder, write
 
 
 @click.command()

@@ -10,10 +10,10 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
-from gdsdeploy.report.output import require_folder, write
 from gdsdeploy.rollout import journal, lookup
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.report import page
+from gdsdeploy.validate.output import require_folder, write
 
 #: Seconds between two reads of the journal.
 _PAUSE = 1.0
