@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 # Three processes, because tests wait for hosts and disks; tests/groups.py says what each of them takes, and in which order.
 SIDE_BY_SIDE := --numprocesses 3 --durations 15
 
+# Programs start some hundred times in the tests: without their bytecode, each start compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test fuzz setup lock clean
 
 demo: setup

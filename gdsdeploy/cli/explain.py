@@ -267,7 +267,7 @@ def _read(names: Sequence[str]) -> list[tuple[str, bytes]]:
 
 
 def _ticket(place: Path, facts: HostFacts, mount: str, logs: Sequence[str], redact: bool) -> None:
-    from gdsdeploy.validate.fleet_validation import require_folder, write
+    from gdsdeploy.validate.output import require_folder, write
     from gdsdeploy.validate.ticket import pack_ticket
 
     name = "host" if redact or not isinstance(facts.name, str) else facts.name

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gdsdeploy import console
-from gdsdeploy.attest import signing
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
@@ -18,18 +17,20 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet
-from gdsdeploy.lock.adopt_hosts import Pieces, ask_pieces
 from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference
+from gdsdeploy.lock.pieces import Pieces
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.preflight import prove as proving
-from gdsdeploy.preflight.prove import Attempt, Proven
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.ssh.endpoint import TIMEOUT
+
+# --sign, --adopt and --prove import what only they need, which is half of this verb's imports.
+if TYPE_CHECKING:
+    from gdsdeploy.preflight.prove import Attempt, Proven
 
 #: Newer versions that are named after the table; the lock and --explain have all of them.
 _SHOWN = 4
@@ -110,7 +111,7 @@ def command(
     )
     options.require(not prove or not (check or explain is not None), "--prove goes with neither --check nor --explain")
     options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
-    signer = signing.open_signer(key) if sign else None
+    seal = _seal(key) if sign else None
     if check:
         _check(fleet, as_json)
     elif explain is not None:
@@ -120,8 +121,16 @@ def command(
         _lock(
             fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, tries if prove else 0, as_json
         )
-    if signer is not None:
-        signing.of_lock(fleet, signer)
+    if seal is not None:
+        seal(fleet)
+
+
+def _seal(key: Path | None) -> Callable[[Path], None]:
+    """What signs the lock of a fleet; raises SigningKeyUnusable before anything is resolved."""
+    from gdsdeploy.attest import signing
+
+    signer = signing.open_signer(key)
+    return lambda fleet: signing.of_lock(fleet, signer)
 
 
 def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool) -> None:
@@ -131,8 +140,8 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
-    proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
-    resolved = proven.resolved
+    resolved, proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
+    attempts = proven.attempts if proven is not None else ()
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
     if not same:
@@ -145,7 +154,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
         if lockdiff.consequences(change):
             console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
     if as_json:
-        console.json(_document(path, old, proven, changes))
+        console.json(_document(path, old, resolved, changes, attempts))
         _require_decided(proven)
         return
     if old is not None and changes:
@@ -153,7 +162,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     console.data(_table(resolved.lock))
     _show_adopted(resolved, pieces)
     _passed_over(fleet, resolved.lock)
-    for each in (each for each in proven.attempts if each.record.ok):
+    for each in (each for each in attempts if each.record.ok):
         console.say(f"Proven for profile {each.profile}: {each.label}{' (earlier)' if each.is_earlier else ''}")
     if same:
         console.say(f"Nothing changed in {path}")
@@ -164,7 +173,9 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     _require_decided(proven)
 
 
-def _resolve(intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int) -> Proven:
+def _resolve(
+    intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int
+) -> tuple[Resolved, Proven | None]:
     with Fetcher() as fetcher:
 
         def resolve(rules: Sequence[Rule]) -> Resolved:
@@ -179,14 +190,19 @@ def _resolve(intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pie
                     rules=rules,
                 )
 
-        if tries:
-            return proving.prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
-        return Proven(resolve([block.rule() for block in local_rules.read(fleet)]), ())
+        if not tries:
+            return resolve([block.rule() for block in local_rules.read(fleet)]), None
+        from gdsdeploy.preflight.prove import prove
+
+        proven = prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
+        return proven.resolved, proven
 
 
-def _document(path: Path, old: Lock | None, proven: Proven, changes: list[lockdiff.Change]) -> dict[str, Any]:
+def _document(
+    path: Path, old: Lock | None, resolved: Resolved, changes: list[lockdiff.Change], attempts: Sequence[Attempt]
+) -> dict[str, Any]:
     """What ``--json`` prints."""
-    resolved, targets = proven.resolved, proven.resolved.lock.targets
+    targets = resolved.lock.targets
     same = lockdiff.same_choice(old, resolved.lock)
     return {
         "lock": str(path),
@@ -198,7 +214,7 @@ def _document(path: Path, old: Lock | None, proven: Proven, changes: list[lockdi
         "adopted": {name: list(target.adopted) for name, target in targets.items()},
         "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
         "proofs": {name: target.proof or None for name, target in targets.items()},
-        "tried": [_attempt(each) for each in proven.attempts],
+        "tried": [_attempt(each) for each in attempts],
         "warnings": [{"profile": name, "rule": v.rule, "words": v.words} for name, v in resolved.warnings],
     }
 
@@ -211,15 +227,17 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {"profile": attempt.profile, **values, "kept": attempt.is_earlier, "rule": attempt.rule or None}
 
 
-def _require_decided(proven: Proven) -> None:
+def _require_decided(proven: Proven | None) -> None:
     """Raise ChecksUnknown, once the lock is written, for stacks that no build can prove."""
-    if proven.undecided:
+    if proven is not None and proven.undecided:
         lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
         raise ChecksUnknown("\n".join(lines), hint="The lock is written. Hosts audit the modules that they build")
 
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
     names = selection.select(adopt, list(intent.hosts), fleet, option="--adopt")
+    from gdsdeploy.lock.adopt_hosts import ask_pieces
+
     with console.step(f"Asking {words(names)}"):
         return ask_pieces(intent, fleet, names, timeout=timeout, progress=console.say)
 

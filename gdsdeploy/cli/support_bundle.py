@@ -12,7 +12,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.validate.fleet_validation import require_folder, write
+from gdsdeploy.validate.output import require_folder, write
 from gdsdeploy.validate.support_bundle import pack_fleet
 
 

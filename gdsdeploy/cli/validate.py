@@ -157,7 +157,7 @@ def _signature(
     *files: Path | None, attest: Path | None, key: Path | None
 ) -> Callable[[Report, Path, Sequence[str]], None] | None:
     """What signs the report, if anything does; raises GdsError, before a host is asked, for a file without a folder."""
-    from gdsdeploy.validate.fleet_validation import require_folder
+    from gdsdeploy.validate.output import require_folder
 
     for file in (*files, attest):
         require_folder(file)
@@ -185,7 +185,7 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
 
 
 def _write(report: Report, **files: Path | None) -> None:
-    from gdsdeploy.validate.fleet_validation import write
+    from gdsdeploy.validate.output import write
 
     for kind, file in files.items():
         if file is not None:

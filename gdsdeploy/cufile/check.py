@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.cufile import model
@@ -20,6 +19,7 @@ from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, Place, re
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release, known_keys, release_text
 from gdsdeploy.cufile.relations import Settings, relations, trapped
 from gdsdeploy.cufile.verdict import Look, everything_is_there, judge
+from gdsdeploy.files import yamlfile
 
 Severity = Literal["error", "warning"]
 
@@ -42,7 +42,7 @@ class Kind(BaseModel):
 def kinds() -> dict[str, Kind]:
     """Every finding id, in the order of the documentation."""
     text = resources.files(__package__).joinpath("findings.yml").read_text(encoding="utf-8")
-    return {name: Kind.model_validate(row) for name, row in yaml.safe_load(text).items()}
+    return {name: Kind.model_validate(row) for name, row in yamlfile.shipped(text).items()}
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.errors import nearest
+from gdsdeploy.files import yamlfile
 from gdsdeploy.host.libcufile import p2pdma
 
 #: (major, minor) of a libcufile version
@@ -161,7 +161,7 @@ def known_keys() -> Mapping[str, Key]:
     """Every key of every release by its dotted name, in the order of the rendered file."""
     text = resources.files(__package__).joinpath("keys.yml").read_text(encoding="utf-8")
     by_name: dict[str, Key] = {}
-    for row in yaml.safe_load(text):
+    for row in yamlfile.shipped(text):
         for key in _expand(Key.model_validate(row)):
             if key.key in by_name or not key.since:
                 raise ValueError(f"keys.yml: {key.key}: {'given twice' if key.key in by_name else 'has no since'}")

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
-import yaml
-
 from gdsdeploy.cufile import model
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, read
 from gdsdeploy.cufile.model import NEWEST, Key, Limits, Release, keys, release_of
+from gdsdeploy.files import yamlfile
 
 #: The kind of a path on the machine where the library runs; "" means that nothing exists there.
 What = Literal["folder", "block", "other", ""]
@@ -107,7 +106,7 @@ def _read(root: Node, key: Key, release: Release, effective: Mapping[str, Any], 
 def reading_order(release: Release) -> tuple[str, ...]:
     """The keys of a release in the order in which it reads them; it stops at the first bad one."""
     text = resources.files(__package__).joinpath("reading.yml").read_text(encoding="utf-8")
-    rows = [{"key": row} if isinstance(row, str) else row for row in yaml.safe_load(text)]
+    rows = [{"key": row} if isinstance(row, str) else row for row in yamlfile.shipped(text)]
     return tuple(
         row["key"]
         for row in rows

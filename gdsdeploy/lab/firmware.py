@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from gdsdeploy.errors import LabUnavailable
 
 KINDS = ("bios", "uefi")
@@ -79,6 +76,10 @@ def choose(kind: str | None, secure_boot: bool, files: Sequence[Path], *, tpm: b
 
 def read_certificate(file: Path) -> bytes:
     """The certificate in ``file`` (PEM or DER), as DER; raises LabUnavailable for a file that isn't a readable one."""
+    # As in signing.py: every verb of a lab imports this module, and only --mok reads a certificate.
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
     try:
         with file.open("rb") as stream:
             content = stream.read(_CERTIFICATE_LIMIT)

@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive, loopback_port
-from gdsdeploy.model.lock import Target
+
+# Most verbs of a lab read no lock, and its model is a third of what they import.
+if TYPE_CHECKING:
+    from gdsdeploy.model.lock import Target
 
 #: QEMU's user-mode network in every guest; guest/lab-network.service repeats it.
 GUEST_ADDRESS, GATEWAY, NAMESERVER = "10.0.2.15", "10.0.2.2", "10.0.2.3"

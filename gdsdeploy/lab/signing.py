@@ -8,13 +8,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import pkcs7
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from gdsdeploy.lab import files
+
+# The two functions that sign import cryptography.x509: every verb of a lab imports this module, and few sign.
 
 #: The end of a signed module: struct module_signature (its last field is the length), and a marker.
 _MARKER = b"~Module signature appended~\n"
@@ -38,6 +34,11 @@ class ModuleKey:
 
     def sign(self, module: bytes) -> bytes:
         """``module``, which isn't compressed, with this key's signature in place of any other."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import rsa
+        from cryptography.hazmat.primitives.serialization import pkcs7
+
         module = unsigned(module)
         private = serialization.load_pem_private_key(self.key.read_bytes(), None)
         assert isinstance(private, rsa.RSAPrivateKey)
@@ -66,6 +67,11 @@ def folder_of(cache: Path) -> Path:
 
 def make_key(key: Path, certificate: Path, name: str) -> None:
     """Write a new key (RSA of 2048 bits, PEM) and its own certificate (DER) for signing code, both of ``name``."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from pydantic import Field
 
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.model.system import without_minor
+from gdsdeploy.lock.pieces import Pieces
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.ssh.ask import ask
@@ -29,27 +29,6 @@ class _Reply(Shape):
     os: Plain
     arch: Plain
     packages: Annotated[dict[Name, _Package], Field(max_length=_MANY)]
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Host → package → version, of the packages that by their names are pieces of a driver or of GDS."""
-
-    of_hosts: Mapping[str, Mapping[str, str]]
-    #: host → its profile
-    profiles: Mapping[str, str]
-
-    def by_profile(self) -> dict[str, dict[str, Collection[str]]]:
-        """Profile → package → its versions on hosts of the profile: what any of them has."""
-        union: dict[str, dict[str, set[str]]] = {profile: {} for profile in self.profiles.values()}
-        for host, packages in self.of_hosts.items():
-            for name, version in packages.items():
-                union[self.profiles[host]].setdefault(name, set()).update(version.split())
-        return {profile: dict(packages) for profile, packages in union.items()}
-
-    def without(self, profile: str, name: str) -> list[str]:
-        """The asked hosts of a profile that don't have a package."""
-        return [host for host, of in self.profiles.items() if of == profile and name not in self.of_hosts[host]]
 
 
 def ask_pieces(

@@ -11,9 +11,9 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from gdsdeploy.files import yamlfile
 from gdsdeploy.host.model import compat, version_rules
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.model.text import matching
@@ -68,7 +68,7 @@ class Block(BaseModel):
 
 def load(text: str) -> tuple[Rule, ...]:
     """Read rules; raises ValueError (pydantic's) for one that is malformed and for an id given twice."""
-    rules = tuple(Block.model_validate(block).rule() for block in yaml.safe_load(text)["rules"])
+    rules = tuple(Block.model_validate(block).rule() for block in yamlfile.shipped(text)["rules"])
     for name, count in Counter(rule.id for rule in rules).items():
         if count > 1:
             raise ValueError(f"the rule id {name} is given twice")

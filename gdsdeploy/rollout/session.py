@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import re
-import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console
-from gdsdeploy.errors import DrainFailed, GdsError, Interrupted, RolloutFailed, RolloutRefused
+from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout import journal, preconditions, status, windows, writerlock
+from gdsdeploy.rollout import journal, preconditions, windows
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.drain import drainer, rollout_of
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.notify import Notifier
-from gdsdeploy.rollout.report.page import sentence
 from gdsdeploy.rollout.status import Status
 from gdsdeploy.rollout.steps.real_effects import RealEffects
 
@@ -72,58 +67,6 @@ class RefusingEffects:
 
     def stop(self) -> None:
         """There is no step to stop."""
-
-
-def final_error(current: Status) -> GdsError | None:
-    """The error with which a command ends; None: the rollout reached its goal."""
-    fleet = current.plan.fleet
-    see = f"See: gdsdeploy rollout status {fleet} --html rollout.html"
-    if not current.finished:
-        resume = f"gdsdeploy rollout resume {fleet}"
-        if current.phase == status.PAUSED:
-            return Interrupted(f"paused: {current.reason or 'by request'}", hint=f"Continue with: {resume}")
-        return RolloutFailed(
-            f"{current.phase}: {current.reason}\n{sentence(current)}",
-            hint=f"Look at the hosts above; then: {resume}, or rollback, or abort",
-        )
-    hosts = current.taking_part()
-    stuck = [host.name for host in hosts if host.outcome in (Outcome.KEPT, Outcome.LOST)]
-    failed = [host.name for host in hosts if host.outcome in (Outcome.ROLLED_BACK, Outcome.REFUSED)]
-    if current.phase == status.ROLLED_BACK:
-        failed = [host.name for host in hosts if host.outcome == Outcome.DONE]
-    elif current.phase == status.CUT:
-        return RolloutFailed(f"aborted: {current.reason}\n{sentence(current)}", hint=see)
-    if stuck or failed:
-        return RolloutFailed(f"{sentence(current)}: {first_few([*stuck, *failed], 10)}", hint=see)
-    return None
-
-
-def require_journal(fleet: Path) -> Path:
-    """The fleet's journal; raises FleetInvalid: no such fleet file, RolloutRefused: no rollout of it."""
-    path = journal.path_of(fleet)
-    if not path.exists():
-        load_fleet(fleet)
-        raise RolloutRefused(
-            f"there is no rollout of {fleet}", hint=f"Begin one: gdsdeploy rollout start {fleet}; its journal is {path}"
-        )
-    return path
-
-
-def has_driver(path: Path) -> bool:
-    """Whether a process works on the journal ``path``; the check doesn't take the lock."""
-    place = writerlock.lock_path(path)
-    try:
-        inode, text = place.stat().st_ino, place.read_text()
-    except OSError:
-        return False
-    # Not every file system has the same device number there as in stat.
-    with suppress(OSError):
-        if re.search(rf"^\S+ FLOCK .*:{inode} ", Path("/proc/locks").read_text(), re.MULTILINE):
-            return True
-    # Over NFS only the machine with the lock lists it; the file's content survives a crash.
-    with suppress(ValueError, TypeError, KeyError):
-        return bool(json.loads(text)["host"] != socket.gethostname())
-    return False
 
 
 def resumption(current: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
@@ -181,16 +124,3 @@ def _notices(plan: Plan, path: Path) -> Iterator[str]:
     with suppress(GdsError):
         if lockfile.read(lockfile.beside(path)).digest != plan.lock_digest:
             yield f"{lockfile.beside(path)} is another lock than before; {consequence}"
-
-
-def find_rollout(fleet: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
-    """The fleet's rollout of that id, or its newest, with its events; raises RolloutRefused where there is none."""
-    with journal.reading(require_journal(fleet)) as book:
-        summaries = {summary.id: summary for summary in book.rollouts()}
-        name = rollout or next(reversed(summaries), "")
-        if name not in summaries:
-            raise RolloutRefused(
-                f"there is no rollout {rollout}" if rollout else "there is no rollout of this fleet",
-                hint=f"List the rollouts: gdsdeploy rollout history {fleet}",
-            )
-        return summaries[name], list(book.events(name))

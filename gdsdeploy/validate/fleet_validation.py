@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gdsdeploy import atomic, console
+from gdsdeploy import console
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import (
@@ -282,17 +282,3 @@ def require_check(name: str, option: str = "--check") -> str:
         return name
     words = f"{option}: there is no check {name!r}{did_you_mean(name, ids)}"
     raise FleetInvalid(words, hint=f"The checks are: {', '.join(ids)}")
-
-
-def require_folder(file: Path | None) -> None:
-    """Raise GdsError if the folder of ``file`` is missing: better before the hosts are asked."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
-
-
-def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None) -> None:
-    """Write a report, whole or in parts, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
-    try:
-        atomic.write(file, text, mode=mode)
-    except OSError as caught:
-        raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None

@@ -17,7 +17,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.validate.fleet_validation import write
+from gdsdeploy.validate.output import write
 
 
 def ask_facts(

@@ -55,20 +55,26 @@ sys.exit(main())
 
 def build(path: Path | None = None) -> bytes:
     """Return the zipapp; write it to ``path`` (mode 0755) if one is given and its content differs.  Raises OSError."""
+    program = packed(tuple(sorted(_files())))
+    if path is not None:
+        _write(path, program)
+    return program
+
+
+@lru_cache(maxsize=2)
+def packed(files: tuple[tuple[str, bytes], ...]) -> bytes:
+    """The zipapp of these files; a process that asks hosts again needs it again, and compression takes longest."""
     stream = io.BytesIO(SHEBANG)
     stream.seek(0, io.SEEK_END)
-    with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in sorted(_files()):
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
             entry = zipfile.ZipInfo(name, DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             # The system that packs is recorded otherwise.
             entry.create_system = 3
             archive.writestr(entry, data)
-    program = stream.getvalue()
-    if path is not None:
-        _write(path, program)
-    return program
+    return stream.getvalue()
 
 
 def keep(folder: Path) -> Path:

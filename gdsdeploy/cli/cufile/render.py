@@ -18,7 +18,7 @@ from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
-from gdsdeploy.validate.fleet_validation import write
+from gdsdeploy.validate.output import write
 
 
 @click.command()

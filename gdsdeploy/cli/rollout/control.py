@@ -8,7 +8,7 @@ from gdsdeploy import console
 from gdsdeploy.errors import Busy, RolloutRefused
 from gdsdeploy.model.events import Payload, RolloutAborted
 from gdsdeploy.model.rollout import Plan
-from gdsdeploy.rollout import control, journal, session
+from gdsdeploy.rollout import control, journal, lookup, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.report.events import sentence
@@ -20,7 +20,7 @@ def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
 
     Raises RolloutRefused if it cannot become that, Busy if the process that runs it doesn't answer, and as session.run.
     """
-    path = session.require_journal(fleet)
+    path = lookup.require_journal(fleet)
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:

@@ -10,10 +10,9 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.phrases import span
 from gdsdeploy.host.io.table import aligned
-from gdsdeploy.rollout import journal, session, status
+from gdsdeploy.rollout import journal, lookup, status
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.report.events import stamp
 
@@ -29,11 +28,10 @@ def command(fleet: Path, as_json: bool) -> None:
       gdsdeploy rollout history fleet.yml
       gdsdeploy rollout history fleet.yml --json | jq -r '.[-1].rollout'
     """
-    path = journal.path_of(fleet)
-    if not path.exists():
-        load_fleet(fleet)
+    path = lookup.journal_of(fleet)
+    if path is None:
         console.say(f"There is no rollout of {fleet} yet")
-    rollouts = list(_rollouts(path)) if path.exists() else []
+    rollouts = list(_rollouts(path)) if path is not None else []
     if as_json:
         console.json(rollouts)
     elif rollouts:
@@ -45,7 +43,7 @@ def command(fleet: Path, as_json: bool) -> None:
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    live = session.has_driver(path)
+    live = lookup.has_driver(path)
     with journal.reading(path) as book:
         summaries = book.rollouts()
         for summary in summaries:

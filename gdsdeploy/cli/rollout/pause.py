@@ -10,7 +10,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.model.events import RolloutPaused
-from gdsdeploy.rollout import control, session
+from gdsdeploy.rollout import control, lookup
 from gdsdeploy.rollout.report.events import sentence
 
 
@@ -31,7 +31,7 @@ def command(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
       gdsdeploy rollout resume fleet.yml
     """
-    path = session.require_journal(fleet)
+    path = lookup.require_journal(fleet)
     event, by_driver = control.tell(path, RolloutPaused(reason or "by command"))
     if as_json:
         console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))

@@ -10,8 +10,8 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
-from gdsdeploy.rollout import session, status
-from gdsdeploy.validate.fleet_validation import require_folder
+from gdsdeploy.rollout import lookup, session, status
+from gdsdeploy.validate.output import require_folder
 
 
 @click.command()
@@ -37,7 +37,7 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
       gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
     """
     require_folder(html)
-    _, events = session.find_rollout(fleet, None)
+    _, events = lookup.find_rollout(fleet, None)
     ended = carry_out(fleet, session.resumption(status.fold(events), fleet, accept, "by command"), as_json=as_json)
     if ended is not None:
         finish(ended, html=html, as_json=as_json)

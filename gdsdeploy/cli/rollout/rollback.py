@@ -14,8 +14,8 @@ from gdsdeploy.errors import Interrupted, RolloutRefused
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.model.events import RollbackBegun
 from gdsdeploy.model.rollout import Outcome
-from gdsdeploy.rollout import session, status
-from gdsdeploy.validate.fleet_validation import require_folder
+from gdsdeploy.rollout import lookup, status
+from gdsdeploy.validate.output import require_folder
 
 
 @click.command()
@@ -44,7 +44,7 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
     """
     options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
-    _, events = session.find_rollout(fleet, None)
+    _, events = lookup.find_rollout(fleet, None)
     now = status.fold(events)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()

@@ -14,12 +14,12 @@ from gdsdeploy.cli.plan import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.rollout import durations, journal, participants, preconditions, session
+from gdsdeploy.rollout import durations, journal, lookup, participants, preconditions, session
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.preconditions import RolloutPreview
 from gdsdeploy.rollout.report import page, preview
 from gdsdeploy.rollout.status import Status
-from gdsdeploy.validate.fleet_validation import require_folder, write
+from gdsdeploy.validate.output import require_folder, write
 
 
 @click.command()
@@ -119,7 +119,7 @@ def _require_no_unfinished(fleet: Path) -> None:
     newest = durations.newest(fleet)
     if newest is None or newest.finished:
         return
-    if session.has_driver(journal.path_of(fleet)):
+    if lookup.has_driver(journal.path_of(fleet)):
         raise Busy(f"the rollout {newest.id} is running", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
@@ -144,7 +144,7 @@ def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     if html is not None:
         write(html, page.stream(ended, live=False))
         console.say(f"The report is in {html}")
-    error = session.final_error(ended)
+    error = lookup.final_error(ended)
     if error is not None:
         raise error
     if not as_json:

@@ -10,10 +10,10 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
-from gdsdeploy.rollout import journal, session
+from gdsdeploy.rollout import journal, lookup
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.report import page
-from gdsdeploy.validate.fleet_validation import require_folder, write
+from gdsdeploy.validate.output import require_folder, write
 
 #: Seconds between two reads of the journal.
 _PAUSE = 1.0
@@ -43,10 +43,10 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
       gdsdeploy rollout status fleet.yml --rollout 20261121T1054-7f3a --html rollout.html
     """
     require_folder(html)
-    path = session.require_journal(fleet)
-    summary, events = session.find_rollout(fleet, name)
+    path = lookup.require_journal(fleet)
+    summary, events = lookup.find_rollout(fleet, name)
     display = Watch(as_json=as_json)
-    live = session.has_driver(path) and not summary.finished
+    live = lookup.has_driver(path) and not summary.finished
     if watch and as_json:
         for event in events:
             display.observe(event)
@@ -65,7 +65,7 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
     if html is not None:
         write(html, page.stream(display.status, live=live))
         console.say(f"The report is in {html}")
-    if watch and (error := session.final_error(display.status)) is not None:
+    if watch and (error := lookup.final_error(display.status)) is not None:
         raise error
 
 
@@ -86,7 +86,7 @@ def _follow(path: Path, rollout: str, display: Watch) -> bool:
 def _show_new(book: journal.Journal, path: Path, rollout: str, display: Watch) -> bool:
     """Show new events; False: there will be no more."""
     # Check this first, so that the last events are still display.
-    live = session.has_driver(path)
+    live = lookup.has_driver(path)
     assert display.status is not None
     last = display.status.last
     for event in book.events(rollout, after=last.number if last else 0):

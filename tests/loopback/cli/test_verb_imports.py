@@ -14,9 +14,13 @@ from gdsdeploy.host.explain import launch
 HEAVY = {
     *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography", "securesystemslib"),
     *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
+    *("gdsdeploy.lab", "gdsdeploy.preflight"),
 }
 #: Of those, what asking hosts and judging their answers needs.
-ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib"}
+ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib", "gdsdeploy.lab", "gdsdeploy.preflight"}
+#: What resolving a lock needs, without hosts to ask, stacks to build and a key to sign with.
+RESOLVES = {"httpx", "resolvelib", "debian", "pydantic", "yaml"}
+RESOLVES |= {"gdsdeploy.host.facts", "gdsdeploy.host.apply", "gdsdeploy.platform"}
 
 _PROGRAM = """
 import sys
@@ -64,6 +68,25 @@ def test_hosts_are_validated_without_what_resolves_downloads_and_signs() -> None
     assert {"paramiko", "pydantic", "gdsdeploy.host.facts"} <= loaded(statements)
     assert {"httpx", "resolvelib"} <= loaded("import gdsdeploy.cli.lock")
     assert {"securesystemslib"} <= loaded("import gdsdeploy.attest.signing")
+
+
+def test_a_lock_is_resolved_without_what_asks_builds_and_signs() -> None:
+    assert loaded("import gdsdeploy.cli.lock") == RESOLVES
+    asks, builds, signs = "lock.adopt_hosts", "preflight.prove", "attest.signing"
+    later = {module: loaded(f"import gdsdeploy.{module}") - RESOLVES for module in (asks, builds, signs)}
+    assert "paramiko" in later[asks]
+    assert {"gdsdeploy.preflight", "gdsdeploy.lab"} <= later[builds]
+    assert "securesystemslib" in later[signs]
+
+
+@pytest.mark.parametrize("verb", ["status", "history", "pause"])
+def test_a_rollout_is_shown_and_paused_without_what_its_steps_need(verb: str) -> None:
+    assert loaded(f"import gdsdeploy.cli.rollout.{verb}") == {"pydantic", "jinja2"}
+
+
+def test_a_lab_reads_no_lock_and_no_certificate_before_it_needs_them() -> None:
+    assert loaded("import gdsdeploy.cli.lab") == {"gdsdeploy.lab", "gdsdeploy.host.apply", "jinja2", "yaml"}
+    assert "pydantic" in loaded("import gdsdeploy.model.lock")
 
 
 def test_the_help_of_explain_names_every_manager_of_containers() -> None:

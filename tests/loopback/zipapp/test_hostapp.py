@@ -48,6 +48,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_sources_give_the_same_bytes(program: Path) -> None:
+    hostapp.packed.cache_clear()
     assert program.read_bytes() == hostapp.build()
 
 

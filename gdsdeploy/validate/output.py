@@ -1,0 +1,23 @@
+"""The file of a report: its folder is checked before hosts are asked, and a reader meets the whole text or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gdsdeploy import atomic
+from gdsdeploy.errors import GdsError
+
+
+def require_folder(file: Path | None) -> None:
+    """Raise GdsError if the folder of ``file`` is missing: better before the hosts are asked."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
+
+
+def write(file: Path, text: str | bytes | Iterable[str], *, mode: int | None = None) -> None:
+    """Write a report, whole or in parts, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
+    try:
+        atomic.write(file, text, mode=mode)
+    except OSError as caught:
+        raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None
