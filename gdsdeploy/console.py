@@ -6,6 +6,7 @@ control codes but this module's styles.  Colour never carries meaning alone; ric
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -80,19 +81,28 @@ def usage(text: str) -> None:
 
 def data(text: str) -> None:
     """Results to stdout, without buffering.  JSON stays the same document."""
-    print(printable(text), flush=True)  # noqa: T201 - this is the place that may
+    _print(printable(text) + "\n")
 
 
 def stream(parts: Iterable[str]) -> None:
     """Results to stdout as they come, with the line ends that they have; printable as ``data``."""
     for part in parts:
-        print(printable(part), end="")  # noqa: T201 - this is the place that may
-    sys.stdout.flush()
+        _print(printable(part))
 
 
 def file(text: str) -> None:
     """The text of a file to stdout: as it is where stdout is redirected, as ``data`` on a terminal."""
-    print(printable(text) if sys.stdout.isatty() else text, flush=True)  # noqa: T201 - this is the place that may
+    _print((printable(text) if sys.stdout.isatty() else text) + "\n")
+
+
+def _print(text: str) -> None:
+    """Print the text now; if nothing reads it any more (``| head``), end as a program that SIGPIPE ends."""
+    try:
+        print(text, end="", flush=True)  # noqa: T201 - this is the place that may
+    except BrokenPipeError:
+        # Python writes what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 def table(rows: Table) -> None:

@@ -44,6 +44,10 @@ class GdsError(Exception):
         self.hint = with_fleet(self.hint, fleet) if self.hint else self.hint
 
 
+class NameUnknown(GdsError, exit_code=2):
+    """The command line is wrong: it names a host or a check that doesn't exist."""
+
+
 class ProgramFailed(GdsError, exit_code=3):
     """A program that gdsdeploy started ended with an unexpected status."""
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import platformdirs
 
-#: Where a fleet is looked for when a host is named without one.
+#: Where a fleet is looked for when a command names none, unless FLEET_SETTING does.
 DEFAULT_FLEET = Path("fleet.yml")
+#: The variable that names the fleet file for commands that don't.
+FLEET_SETTING = "GDSDEPLOY_FLEET"
 
 
 def cache() -> Path:
@@ -19,6 +21,11 @@ def cache() -> Path:
 def state() -> Path:
     """$GDSDEPLOY_STATE_DIR, or the user's state folder: labs, logs of runs."""
     return Path(os.environ.get("GDSDEPLOY_STATE_DIR") or platformdirs.user_state_dir("gdsdeploy")).absolute()
+
+
+def default_fleet() -> Path:
+    """The file that $GDSDEPLOY_FLEET names, else fleet.yml in the working folder, whether it is there or not."""
+    return Path(os.environ.get(FLEET_SETTING) or DEFAULT_FLEET)
 
 
 def locate(folder: Path, name: str) -> Path:

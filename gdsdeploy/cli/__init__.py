@@ -8,7 +8,7 @@ import sys
 import click
 
 from gdsdeploy import __version__, console
-from gdsdeploy.cli.verbs import Verbs, below
+from gdsdeploy.cli.verbs import Verbs, below, early, quiet_option
 from gdsdeploy.errors import GdsError, Interrupted
 
 #: Verb → what it does, in the order of use.
@@ -33,22 +33,35 @@ VERBS = {
     "gdscheck": "Parse the output of NVIDIA's gdscheck, of any release",
     "prometheus": "Print alert rules and a dashboard for the series that hosts export",
     "lab": "Disposable hosts to rehearse on",
+    "docs": "Show a page of the documentation, or write the manual pages",
+    "completion": "Print a script that completes verbs, options, hosts and checks in a shell",
+    "help": "Show the help of a verb",
+}
+#: Heading of the help → verbs.
+SECTIONS = {
+    "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
+    "Upgrade": ("rollout", "diff"),
+    "Diagnose": ("explain", "watch", "topology", "mode", "cufile", "kmod", "gdscheck", "support-bundle"),
+    "Offline and signed": ("mirror", "verify"),
+    "Monitoring": ("prometheus",),
+    "Rehearse and learn": ("lab", "docs", "help", "completion"),
 }
 
 
 @click.group(
     cls=Verbs,
     verbs=below(__name__, VERBS),
+    sections=SECTIONS,
+    params=[quiet_option(default=False), early("as_json", "--json"), early("verbose", "--verbose")],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(__version__)
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors and results.")
-def group(quiet: bool) -> None:
+@click.version_option(__version__, "-V", "--version")
+def group() -> None:
     """Provision, upgrade and validate GPUDirect Storage on bare Linux hosts.
 
-    The usual order is: init, lock, provision, validate. Exit codes are listed in docs/exit-codes.md.
+    The usual order is: init, lock, provision, validate. FLEET is ./fleet.yml, or the file that $GDSDEPLOY_FLEET names,
+    unless a command names another. `gdsdeploy docs exit-codes` lists the exit codes.
     """
-    console.configure(quiet=quiet)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -67,6 +80,4 @@ def main(argv: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         console.error("interrupted", "Run the same command again: it resumes after the finished work")
         sys.exit(Interrupted.exit_code)
-    except BrokenPipeError:
-        sys.exit(141)
     sys.exit(status if isinstance(status, int) else 0)

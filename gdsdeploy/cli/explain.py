@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import complete, options
 from gdsdeploy.errors import ChecksUnknown, GdsError, did_you_mean
 from gdsdeploy.host.errors import UsageError
-from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
 # What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
@@ -26,7 +25,7 @@ MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
 
 
 @click.command()
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=complete.host_or_file)
 @click.argument("mount", required=False, metavar="[MOUNT | PID]")
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
@@ -42,9 +41,7 @@ MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
     "--ticket", type=options.PATH, metavar="PATH", help="Write all of it, and --log files, to a file for a support."
 )
 @click.option("--redact", is_flag=True, help="With --log or --ticket: take out what identifies your site.")
-@click.option(
-    "--fleet", type=options.FILE, default=DEFAULT_FLEET, show_default=True, metavar="FILE", help="HOST's fleet file."
-)
+@options.fleet_of_host
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
 @click.option(

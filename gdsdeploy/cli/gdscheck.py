@@ -10,14 +10,16 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ChecksUnknown
+from gdsdeploy.cli.verbs import Verbs
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown
 from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
+from gdsdeploy.host.gdscheck.report import DIRECT
 from gdsdeploy.host.io import reading
 
 STDIN = "-"
 
 
-@click.group()
+@click.group(cls=Verbs)
 def command() -> None:
     """Parse the output of NVIDIA's gdscheck.
 
@@ -34,8 +36,11 @@ def command() -> None:
     metavar="N",
     help="gdscheck's exit status, if FILE doesn't end in a line like rc=255. It doesn't change the verdict.",
 )
+@click.option(
+    "--require", type=click.Choice([DIRECT]), help="Fail unless every FILE has this verdict, for use as a gate."
+)
 @options.as_json("Print one JSON object per file, each on one line.")
-def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> None:
+def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None, as_json: bool) -> None:
     """Parse the output of `gdscheck -p`, or a cufile.log, of libcufile 1.4 to 1.20.
 
     Each FILE is one recording; without FILE, or with -, it is standard input. If a file has several runs, the last one
@@ -54,19 +59,24 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
     \b
     Exit code:
       31   the verdict on a FILE is unknown
+      30   --require: a FILE has another verdict
       0    every FILE has another verdict
 
     \b
     Examples:
       gdscheck -p 2>&1 | gdsdeploy gdscheck parse
+      gdscheck -p 2>&1 | gdsdeploy gdscheck parse -q --require direct || drain-this-node
       gdsdeploy gdscheck parse --json gpu1.txt gpu2.txt | jq -r '[.file, .verdict] | @tsv'
       gdsdeploy gdscheck parse /var/log/cufile.log
     """
     unknown: list[str] = []
+    others: list[str] = []
     for file in files or (Path(STDIN),):
         name = str(file)
         recording = runs.read(_bytes(file), exit_status)
-        unknown += [name] * (recording.report.verdict == UNKNOWN)
+        verdict = recording.report.verdict
+        unknown += [name] * (verdict == UNKNOWN)
+        others += [f"{name}: {verdict}"] * (verdict not in (UNKNOWN, require))
         if as_json:
             console.data(json.dumps(document.document(recording, name), ensure_ascii=False))
         else:
@@ -76,6 +86,8 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
             "Record one complete run again: gdscheck -p >FILE 2>&1; or read any log with: gdsdeploy explain --log FILE"
         )
         raise ChecksUnknown(f"{', '.join(unknown)}: not a complete output of gdscheck, nor a cufile.log", hint=hint)
+    if require and others:
+        raise ChecksFailed(f"the verdict isn't {require}: {', '.join(others)}", hint="Read why: gdsdeploy explain")
 
 
 def _bytes(file: Path) -> bytes:

@@ -26,7 +26,7 @@ from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
 
 @click.command()
-@options.optional_fleet
+@options.fleet_argument(alone="file")
 @options.limit
 @options.saved_evidence
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan a change to this mode.")
@@ -63,8 +63,7 @@ def command(
         options.require(not any((fleet, limit, mode, rdma)), options.EVIDENCE_ALONE)
         _saved(evidence_file.of_hosts(file), as_json)
         return
-    if fleet is None:
-        raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
+    assert fleet is not None, "without saved evidence, it has a default"
     intent = load_fleet(fleet)
     if mode is not None or rdma is not None:
         options.require(limit is None, "--to and --rdma are about profiles: --limit doesn't go with them")

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from gdsdeploy import console
+from gdsdeploy import console, paths
+from gdsdeploy.cli import complete
+from gdsdeploy.cli.verbs import or_early
 from gdsdeploy.errors import GdsError
 from gdsdeploy.report import alike
 from gdsdeploy.ssh import connections
@@ -18,34 +20,82 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-def fleet(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument FLEET, which the commands in errors then name."""
-    return click.argument("fleet", type=PATH)(_naming_fleet(command))
+def fleet_argument(*, before: str = "", alone: str = "") -> Decorator:
+    """The argument FLEET, which the commands in errors then name.  Its default is ``paths.default_fleet()``.
+
+    before: the argument behind it.  If FLEET is left out, the command line's first word is that argument's: where it is
+    the only word, or, of an argument with any number of words, where it is an option.
+    alone: a parameter with which the command needs no fleet.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(*arguments: Any, **options: Any) -> Any:
+            if before:
+                _shift(options, before)
+            if options["fleet"] is None and not (alone and options[alone]):
+                options["fleet"] = _default_fleet()
+            if before and options[before] is None:
+                raise click.UsageError(f"Missing argument '{before.upper()}'.")
+            try:
+                return command(*arguments, **options)
+            except GdsError as error:
+                if options["fleet"] is not None:
+                    error.name_fleet(options["fleet"])
+                raise
+
+        return click.argument("fleet", required=False, type=PATH)(run)
+
+    return decorate
 
 
-def optional_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same; it may be missing."""
-    return click.argument("fleet", required=False, type=PATH)(_naming_fleet(command))
+fleet = fleet_argument()
+#: Of verbs whose argument is a host.
+fleet_of_host = click.option(
+    "--fleet",
+    type=FILE,
+    default=paths.DEFAULT_FLEET,
+    envvar=paths.FLEET_SETTING,
+    show_default=True,
+    show_envvar=True,
+    metavar="FILE",
+    help="HOST's fleet file.",
+)
 
 
-def _naming_fleet(command: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> Any:
-        try:
-            return command(*arguments, **options)
-        except GdsError as error:
-            if options.get("fleet") is not None:
-                error.name_fleet(options["fleet"])
-            raise
-
-    return run
+def _default_fleet() -> Path:
+    path = paths.default_fleet()
+    if path == paths.DEFAULT_FLEET and not path.exists():
+        words = f"Missing argument 'FLEET': this folder has no {path}, and ${paths.FLEET_SETTING} isn't set."
+        raise click.UsageError(words)
+    return path
 
 
-limit = click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns and node[1-3,7] work.")
+def _shift(options: dict[str, Any], name: str) -> None:
+    """Move what stands in FLEET's place and isn't a fleet to the argument ``name`` behind it."""
+    word, behind = options["fleet"], options[name]
+    if word is None:
+        return
+    if isinstance(behind, tuple) and str(word).startswith("-"):
+        options["fleet"], options[name] = None, (str(word), *behind)
+    elif behind is None:
+        options["fleet"], options[name] = None, word
+
+
+limit = click.option(
+    "--limit",
+    metavar="HOST[,HOST…]",
+    shell_complete=complete.hosts,
+    help="Only these hosts; shell patterns and node[1-3,7] work.",
+)
 limit_with_builders = click.option(
-    "--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns and node[1-3,7] work."
+    "--limit",
+    metavar="HOST[,HOST…]",
+    shell_complete=complete.hosts,
+    help="Only these hosts or builders; shell patterns and node[1-3,7] work.",
 )
 #: The folder of an image, in place of the hosts.
 root = click.option(
@@ -54,7 +104,9 @@ root = click.option(
     metavar="DIR",
     help="Work in the root folder of an image; --limit names the host whose state it gets.",
 )
-verbose = click.option("--verbose", is_flag=True, help="Show everything: all names, causes and lines of evidence.")
+verbose = click.option(
+    "-v", "--verbose", is_flag=True, callback=or_early, help="Show everything: all names, causes and lines of evidence."
+)
 saved_evidence = click.option(
     "--evidence", "--from", "file", type=PATH, metavar="FILE", help="Read saved evidence; no host is asked."
 )
@@ -63,7 +115,9 @@ reason = click.option(
     "--reason", metavar="TEXT", default="", help="Why; recorded in the journal and sent in notifications."
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-events_as_json = click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
+events_as_json = click.option(
+    "--json", "as_json", is_flag=True, callback=or_early, help="Print each new event as one line of JSON."
+)
 html_of_rollout = click.option(
     "--html", type=FILE, metavar="FILE", help="Also write the rollout's report when it ends."
 )
@@ -71,7 +125,7 @@ html_of_rollout = click.option(
 
 def as_json(text: str = "Print one JSON object instead of text.") -> Decorator:
     """``--json``, with another help ``text`` where it prints something else."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+    return click.option("--json", "as_json", is_flag=True, callback=or_early, help=text)
 
 
 def timeout(seconds: float, text: str = "Seconds for each host.", least: float = 1) -> Decorator:

@@ -46,7 +46,7 @@ def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, v
     Examples:
       gdsdeploy plan fleet.yml
       gdsdeploy plan fleet.yml --limit 'gpu*' --json | jq '.hosts[].actions[].what'
-      gdsdeploy plan fleet.yml || gdsdeploy provision fleet.yml
+      gdsdeploy plan fleet.yml; [ $? -ne 32 ] || gdsdeploy provision fleet.yml
       sudo gdsdeploy plan fleet.yml --root /mnt/image --limit gpu1
     """
     if root is not None:

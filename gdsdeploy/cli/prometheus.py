@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from gdsdeploy import console, resources
+from gdsdeploy.cli.verbs import Verbs
 
 
-@click.group()
+@click.group(cls=Verbs)
 def command() -> None:
     """Print files for a monitoring system that reads the series of the hosts' gates.
 

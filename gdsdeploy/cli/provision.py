@@ -18,7 +18,7 @@ from gdsdeploy.report import alike
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@options.fleet
+@options.fleet_argument(before="ansible")
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @options.limit_with_builders
 @options.root

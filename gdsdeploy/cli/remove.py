@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import image, options
+from gdsdeploy.cli import complete, image, options
 from gdsdeploy.cli.provision import require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
@@ -16,12 +16,13 @@ from gdsdeploy.model.hostnames import words
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@options.fleet
+@options.fleet_argument(before="ansible")
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--limit",
     required=True,
     metavar="HOST[,HOST…]",
+    shell_complete=complete.hosts,
     help="These hosts or builders; shell patterns and node[1-3,7] work.",
 )
 @options.root
@@ -51,4 +52,5 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
     if as_json:
         console.data(summary(run))
     options.raise_last(run.failures(), fleet)
-    console.say("Reboot the hosts to unload modules that still run.")
+    if not {"--check", "-C"} & set(ansible):
+        console.say("Reboot the hosts to unload modules that still run.")

@@ -24,7 +24,7 @@ from gdsdeploy.validate import topology as topologies
 
 
 @click.command()
-@options.optional_fleet
+@options.fleet_argument(alone="file")
 @options.limit
 @options.saved_evidence
 @click.option(
@@ -72,8 +72,7 @@ def command(
         for error in _show(shapes, as_json, alone=UNNAMED in shapes).values():
             raise error
         return
-    if fleet is None:
-        raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
+    assert fleet is not None, "without saved evidence, it has a default"
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {hostnames.words(names)}"):

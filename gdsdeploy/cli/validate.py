@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import complete, options
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
@@ -28,13 +28,21 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@options.optional_fleet
+@options.fleet_argument(before="pytest_args", alone="source")
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
 @options.limit
-@click.option("--check", "only", metavar="ID", multiple=True, help="Only this check; repeatable.")
+@click.option(
+    "--check", "only", metavar="ID", multiple=True, shell_complete=complete.checks, help="Only this check; repeatable."
+)
 @click.option("--load", is_flag=True, help="Also read under load, for some seconds, from mounts that have a threshold.")
 @click.option("--since-boot", is_flag=True, help="Show the results of each host's gate in the current boot.")
-@click.option("--waive", metavar="ID", multiple=True, help="Accept that this check fails; needs --until and --reason.")
+@click.option(
+    "--waive",
+    metavar="ID",
+    multiple=True,
+    shell_complete=complete.checks,
+    help="Accept that this check fails; needs --until and --reason.",
+)
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
 @click.option("--reason", metavar="TEXT", help="Why --waive is given; the report shows it.")
 @click.option("--evidence", "--from", "source", type=options.PATH, metavar="BUNDLE", help="Judge a support bundle.")

@@ -3,35 +3,114 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
+
+from gdsdeploy import console
+from gdsdeploy.errors import did_you_mean
+
+#: Parameter → whether it was set before the verb: ``gdsdeploy --json plan`` is ``gdsdeploy plan --json``.
+EARLY = "gdsdeploy.cli.early"
 
 
 class Verbs(click.Group):
     """A group over modules that export ``command``, or ``commands`` by verb; verbs defined in place come first."""
 
-    def __init__(self, *args: object, verbs: Mapping[str, tuple[str, str]], **settings: object) -> None:
-        """verbs: verb → (module that exports it, what it does), in the order of use."""
+    group_class = type
+
+    def __init__(
+        self,
+        *args: object,
+        verbs: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **settings: object,
+    ) -> None:
+        """verbs: verb → (module that exports it, what it does), in the order of use.
+
+        sections: heading in the help → the verbs below it; None: one for all.
+        """
         super().__init__(*args, **settings)  # type: ignore[arg-type]
-        self._verbs = verbs
+        self._verbs, self._sections = verbs or {}, sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self._verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._verbs:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(self._verbs[cmd_name][0])
-        commands: Mapping[str, click.Command] = getattr(module, "commands", {})
-        return commands[cmd_name] if commands else module.command
+        if cmd_name in self._verbs:
+            module = importlib.import_module(self._verbs[cmd_name][0])
+            commands: Mapping[str, click.Command] = getattr(module, "commands", {})
+            command = commands[cmd_name] if commands else module.command
+        else:
+            command = super().get_command(ctx, cmd_name)
+        return command if command is None or isinstance(command, click.Group) else _accept_quiet(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
+        resolved = super().resolve_command(ctx, args)
+        _require_early(ctx, resolved[0], resolved[1])
+        return resolved
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        defined = [(name, self.commands[name].get_short_help_str(200)) for name in super().list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl([*defined, *((name, text) for name, (_, text) in self._verbs.items())])
+        defined = {name: self.commands[name].get_short_help_str(200) for name in super().list_commands(ctx)}
+        texts = defined | {name: text for name, (_, text) in self._verbs.items()}
+        for heading, names in (self._sections or {"Commands": list(texts)}).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, texts[name]) for name in names])
 
 
 def below(package: str, texts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """The ``verbs`` of a package that has a module for each, named as the verb with ``_`` for ``-``."""
     return {name: (f"{package}.{name.replace('-', '_')}", text) for name, text in texts.items()}
+
+
+def _accept_quiet(command: click.Command) -> click.Command:
+    """The command with ``--quiet``, which the group has, too."""
+    if not any("--quiet" in parameter.opts for parameter in command.params):
+        place = next((at for at, one in enumerate(command.params) if "--json" in one.opts), len(command.params))
+        command.params.insert(place, quiet_option(default=None))
+    return command
+
+
+def quiet_option(default: bool | None) -> click.Option:
+    """``-q``; default: None where it stays as it is."""
+
+    def configure(_context: click.Context, _option: click.Parameter, value: bool | None) -> None:
+        if value is not None:
+            console.configure(quiet=value)
+
+    text = "Print only errors and results."
+    return click.Option(
+        ["-q", "--quiet"], is_flag=True, default=default, expose_value=False, callback=configure, help=text
+    )
+
+
+def _require_early(ctx: click.Context, verb: str | None, command: click.Command | None) -> None:
+    """End with a usage error where an option before the verb isn't one of the verb."""
+    if command is None or isinstance(command, click.Group):
+        return
+    names = {parameter.name for parameter in command.params}
+    for name, word in ctx.meta.get(EARLY, {}).items():
+        if name not in names:
+            ctx.fail(f"No such option: {word}: {verb} doesn't have it")
+
+
+def early(name: str, word: str) -> click.Option:
+    """An option of the group that stands for the parameter ``name`` of the verb."""
+
+    def note(context: click.Context, _option: click.Parameter, value: bool) -> None:
+        if value:
+            context.meta.setdefault(EARLY, {})[name] = word
+
+    return click.Option(
+        [*(["-v"] if word == "--verbose" else []), word], is_flag=True, expose_value=False, callback=note, hidden=True
+    )
+
+
+def or_early(context: click.Context, option: click.Parameter, value: bool) -> bool:
+    """The callback of an option that the group accepts, too."""
+    return value or option.name in context.meta.get(EARLY, {})

@@ -11,27 +11,19 @@ from typing import Any
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import options
+from gdsdeploy.cli import complete, options
 from gdsdeploy.errors import GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.printable import line
 from gdsdeploy.model import hostnames
-from gdsdeploy.paths import DEFAULT_FLEET
 from gdsdeploy.report import alike
 from gdsdeploy.validate import watch
 
 
 @click.command()
-@click.argument("targets", nargs=-1, required=True, metavar="HOST... | FLEET")
-@click.option(
-    "--fleet",
-    type=options.FILE,
-    default=DEFAULT_FLEET,
-    show_default=True,
-    metavar="FILE",
-    help="HOST's fleet file.",
-)
+@click.argument("targets", nargs=-1, metavar="[HOST... | FLEET]", shell_complete=complete.host_or_file)
+@options.fleet_of_host
 @options.limit
 @click.option("--once", is_flag=True, help="End after one round.")
 @click.option(
@@ -108,6 +100,9 @@ def command(
 
 def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[Path, list[str], Any]:
     """The fleet file, the hosts, and the fleet; a single argument that is a file is the fleet file."""
+    if not targets:
+        intent = load_fleet(fleet)
+        return fleet, selection.select(limit, list(intent.hosts), fleet), intent
     if len(targets) == 1 and (Path(targets[0]).is_file() or targets[0].endswith((".yml", ".yaml"))):
         fleet = Path(targets[0])
         intent = load_fleet(fleet)

@@ -5,6 +5,7 @@ The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column f
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -147,12 +148,48 @@ def parse_document(
         parsed = model.model_validate(document.value, extra=extra)
     except ValidationError as cause:
         problems += [_problem(document.root, error_details, model) for error_details in cause.errors()]
+        if also:
+            places = [details["loc"] for details in cause.errors()]
+            problems += _located(document, _of_the_rest(document.value, places, model, also))
         raise _report(document.path, problems, error) from None
-    for keys, message in also(parsed) if also else []:
-        problems.append((_locate(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
+    problems += _located(document, also(parsed) if also else [])
     if problems:
         raise _report(document.path, problems, error)
     return parsed
+
+
+def _located(document: Document, problems: Sequence[Problem]) -> list[tuple[yaml.Mark, str]]:
+    return [(_locate(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {text}") for keys, text in problems]
+
+
+def _of_the_rest(
+    value: object, places: Sequence[Sequence[int | str]], model: type[M], also: Callable[[M], Sequence[Problem]]
+) -> list[Problem]:
+    """What ``also`` finds without the values at ``places``, which are wrong; nothing where that isn't a whole model.
+
+    Problems of a place that was left out, or of what has it, may only come from that.
+    """
+    rest, removed = copy.deepcopy(value), list[tuple[str, ...]]()
+    for place in places:
+        removed.append(_remove(rest, place))
+    try:
+        parsed = model.model_validate(rest)
+    except ValidationError:
+        return []
+    found = [(tuple(map(str, keys)), text) for keys, text in also(parsed)]
+    return [(keys, text) for keys, text in found if not any(keys[: len(path)] == path[: len(keys)] for path in removed)]
+
+
+def _remove(value: object, place: Sequence[int | str]) -> tuple[str, ...]:
+    """Delete the innermost key of ``place`` that ``value`` has; returns its path."""
+    path, holder = list[str](), None
+    for part in place:
+        if isinstance(value, dict) and part in value:
+            holder, value = value, value[part]
+            path.append(str(part))
+    if holder is not None:
+        holder.pop(next(key for key in holder if str(key) == path[-1]), None)
+    return tuple(path)
 
 
 def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:

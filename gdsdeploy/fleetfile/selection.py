@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from gdsdeploy.errors import FleetInvalid, did_you_mean
+from gdsdeploy.errors import NameUnknown, did_you_mean
 from gdsdeploy.model import hostnames
 
 
@@ -14,7 +14,7 @@ def select(limit: str | None, names: Sequence[str], fleet: Path, *, option: str 
     """Those of ``names`` that ``limit`` (comma separated; shell patterns, ranges) selects, in the fleet's order.
 
     option: what a user calls it.
-    Raises FleetInvalid for a pattern that selects nothing: a typing error must not mean "none", nor "all".
+    Raises NameUnknown for a pattern that selects nothing: a typing error must not mean "none", nor "all".
     """
     if limit is None:
         return list(names)
@@ -39,11 +39,11 @@ def _matches(pattern: str, names: set[str]) -> Iterable[str]:
 
 
 def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
-    """Raise FleetInvalid unless ``name`` is one of the fleet's hosts."""
+    """Raise NameUnknown unless ``name`` is one of the fleet's hosts."""
     if name not in hosts:
         raise _no_host("", name, hosts, fleet)
 
 
-def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> FleetInvalid:
+def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> NameUnknown:
     words = f"{option}{fleet} has no host {name!r}{did_you_mean(name, names)}"
-    return FleetInvalid(words, hint=f"It has: {hostnames.words(names)}")
+    return NameUnknown(words, hint=f"It has: {hostnames.words(names)}")

@@ -17,10 +17,10 @@ from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import (
     ChecksFailed,
     ChecksUnknown,
-    FleetInvalid,
     GdsError,
     HostUnfit,
     HostUnreachable,
+    NameUnknown,
     all_errors,
     did_you_mean,
     with_fleet,
@@ -276,9 +276,9 @@ def _this_boot(lock_digest: str, record: gate.Record | None, reason: str) -> Fin
 
 
 def require_check(name: str, option: str = "--check") -> str:
-    """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
+    """``name`` if it is the id of a check, with or without a subject; raises NameUnknown naming the nearest one."""
     ids = [check.id for check in checks.listed()]
     if name.partition(":")[0] in ids:
         return name
     words = f"{option}: there is no check {name!r}{did_you_mean(name, ids)}"
-    raise FleetInvalid(words, hint=f"The checks are: {', '.join(ids)}")
+    raise NameUnknown(words, hint=f"The checks are: {', '.join(ids)}")

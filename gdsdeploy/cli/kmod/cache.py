@@ -11,10 +11,11 @@ from gdsdeploy import console
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, CacheEntry
 from gdsdeploy.cli import options
+from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import BuildCacheUnusable
 
 
-@click.group()
+@click.group(cls=Verbs)
 def command() -> None:
     """Manage the kernel module builds that this machine keeps, so that each is built once.
 

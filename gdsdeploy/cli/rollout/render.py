@@ -22,8 +22,8 @@ _NEXT = {
 
 
 @click.command()
-@options.fleet
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@options.fleet_argument(before="folder")
+@click.argument("folder", type=options.FOLDER, required=False, metavar="FOLDER")
 @click.option("--for", "carrier", type=click.Choice(CARRIERS), required=True, help="The engine that will run it.")
 @click.option("--ask", is_flag=True, help="Ask every machine for its facts, so that it receives a cached build.")
 @click.option("--modules-url", metavar="HTTPS_URL", default="", help="pull: where hosts fetch archives of modules.")

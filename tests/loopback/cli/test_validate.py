@@ -160,7 +160,7 @@ def test_limit(make_fleet: Make, run: Run) -> None:
     assert code == 0
     assert "gpu2" not in out
     code, _, err = run(fleet.path, *KERNEL, "--limit", "gpu7")
-    assert code == 10
+    assert code == 2
     assert "has no host 'gpu7'" in err
     assert "It has: gpu[1-2]" in err
     assert fleet.sessions() == 1
@@ -169,7 +169,7 @@ def test_limit(make_fleet: Make, run: Run) -> None:
 def test_a_check_that_does_not_exist(make_fleet: Make, run: Run) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     code, _, err = run(fleet.path, "--check", "kernel.runing")
-    assert code == 10
+    assert code == 2
     assert "there is no check 'kernel.runing'; did you mean 'kernel.running'?" in err
     assert fleet.sessions() == 0
 

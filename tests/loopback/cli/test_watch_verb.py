@@ -104,7 +104,7 @@ def test_hosts_that_do_not_answer(make_fleet: Make, capsys: pytest.CaptureFixtur
     ("words", "status", "message"),
     [
         ([], 2, "Missing argument"),
-        (["gpu9"], 10, "has no host 'gpu9'"),
+        (["gpu9"], 2, "has no host 'gpu9'"),
         (["gpu1", "--limit", "gpu1"], 2, "--limit goes with FLEET"),
         (["gpu1", "--every", "0"], 2, "0.2<=x<=3600"),
         (["nothing.yml"], 10, "no such file"),

@@ -224,7 +224,7 @@ def test_what_users_do_wrong(make_fleet: Make, capsys: pytest.CaptureFixture[str
     for argv, code, words in (
         (["start", fleet.path], 2, "standard input isn't a terminal"),
         (["start", fleet.path, "--yes", "--html", tmp_path / "no" / "x.html"], 1, "does not exist"),
-        (["start", fleet.path, "--yes", "--limit", "z"], 10, "has no host 'z'"),
+        (["start", fleet.path, "--yes", "--limit", "z"], 2, "has no host 'z'"),
         (["start", fleet.path, "--yes", "--from", tmp_path / "none.lock"], 11, "none.lock"),
         (["start"], 2, "Missing argument"),
     ):

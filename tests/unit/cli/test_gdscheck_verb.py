@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gdsdeploy.cli import VERBS, group
-from gdsdeploy.errors import ChecksUnknown
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown
 from gdsdeploy.host.gdscheck import VERDICTS
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
@@ -79,6 +79,14 @@ def test_mistakes_end_in_usage(words: tuple[str, ...]) -> None:
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert "Error" in result.output
+
+
+def test_a_gate_requires_a_direct_path() -> None:
+    assert parse("--require", "direct", DIRECT, DIRECT).exit_code == 0
+    refused = parse("--require", "direct", DIRECT, LOG)
+    assert isinstance(refused.exception, ChecksFailed)
+    assert str(refused.exception) == f"the verdict isn't direct: {LOG}: compat"
+    assert isinstance(parse("--require", "direct", text=b"no report").exception, ChecksUnknown)
 
 
 def test_the_verb_is_listed_and_has_examples() -> None:

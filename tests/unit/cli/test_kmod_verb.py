@@ -26,8 +26,8 @@ def root(tmp_path: Path) -> Root:
 def test_help_is_of_this_verb_and_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, verb, "--help")
     assert code == 0
-    assert out.startswith(f"usage: gdsdeploy kmod {verb} ")
-    assert f"examples:\n  gdsdeploy kmod {verb}" in out
+    assert out.startswith(f"Usage: gdsdeploy kmod {verb} ")
+    assert f"  Examples:\n    gdsdeploy kmod {verb}" in out
     assert "--json" in out
 
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_audited_is_an_error_with_a_hint(root: Root, capsys: pyte
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["audit", "--fast"], "unrecognized arguments: --fast"), (["build"], "the following arguments are required")],
+    [(["audit", "--fast"], "No such option '--fast'"), (["build"], "Missing argument 'MODULE|NAME=VALUE...'")],
 )
 def test_a_wrong_command_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *words)

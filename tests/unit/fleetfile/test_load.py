@@ -64,6 +64,24 @@ hosts:
     ]
 
 
+def test_wrong_values_hide_no_wrong_names(tmp_path: Path) -> None:
+    text = """version: 1
+profiles:
+  gds:
+    os: debian-14
+    mode: direct
+    builder: none
+hosts:
+  gpu1: gsd
+  gpu2: {profile: gds, port: high}
+"""
+    places = [line.partition(": ")[2].partition(":")[0] for line in problems(tmp_path, text)]
+    names = ["profiles.gds.os", "profiles.gds.mode", "profiles.gds.builder", "hosts.gpu1.profile", "hosts.gpu2.port"]
+    assert places == names
+    # Without its only profile, the rest isn't a fleet: only what is certain is reported.
+    assert len(problems(tmp_path, "version: 1\nprofiles: {gds: 1}\nhosts: {gpu1: gsd}\n")) == 1
+
+
 def test_names_that_point_nowhere(tmp_path: Path) -> None:
     text = SMALL.replace('driver: "550"', "builder: b2") + "  gpu2: gdx\n"
     assert problems(tmp_path, text) == [

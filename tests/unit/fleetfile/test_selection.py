@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.errors import NameUnknown
 from gdsdeploy.fleetfile.selection import select
 
 HOSTS = ["gpu1", "gpu2", "build1"]
@@ -31,11 +31,11 @@ def test_selection(limit: str | None, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("limit", ["gpu3", "", "gpu1,", "*9", "gpu[5-7]", "gpu[0-9999999]"])
 def test_what_selects_nothing_is_an_error(limit: str) -> None:
-    with pytest.raises(FleetInvalid, match=r"--limit: fleet.yml has no host") as caught:
+    with pytest.raises(NameUnknown, match=r"--limit: fleet.yml has no host") as caught:
         select(limit, HOSTS, Path("fleet.yml"))
     assert caught.value.hint == "It has: build1, gpu[1-2]"
 
 
 def test_the_nearest_name_is_offered() -> None:
-    with pytest.raises(FleetInvalid, match="did you mean 'build1'"):
+    with pytest.raises(NameUnknown, match="did you mean 'build1'"):
         select("biuld1", HOSTS, Path("fleet.yml"))

@@ -1,0 +1,177 @@
+"""What holds for every verb: the list of verbs, FLEET, options before and after the verb, completion, pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+
+from gdsdeploy import console
+from gdsdeploy.cli import SECTIONS, VERBS, group, manual
+from gdsdeploy.converge import ansible
+
+FLEET = """\
+version: 1
+repositories: {debian: {suites: [trixie]}}
+profiles: {gds: {os: debian-13, repositories: [debian]}}
+hosts: {gpu1: gds, gpu2: gds, login: gds}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GDSDEPLOY_FLEET", raising=False)
+    yield tmp_path
+    console.configure(quiet=False)
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(group, words)
+
+
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from contexts(click.Context(command, info_name=name, parent=context))
+
+
+EVERY = list(contexts(click.Context(group, info_name="gdsdeploy")))
+LEAVES = [context for context in EVERY if not isinstance(context.command, click.Group)]
+
+
+def test_each_verb_is_in_one_section_of_the_help() -> None:
+    assert sorted(verb for verbs in SECTIONS.values() for verb in verbs) == sorted(VERBS)
+    lines = invoke("--help").output.splitlines()
+    assert [line.removesuffix(":") for line in lines if line.endswith(":") and line[0] != " "] == ["Options", *SECTIONS]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [("valdate", "validate"), ("rollout strt", "start"), ("kmod adit", "audit")], ids=str
+)
+def test_a_mistyped_verb_is_answered_with_the_nearest_one(words: str, meant: str) -> None:
+    result = invoke(*words.split())
+    assert result.exit_code == 2
+    assert f"No such command {words.split()[-1]!r}; did you mean {meant!r}?" in result.output
+
+
+def test_help_is_also_a_verb() -> None:
+    assert invoke("help", "rollout", "start").output.strip() == invoke("rollout", "start", "--help").output.strip()
+    assert invoke("help", "plan", "nothing").exit_code == 2
+    assert "did you mean 'plan'?" in invoke("help", "plna").output
+
+
+@pytest.mark.parametrize("context", LEAVES, ids=lambda context: context.command_path)
+def test_every_verb_takes_quiet(context: click.Context) -> None:
+    assert [option for option in context.command.params if "--quiet" in option.opts]
+
+
+def test_quiet_stands_before_or_behind_the_verb() -> None:
+    for words in (("-q", "docs"), ("docs", "-q")):
+        console.configure(quiet=False)
+        assert invoke(*words).exit_code == 0
+        assert console._quiet
+
+
+def test_options_of_the_verb_stand_before_it_too() -> None:
+    assert (
+        invoke("--json", "explain", "--error", "5027").output == invoke("explain", "--error", "5027", "--json").output
+    )
+    refused = invoke("--json", "completion", "bash")
+    assert (refused.exit_code, "No such option: --json: completion doesn't have it" in refused.output) == (2, True)
+    assert "No such option: --verbose: lock doesn't have it" in invoke("-v", "lock").output
+
+
+FLEETS = [
+    *(
+        "lock",
+        "plan",
+        "provision",
+        "remove --limit gpu1",
+        "validate",
+        "topology",
+        "mode",
+        "support-bundle --output x",
+        "kmod preflight",
+    ),
+    *(
+        "kmod builders",
+        "rollout start --dry-run",
+        "rollout status",
+        "rollout history",
+        "rollout pause",
+        "rollout abort",
+    ),
+    *("cufile render gpu1", "rollout render --for pull out", "provision --check", "validate --pytest -- -k storage"),
+]
+
+
+@pytest.mark.parametrize("words", FLEETS)
+def test_without_fleet_it_is_fleet_yml_here_or_what_the_setting_names(
+    words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ansible, "refused_flags", lambda _: "")
+    missing = invoke(*words.split())
+    assert (missing.exit_code, "Missing argument 'FLEET': this folder has no fleet.yml" in missing.output) == (2, True)
+    monkeypatch.setenv("GDSDEPLOY_FLEET", "other.yml")
+    assert "other.yml" in str(invoke(*words.split()).exception)
+    monkeypatch.delenv("GDSDEPLOY_FLEET")
+    (folder / "fleet.yml").write_text("version: 1\nnonsense: true\n")
+    assert "fleet.yml:2" in str(invoke(*words.split()).exception)
+
+
+def test_a_word_that_is_missing_behind_fleet_is_named(folder: Path) -> None:
+    (folder / "fleet.yml").write_text(FLEET)
+    assert "Missing argument 'HOST'" in invoke("cufile", "render").output
+    assert "Missing argument 'FOLDER'" in invoke("rollout", "render", "--for", "pull").output
+
+
+def completions(*words: str) -> list[str]:
+    *before, incomplete = words
+    found = ShellComplete(group, {}, "gdsdeploy", "_GDSDEPLOY_COMPLETE").get_completions(before, incomplete)
+    return [item.value for item in found]
+
+
+def test_hosts_and_checks_are_completed(folder: Path) -> None:
+    assert completions("plan", "--limit", "") == []
+    (folder / "fleet.yml").write_text(FLEET)
+    assert completions("plan", "--limit", "g") == ["gpu1", "gpu2"]
+    assert completions("validate", "--limit", "login,gpu") == ["login,gpu1", "login,gpu2"]
+    assert completions("explain", "l") == ["login"]
+    assert "secure-boot.signatures" in completions("validate", "--check", "secure")
+    assert completions("docs", "exit") == ["exit-codes"]
+    (folder / "other.yml").write_text(FLEET.replace("login", "storage"))
+    assert completions("plan", "other.yml", "--limit", "s") == ["storage"]
+    (folder / "fleet.yml").write_text("{")
+    assert completions("plan", "--limit", "g") == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str) -> None:
+    assert "_GDSDEPLOY_COMPLETE" in invoke("completion", shell).output
+
+
+def test_the_pages_are_listed_and_shown() -> None:
+    listed = dict(line.split(maxsplit=1) for line in invoke("docs").output.splitlines())
+    assert listed["exit-codes"] == "Exit codes"
+    for topic in ("exit-codes", "docs/exit-codes.md"):
+        assert invoke("docs", topic).output.startswith("# Exit codes\n")
+    unknown = invoke("docs", "exit-code")
+    assert (unknown.exit_code, "did you mean 'exit-codes'?" in unknown.output) == (2, True)
+
+
+def test_manual_pages_of_all_verbs(folder: Path) -> None:
+    written = manual.write(group, folder / "man1")
+    assert {path.name for path in written} == {f"{c.command_path.replace(' ', '-')}.1" for c in EVERY}
+    text = (folder / "man1/gdsdeploy-rollout-start.1").read_text()
+    assert text.startswith('.TH "GDSDEPLOY-ROLLOUT-START" "1"')
+    assert "\\fB\\-\\-enrol\\-keys\\fR" in text
+    assert "gdsdeploy\\-rollout\\-start" in (folder / "man1/gdsdeploy-rollout.1").read_text()
+    assert "\n.\n" not in text
