@@ -1,6 +1,7 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
 # make test   sets everything up, then runs every test and linter; make test TESTS=PATH: those, in one process
 # make fuzz   gives every reader of files and answers N hostile inputs (100000), and prints a table; READER="fleet.yml" for one
+# make packages  sets everything up, then builds a Debian package and an rpm of the host program: docs/packages.md
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
 
 VENV := .venv
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 # Three processes, because tests wait for hosts and disks; tests/groups.py says what each of them takes, and in which order.
 SIDE_BY_SIDE := --numprocesses 3 --durations 15
 
-.PHONY: demo test fuzz setup lock clean
+.PHONY: demo test fuzz packages setup lock clean
 
 demo: setup
 	$(BIN)/gdsdeploy lab demo --yes
@@ -20,6 +21,9 @@ test: setup
 
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.campaign $(or $(N),100000) $(if $(READER),"$(READER)")
+
+packages: setup
+	$(BIN)/python packaging/build.py dist $(if $(MAINTAINER),--maintainer "$(MAINTAINER)")
 
 setup: $(VENV)/.complete
 
