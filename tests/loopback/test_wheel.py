@@ -196,7 +196,9 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
     needed = [text.partition(";")[0] for text in metadata.get_all("Requires-Dist") or []]
     assert sorted(needed) == sorted([*PROJECT["dependencies"], "ansible>=12"])
     assert "ansible-core>=2.19" in needed, "the community's collections are an extra"
-    assert metadata.get_payload(decode=True).strip() == (ROOT / "README.md").read_bytes().strip()
+    text = metadata.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    assert text.strip() == (ROOT / "README.md").read_bytes().strip()
 
 
 def test_the_source_archive_has_what_make_test_needs(sources: set[str]) -> None:
