@@ -25,7 +25,7 @@ from gdsdeploy.host.apply.program import PATH
 from gdsdeploy.model.services import SCHEDULERS
 from gdsdeploy.zipapp import hostapp
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 NAME = "gdsdeploy-host"
 #: dpkg and rpm sort "~" before anything else: 0.2.0~rc1 comes before 0.2.0.
 VERSION = re.sub(r"\.?(a|b|rc|dev)(?=\d)", r"~\1", __version__)
@@ -66,8 +66,8 @@ def build_deb(work: Path, folder: Path, maintainer: str) -> Path:
     date = formatdate(int(os.environ["SOURCE_DATE_EPOCH"]), localtime=False)
     values = {"version": VERSION, "maintainer": maintainer, "date": date}
     docs = f"usr/share/doc/{NAME}"
-    _write(root / docs / "copyright", (HERE / "copyright").read_bytes())
-    _write(root / docs / "NOTICE", (HERE.parent / "NOTICE").read_bytes())
+    _write(root / docs / "copyright", (FOLDER / "copyright").read_bytes())
+    _write(root / docs / "NOTICE", (FOLDER.parent / "NOTICE").read_bytes())
     _write(root / docs / "changelog.gz", gzip.compress(_filled("changelog", values), 9, mtime=0))
     files = sorted(path for path in root.rglob("*") if path.is_file())
     sums = [f"{hashlib.md5(file.read_bytes()).hexdigest()}  {file.relative_to(root)}\n" for file in files]
@@ -75,7 +75,7 @@ def build_deb(work: Path, folder: Path, maintainer: str) -> Path:
     _write(root / "DEBIAN" / "control", _filled("control", {**values, "size": size}))
     _write(root / "DEBIAN" / "md5sums", "".join(sums).encode())
     for script in ("postinst", "postrm"):
-        _write(root / "DEBIAN" / script, (HERE / "reload").read_bytes(), 0o755)
+        _write(root / "DEBIAN" / script, (FOLDER / "reload").read_bytes(), 0o755)
     _settle(root)
     package = folder / f"{NAME}_{VERSION}_all.deb"
     # gzip gives the same bytes with any number of threads, and the program is compressed already.
@@ -88,11 +88,11 @@ def build_rpm(work: Path, folder: Path, _maintainer: str) -> Path:
     root = work / "root"
     _stage(root)
     for file in ("LICENSE", "NOTICE"):
-        _write(root / f"usr/share/licenses/{NAME}" / file, (HERE.parent / file).read_bytes())
+        _write(root / f"usr/share/licenses/{NAME}" / file, (FOLDER.parent / file).read_bytes())
     _settle(root)
     defined = {"_topdir": work / "top", "_rpmdir": work / "rpms", "staged": root, "host_version": VERSION}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
-    subprocess.run(["rpmbuild", "-bb", "--quiet", *options, HERE / f"{NAME}.spec"], check=True, stdout=2)
+    subprocess.run(["rpmbuild", "-bb", "--quiet", *options, FOLDER / f"{NAME}.spec"], check=True, stdout=2)
     (package,) = (work / "rpms").rglob("*.rpm")
     return Path(shutil.copy(package, folder))
 
@@ -110,7 +110,7 @@ def _stage(root: Path) -> None:
 
 
 def _filled(name: str, values: Mapping[str, str]) -> bytes:
-    return Template((HERE / name).read_text()).substitute(values).encode()
+    return Template((FOLDER / name).read_text()).substitute(values).encode()
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
