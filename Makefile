@@ -1,6 +1,7 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
 # make test   sets everything up, then runs every test and linter; make test TESTS=PATH: those, in one process
 # make fuzz   gives every reader of files and answers N hostile inputs (100000), and prints a table; READER="fleet.yml" for one
+# make packages  sets everything up, then builds a Debian package and an rpm of the host program: docs/packages.md
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
 
 VENV := .venv
@@ -12,7 +13,7 @@ SIDE_BY_SIDE := --numprocesses 3 --durations 15
 # Programs start some hundred times in the tests: without their bytecode, each start compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fuzz setup lock clean
+.PHONY: demo test fuzz packages setup lock clean
 
 demo: setup
 	$(BIN)/gdsdeploy lab demo --yes
@@ -24,6 +25,9 @@ test: setup
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.campaign $(or $(N),100000) $(if $(READER),"$(READER)")
 
+packages: setup
+	$(BIN)/python packaging/build.py dist $(if $(MAINTAINER),--maintainer "$(MAINTAINER)")
+
 setup: $(VENV)/.complete
 
 # The stamp is written last, so that an interrupted setup starts over and a complete one is not repeated.
@@ -32,7 +36,7 @@ $(VENV)/.complete: pyproject.toml requirements-dev.lock
 	    { echo "error: gdsdeploy needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 4; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	    { echo "error: this Python cannot make virtual environments. On Debian: sudo apt-get install python3-venv" >&2; exit 4; }
-	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 500 MB, a minute or two)"
+	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 470 MB, half a minute)"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .

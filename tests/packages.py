@@ -46,7 +46,7 @@ REQUIREMENTS = (
     Requirement("mkfs.btrfs", "btrfs-progs", "makes filesystems on which direct I/O is tried"),
     Requirement("xz", "xz-utils", "compresses modules"),
     Requirement("zstd", "zstd", "compresses modules"),
-    Requirement("rpmbuild", "rpm", "builds the packages of the rpm repositories that tests serve"),
+    Requirement("rpmbuild", "rpm", "builds rpm packages"),
     Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
     Requirement("dnf", "dnf", "is compared with the choice of rpm packages"),
     *efi.requirements(tpm=True),

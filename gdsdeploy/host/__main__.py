@@ -103,6 +103,10 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         ("validate", _validate, "compare this host with its expectation"),
     )
     is_verb = verb in COMMANDS or verb in [name for name, _, _ in verbs]
+    if not is_verb:
+        # On a host, the package around this one has nothing but the version.
+        version = getattr(sys.modules[str(__package__).partition(".")[0]], "__version__", "of an unknown version")
+        parser.add_argument("--version", action="version", version=f"gdsdeploy-host {version}")
     for name, run, text in verbs:
         if is_verb and name != verb:
             continue

@@ -123,7 +123,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
     """(name in the archive, content); the package keeps its name, so that a traceback reads as in the checkout."""
     yield "__main__.py", _MAIN.encode()
     yield "gdsdeploy_bootstrap.py", _bootstrap()
-    yield "gdsdeploy/__init__.py", b""
+    yield "gdsdeploy/__init__.py", f'__version__ = "{__version__}"\n'.encode()
     yield "gdsdeploy-host.cdx.json", sbom.of_host_program(__version__)
     for path in (path for pattern in PACKED for path in (_PACKAGE / "host").glob(pattern)):
         yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

@@ -21,6 +21,10 @@ PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "rollout" / "carriers" / "plays").
 ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
 
 
+#: Shell scripts without a name that says so.
+PROGRAMS = (".ci/run", "packaging/reload")
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -28,6 +32,7 @@ ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
         ["ruff", "format", "--check", "--quiet"],
         ["mypy"],
         ["mypy", "--implicit-reexport", "--package=tests", "--cache-dir=.mypy_cache/tests"],
+        ["mypy", "packaging/build.py"],
         ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
@@ -51,7 +56,11 @@ def _scripts(folder: Path) -> list[Path]:
     }
     for name, text in written.items():
         (folder / name).write_text(text)
-    scripts = [*(ROOT / "gdsdeploy").rglob("*.sh"), *(ROOT / "tests").rglob("*.sh"), ROOT / ".ci" / "run"]
+    scripts = [
+        *(ROOT / "gdsdeploy").rglob("*.sh"),
+        *(ROOT / "tests").rglob("*.sh"),
+        *(ROOT / name for name in PROGRAMS),
+    ]
     # NVIDIA's style, imitated.
     ours = [path for path in scripts if "sources" not in path.parts]
     guest = ROOT / "gdsdeploy" / "lab" / "guest"

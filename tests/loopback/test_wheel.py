@@ -1,13 +1,17 @@
-"""The wheel, not only the checkout: built, installed, and used from elsewhere."""
+"""The source archive and the wheel, not only the checkout: built, installed, and used from elsewhere."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import venv
+import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -18,29 +22,62 @@ from gdsdeploy.zipapp import sbom
 pytestmark = pytest.mark.wheel
 
 ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: Most bytes of the wheel, and of an installation with all dependencies and their compiled files.
+WHEEL_BYTES, INSTALLED_BYTES = 3 << 20, 150 << 20
+#: Folders of which the source archive has every file; programs leave others beside these files.
+FOLDERS = ("benchmarks", "docs", "examples", "gdsdeploy", "packaging", "roles", "tests")
+CACHES = re.compile(r"(^|/)(__pycache__|\.[^/]*|[^/]*\.egg-info)/")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the source archive and of the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True, env=environment(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def sources(built: Path) -> set[str]:
+    """The files of the source archive, below its folder."""
+    with tarfile.open(*built.glob("*.tar.gz")) as archive:
+        return {member.name.partition("/")[2] for member in archive if member.isfile()}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Variables of a program that sees neither this checkout nor this user's state."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**env, "XDG_STATE_HOME": str(home / "state"), "XDG_CACHE_HOME": str(home / "cache")}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
     """Folder of programs of a virtual environment with the wheel and, from this one, its dependencies.
 
     The folder of this environment is added by a path file; path files in it are not read again, so the checkout
     that is installed here in editable form is not seen there.
     """
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=True)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     programs = folder / "venv" / "bin"
-    subprocess.run([programs / "pip", "install", "--quiet", "--no-deps", wheel], check=True, capture_output=True)
+    argv = [programs / "pip", "install", "--quiet", "--no-deps", wheel]
+    subprocess.run(argv, check=True, capture_output=True, env=environment(folder))
     return programs
 
 
 def run(argv: list[str | Path], cwd: Path, status: int = 0) -> str:
-    env = {**os.environ, "HOME": str(cwd), "XDG_STATE_HOME": str(cwd / "state"), "XDG_CACHE_HOME": str(cwd / "cache")}
+    env = {**environment(cwd), "HOME": str(cwd)}
     done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -125,6 +162,12 @@ print(*zipfile.ZipFile(io.BytesIO(hostapp.build())).namelist(), sep="\\n")
     assert {name.removeprefix("gdsdeploy/host/data/") for name in names} >= tables != set()
 
 
+def test_the_pages_come_along(installed: Path, tmp_path: Path) -> None:
+    assert run([installed / "gdsdeploy", "docs", "exit-codes"], tmp_path).startswith("# Exit codes\n")
+    listed = {line.split()[0] for line in run([installed / "gdsdeploy", "docs"], tmp_path).splitlines()}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= listed
+
+
 def test_generators_of_pages_stay_behind(installed: Path, tmp_path: Path) -> None:
     script = "import importlib.util; print(importlib.util.find_spec('docs'))"
     assert run([installed / "python", "-c", script], tmp_path).strip() == "None"
@@ -133,5 +176,64 @@ def test_generators_of_pages_stay_behind(installed: Path, tmp_path: Path) -> Non
 def test_the_bill_of_materials_comes_along(installed: Path) -> None:
     (file,) = (installed.parent / "lib").glob("python*/site-packages/gdsdeploy-*.dist-info/sboms/*")
     assert file.name == "gdsdeploy.cdx.json"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert file.read_bytes() == sbom.of_wheel(__version__, project["dependencies"])
+    assert file.read_bytes() == sbom.of_wheel(__version__, PROJECT["dependencies"])
+
+
+def test_the_wheel_is_small_and_has_the_licenses_and_no_tests(wheel: Path) -> None:
+    assert wheel.stat().st_size <= WHEEL_BYTES
+    names = set(zipfile.ZipFile(wheel).namelist())
+    metadata = f"gdsdeploy-{__version__}.dist-info"
+    assert names >= {f"{metadata}/licenses/LICENSE", f"{metadata}/licenses/NOTICE", "gdsdeploy/py.typed"}
+    assert {name.partition("/")[0] for name in names} == {"gdsdeploy", metadata}
+    assert [name for name in names if "/tests/" in name and "/tests/host/" not in name] == []
+
+
+def test_the_metadata_is_complete(wheel: Path) -> None:
+    metadata = message_from_bytes(zipfile.ZipFile(wheel).read(f"gdsdeploy-{__version__}.dist-info/METADATA"))
+    expected = {
+        "Metadata-Version": "2.4", "Name": "gdsdeploy", "Version": __version__, "Summary": PROJECT["description"],
+        "Author": "The gdsdeploy authors", "License-Expression": "Apache-2.0", "Requires-Python": ">=3.11",
+        "Description-Content-Type": "text/markdown", "Keywords": ",".join(PROJECT["keywords"]),
+        "Provides-Extra": "ansible",
+    }  # fmt: skip
+    assert {name: metadata[name] for name in expected} == expected
+    assert metadata.get_all("Classifier") == PROJECT["classifiers"]
+    assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
+    needed = [text.partition(";")[0] for text in metadata.get_all("Requires-Dist") or []]
+    assert sorted(needed) == sorted([*PROJECT["dependencies"], "ansible>=12"])
+    assert "ansible-core>=2.19" in needed, "the community's collections are an extra"
+    text = metadata.get_payload(decode=True)
+    assert isinstance(text, bytes)
+    assert text.strip() == (ROOT / "README.md").read_bytes().strip()
+
+
+def test_the_source_archive_has_what_make_test_needs(sources: set[str]) -> None:
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    tree = {name for name in (path.relative_to(ROOT).as_posix() for path in paths) if not CACHES.search(name)}
+    assert tree - sources == set()
+    assert sources >= {".ci/run", "LICENSE", "Makefile", "NOTICE", "SECURITY.md", "galaxy.yml", "requirements-dev.lock"}
+
+
+def test_uv_installs_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
+    env = {**environment(tmp_path), "UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    # The cache of this user spares the downloads.
+    del env["XDG_CACHE_HOME"]
+    argv = [BIN / "uv", "tool", "install", "--quiet", "--python", sys.executable, wheel]
+    subprocess.run(argv, cwd=tmp_path, env=env, check=True, capture_output=True)
+    answers(tmp_path / "bin" / "gdsdeploy", tmp_path)
+
+
+def test_pipx_installs_it_and_it_is_not_large(wheel: Path, tmp_path: Path) -> None:
+    folders = {f"PIPX_{name}": str(tmp_path / name) for name in ("HOME", "BIN_DIR", "MAN_DIR")}
+    env = {**environment(tmp_path), **folders}
+    del env["XDG_CACHE_HOME"]
+    argv = [BIN / "pipx", "install", "--quiet", "--backend", "pip", "--python", sys.executable, wheel]
+    subprocess.run(argv, cwd=tmp_path, env=env, check=True, capture_output=True)
+    answers(tmp_path / "BIN_DIR" / "gdsdeploy", tmp_path)
+    blocks = sum(path.lstat().st_blocks for path in (tmp_path / "HOME").rglob("*"))
+    assert 512 * blocks <= INSTALLED_BYTES
+
+
+def answers(program: Path, cwd: Path) -> None:
+    assert run([program, "--version"], cwd) == f"gdsdeploy, version {__version__}\n"
+    assert "Usage: gdsdeploy explain" in run([program, "explain", "--help"], cwd)

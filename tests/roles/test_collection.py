@@ -130,7 +130,8 @@ def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) ->
     with tarfile.open(tarball) as file:
         names = {member.name for member in file if member.isfile()}
     top = {name.partition("/")[0] for name in names}
-    assert top == {"FILES.json", "MANIFEST.json", "README.md", "gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    files = {"FILES.json", "LICENSE", "MANIFEST.json", "NOTICE", "README.md"}
+    assert top == files | {"gdsdeploy", "meta", "playbooks", "plugins", "roles"}
     package = {name.split("/")[1] for name in names if name.startswith("gdsdeploy/")}
     assert package == {"__init__.py", "atomic.py", "host", "zipapp"}, "correct build_ignore in galaxy.yml"
 

@@ -48,7 +48,7 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page that the linter holds to the rules."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def check_page(markdown: str) -> list[Problem]:

@@ -19,7 +19,7 @@ ON_HOSTS = {"gdsdeploy/host/apply/gate.py", "gdsdeploy/host/apply/guard.py", "gd
 ON_HOSTS |= {"gdsdeploy/host/apply/signing.py"}
 PYTHON = sorted(
     path
-    for folder in ("gdsdeploy", "plugins", "docs")
+    for folder in ("gdsdeploy", "plugins", "docs", "packaging")
     for path in (ROOT / folder).rglob("*.py")
     if "_share" not in path.parts and path.relative_to(ROOT).as_posix() not in ON_HOSTS
 )

@@ -98,6 +98,8 @@ def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) ->
         check=True,
     )
     assert json.loads(facts.stdout)["kernel"]["release"] == json.loads(result.stdout)["host"]["uname"]["release"]
+    argv = [python, "-I", "-S", program, "--version"]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == f"gdsdeploy-host {__version__}\n"
     for words in (["kmod", "audit", "--help"], ["boot", "--help"]):
         result = subprocess.run([python, "-I", "-S", program, *words], capture_output=True, text=True, check=False)
         assert (result.returncode, result.stderr) == (0, "")
