@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -39,11 +38,7 @@ def command(topic: str | None, man: Path | None) -> None:
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
         raise click.UsageError(f"No page {topic!r}{did_you_mean(name, pages)}\nTo list the pages: gdsdeploy docs")
-    text = pages[name].read_text(encoding="utf-8")
-    if sys.stdout.isatty():
-        click.echo_via_pager(text)
-    else:
-        console.data(text.rstrip("\n"))
+    console.data(pages[name].read_text(encoding="utf-8").rstrip("\n"))
 
 
 def _pages() -> dict[str, Path]:

@@ -176,8 +176,10 @@ def _of_the_rest(
         parsed = model.model_validate(rest)
     except ValidationError:
         return []
-    found = [(tuple(map(str, keys)), text) for keys, text in also(parsed)]
-    return [(keys, text) for keys, text in found if not any(keys[: len(path)] == path[: len(keys)] for path in removed)]
+    problems = [(tuple(map(str, keys)), text) for keys, text in also(parsed)]
+    return [
+        (keys, text) for keys, text in problems if not any(keys[: len(path)] == path[: len(keys)] for path in removed)
+    ]
 
 
 def _remove(value: object, place: Sequence[int | str]) -> tuple[str, ...]:

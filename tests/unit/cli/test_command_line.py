@@ -54,12 +54,12 @@ def test_each_verb_is_in_one_section_of_the_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"), [("valdate", "validate"), ("rollout strt", "start"), ("kmod adit", "audit")], ids=str
+    ("words", "nearest"), [("valdate", "validate"), ("rollout strt", "start"), ("kmod adit", "audit")], ids=str
 )
-def test_a_mistyped_verb_is_answered_with_the_nearest_one(words: str, meant: str) -> None:
+def test_a_mistyped_verb_is_answered_with_the_nearest_one(words: str, nearest: str) -> None:
     result = invoke(*words.split())
     assert result.exit_code == 2
-    assert f"No such command {words.split()[-1]!r}; did you mean {meant!r}?" in result.output
+    assert f"No such command {words.split()[-1]!r}; did you mean {nearest!r}?" in result.output
 
 
 def test_help_is_also_a_verb() -> None:
@@ -135,8 +135,8 @@ def test_a_word_that_is_missing_behind_fleet_is_named(folder: Path) -> None:
 
 def completions(*words: str) -> list[str]:
     *before, incomplete = words
-    found = ShellComplete(group, {}, "gdsdeploy", "_GDSDEPLOY_COMPLETE").get_completions(before, incomplete)
-    return [item.value for item in found]
+    results = ShellComplete(group, {}, "gdsdeploy", "_GDSDEPLOY_COMPLETE").get_completions(before, incomplete)
+    return [completion.value for completion in results]
 
 
 def test_hosts_and_checks_are_completed(folder: Path) -> None:
