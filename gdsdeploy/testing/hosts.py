@@ -1,0 +1,155 @@
+"""Hosts as tests see them: what validation says about each, by check and by mount."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gdsdeploy.converge import expectation
+from gdsdeploy.errors import GdsError, did_you_mean
+from gdsdeploy.fleetfile import selection, waivers
+from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, worst
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.report.model import UNREACHABLE, Report
+from gdsdeploy.testing import carrying
+from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
+
+if TYPE_CHECKING:
+    from testinfra.host import Host  # type: ignore[import-untyped]  # testinfra ships no types
+
+_STORAGE = "storage.path"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A storage mount: ``path`` is one of nvidia-fs, p2pdma, compat, broken, none; empty where it isn't known."""
+
+    point: str
+    path: str
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class GdsHost:
+    """One host with its findings.  In an assertion, ``host.words`` shows what is wrong."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    #: why the host gave no evidence
+    trouble: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``fail``, ``unknown`` or ``waived``: the worst of its findings; ``unreachable`` without any."""
+        return UNREACHABLE if self.trouble else worst(list(self.findings))
+
+    @property
+    def failures(self) -> list[Finding]:
+        """What failed or couldn't be decided."""
+        return [finding for finding in self.findings if finding.verdict in (FAIL, UNKNOWN)]
+
+    @property
+    def words(self) -> str:
+        """What is wrong, for people."""
+        lines = [self.trouble] if self.trouble else []
+        lines += [
+            f"{each.check}: {WORDS[each.verdict]}: {each.found}; expected: {each.expected}. {each.hint}"
+            for each in self.failures
+        ]
+        return "\n".join(f"{self.name}: {line}" for line in lines)
+
+    def check(self, name: str) -> Finding:
+        """The finding of a check; ``storage.path:/mnt/nvme`` where it runs for each mount.  Fails the test if none."""
+        for each in self.findings:
+            if each.check == name:
+                return each
+        if self.trouble:
+            pytest.fail(self.words, pytrace=False)
+        pytest.fail(f"{self.name} has no finding {name!r}{did_you_mean(name, self._ids)}", pytrace=False)
+
+    def mount(self, point: str) -> Mount:
+        """A storage mount of the host's profile.  Fails the test if there is none."""
+        finding = self.check(f"{_STORAGE}:{point}")
+        return Mount(point, finding.path, finding)
+
+    @property
+    def _ids(self) -> list[str]:
+        return [each.check for each in self.findings]
+
+
+class Gds:
+    """The hosts of a fleet file.  They are asked together, when a test needs the first of them."""
+
+    def __init__(self, fleet_path: Path, limit: str | None = None, *, since_boot: bool = False) -> None:
+        """limit: as of ``gdsdeploy validate --limit``.  since_boot: takes what gates recorded in the current boot."""
+        self._path, self._limit, self._since_boot = fleet_path, limit, since_boot
+        self._others: dict[str, GdsHost] = {}
+
+    def __call__(self, host: str | Host) -> GdsHost:
+        """The host of this name; of testinfra's host, asked through its connection, once."""
+        if isinstance(host, str):
+            if host not in self.names:
+                words = f"{self._path} has no host {host!r}{did_you_mean(host, self.names)}"
+                raise pytest.UsageError(f"{words}; it has {', '.join(self.names)}")
+            return self._hosts[host]
+        key = str(host.backend.get_pytest_id())
+        if key not in self._others:
+            self._others[key] = self._carried(host)
+        return self._others[key]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the hosts."""
+        try:
+            return selection.select(self._limit, list(self._intent[0].hosts), self._path, option="--gds-limit")
+        except GdsError as error:
+            raise _usage(error) from None
+
+    @cached_property
+    def report(self) -> Report:
+        """As ``gdsdeploy validate`` makes it."""
+        fleet, lock = self._intent
+        try:
+            return validate(
+                fleet, lock, self._path, self.names, options=ValidateOptions(), since_boot=self._since_boot,
+                progress=lambda _: None,
+            )  # fmt: skip
+        except GdsError as error:
+            raise _usage(error) from None
+
+    @cached_property
+    def _hosts(self) -> dict[str, GdsHost]:
+        return {
+            each.host: GdsHost(each.host, each.findings, each.trouble.message if each.trouble else "")
+            for each in self.report.hosts
+        }
+
+    @cached_property
+    def _intent(self) -> tuple[Fleet, Lock]:
+        try:
+            return lockfile.fleet_and_lock(self._path)
+        except GdsError as error:
+            raise _usage(error) from None
+
+    def _carried(self, host: Host) -> GdsHost:
+        """Of a host that the fleet file has by this name, what that expects; of others, what provision left there."""
+        name = str(host.backend.hostname)
+        in_fleet = self._path.exists() and name in self._intent[0].hosts
+        expected = expectation.expectation(*self._intent, name).to_json() if in_fleet else None
+        try:
+            findings = carrying.findings(host, expected)
+        except carrying.NoFindingsError as error:
+            return GdsHost(name, (), str(error))
+        accepted = waivers.of_host(self._intent[0], name) if in_fleet else []
+        return GdsHost(name, tuple(waiver.apply(findings, accepted, waiver.today())))
+
+
+def _usage(error: GdsError) -> pytest.UsageError:
+    return pytest.UsageError(f"{error.message}\n{error.hint or ''}".rstrip())
