@@ -82,7 +82,16 @@ _MODULES = Use(
     "modules",
     _SOURCE
     | _options_of(
-        "gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key", "packaged"
+        "gds_modules",
+        "kernel_release",
+        *_RECIPES,
+        "names",
+        "signed",
+        "archive",
+        "builder",
+        "builder_key",
+        "packaged",
+        "target_only",
     ),
 )
 _SIGNING = Use(

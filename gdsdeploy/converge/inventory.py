@@ -255,6 +255,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         "gds_peermem_before": list(profile.gate.before),
         **_modules(supply=supply, profile=profile, target=target),
         "gds_modules_dkms": any(package.part == "driver-source" for package in packages),
+        # Nobody boots a builder's other kernels with this driver.
+        "gds_modules_target_only": not is_host,
         "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, sources=sources),
         "gds_modules_builder": supply.origin,
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",

@@ -58,6 +58,10 @@ options:
     description: Whether the modules have to be signed; see M(gdsdeploy.gds.gds_signing).
     type: bool
     default: false
+  target_only:
+    description: Whether DKMS builds for the locked kernel alone, and not for every kernel that has headers.
+    type: bool
+    default: false
   archive:
     description:
       - Archive of audited modules on the controller, fetched from a builder and copied to a receiving host.

@@ -110,6 +110,13 @@ def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host:
     assert answer(provide(host)) == {"changed": False, "done": [], "notes": []}
 
 
+def test_a_builder_builds_for_the_target_alone(host: Builder) -> None:
+    for name in (NVIDIA_FS, DRIVER):
+        host.run("dkms", "unbuild", name, "-k", host.other_kernel)
+    assert answer(provide(host, "--check", "--target-only"))["changed"] is False
+    assert {step["kernel_release"] for step in answer(provide(host, "--check"))["done"]} == {host.other_kernel}
+
+
 def test_a_kernel_that_an_upgrade_brings_gets_nothing_of_the_driver_that_it_replaces(host: Builder) -> None:
     """DKMS runs when the kernel is installed, before the next driver's source is there."""
     for name in (NVIDIA_FS, DRIVER):

@@ -52,7 +52,8 @@ class Desired:
     ``builder``: the name in the fleet of the machine that builds: this one, or the one whose archive it receives.
     ``builder_key``: that machine's public key (PEM), for machines that receive.
     ``archive_sha256``: of the archive to receive, which is brought before; empty: what is there stays; none: a builder
-    has to deliver it first.  ``packaged``: the module files of locked packages.
+    has to deliver it first.  ``packaged``: the module files of locked packages.  ``target_only``: DKMS builds for
+    ``kernel_release`` alone, and not for every kernel with headers.
     """
 
     source: str
@@ -71,6 +72,7 @@ class Desired:
     builder_key: str = field(default="", metadata=LINES)
     archive_sha256: str = ""
     packaged: List[PackagedFile] = field(default_factory=list)
+    target_only: bool = False
 
 
 class Modules(Resource[Desired]):
@@ -267,7 +269,7 @@ def _dkms(host: ManagedHost, desired: Desired) -> Dict[str, Any]:
 def _dkms_request(host: ManagedHost, desired: Desired) -> dkms.DkmsRequest:
     source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
     peermem = "nvidia-peermem" in desired.names
-    return dkms.DkmsRequest(desired.kernel_release, packages(desired), source, peermem, host.root)
+    return dkms.DkmsRequest(desired.kernel_release, packages(desired), source, peermem, host.root, desired.target_only)
 
 
 def _certificate(host: ManagedHost) -> str:

@@ -182,6 +182,7 @@ def add_dkms(commands: Any, add: Any) -> None:
     parser.add_argument("--driver-version", default="", metavar="V")
     parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="")
     parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work on this kernel")
+    parser.add_argument("--target-only", action="store_true", help="build for this kernel alone")
     parser.add_argument("--check", action="store_true", help="print what would be done and do nothing")
 
 
@@ -204,7 +205,8 @@ def _dkms(arguments: argparse.Namespace) -> int:
         if text:
             packages.append(dkms.Package(name, version, kind))
     chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
-    result = dkms.provide(dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem), arguments.check)
+    request = dkms.DkmsRequest(arguments.kernel, packages, chosen, arguments.peermem, target_only=arguments.target_only)
+    result = dkms.provide(request, arguments.check)
     if arguments.json:
         print(json.dumps(result, indent=2, sort_keys=True))
         return 0

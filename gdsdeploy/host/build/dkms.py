@@ -70,6 +70,8 @@ class DkmsRequest:
     peermem: bool = False
     #: the inspected system; DKMS itself works on the running one only
     root: str = "/"
+    #: build for the target kernel alone
+    target_only: bool = False
 
 
 def provide(plan: DkmsRequest, check: bool = False) -> Dict[str, Any]:
@@ -87,7 +89,7 @@ def provide(plan: DkmsRequest, check: bool = False) -> Dict[str, Any]:
             raise StubError(search.stub_reason(target.release), hint)
     done: List[Dict[str, str]] = []
     notes: List[str] = []
-    for release in dict.fromkeys([plan.target, *releases(plan.root)]):
+    for release in dict.fromkeys([plan.target, *([] if plan.target_only else releases(plan.root))]):
         if release != plan.target and not _has_headers(release, plan.root):
             notes.append(f"kernel {release} has no headers: nothing is built for it")
             continue
