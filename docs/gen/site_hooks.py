@@ -31,6 +31,10 @@ FOLDERS = {"docs/adr": "docs/adr/README.md", "docs/howto": "docs/index.md"}
 #: A link in Markdown with its text and target; images and code blocks have none of these targets.
 _LINK = re.compile(r"\[(?P<text>[^\]\[]+)\]\((?P<target>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 
+#: A row of a table, and a code span.
+_ROW = re.compile(r"(?m)^\|.*\|$")
+_CODE = re.compile(r"(`+)[^`\n]+?\1")
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give headings the anchors that GitHub gives them."""
@@ -56,7 +60,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Rewrite links between docs/ and the files that joined."""
     place = page.file.src_uri
     sources = {place: source for source, place in JOINED.items()}
-    return rewritten(markdown, sources.get(place, f"docs/{place}"), place)
+    return rewritten(without_escapes(markdown), sources.get(place, f"docs/{place}"), place)
+
+
+def without_escapes(markdown: str) -> str:
+    """Tables whose code spans have their bars plain: GitHub needs a backslash there, Python-Markdown would show it."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def rewritten(markdown: str, source: str, place: str) -> str:

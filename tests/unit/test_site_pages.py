@@ -79,6 +79,11 @@ def test_links_between_the_pages_and_the_rest(source: str, place: str, before: s
     assert rewritten(before, source, place) == after
 
 
+def test_bars_in_tables() -> None:
+    table = "| a | b |\n|---|---|\n| `x \\| y` | c \\| d |\n\n`\\|`\n"
+    assert site_hooks.without_escapes(table) == table.replace("`x \\| y`", "`x | y`")
+
+
 @pytest.mark.parametrize("page", docs_prose.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_anchors_are_those_of_github(page: Path) -> None:
     """So a link to a heading works in both places."""
