@@ -36,7 +36,7 @@ $(VENV)/.complete: pyproject.toml requirements-dev.lock
 	    { echo "error: gdsdeploy needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 4; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	    { echo "error: this Python cannot make virtual environments. On Debian: sudo apt-get install python3-venv" >&2; exit 4; }
-	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 470 MB, half a minute)"
+	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 650 MB, half a minute)"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -48,4 +48,4 @@ lock: setup
 	    --output-file requirements-dev.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache

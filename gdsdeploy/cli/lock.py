@@ -75,9 +75,9 @@ def command(
 ) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
 
-    It chooses one consistent set for each profile from signed repository metadata, before it touches a host: kernel
-    and headers, driver and userland, nvidia-fs, libcufile, gds-tools, and the parts of the stack that they depend on.
-    Each package has its exact version, size and sha256. gdsdeploy/lock/compat.yml lists which versions go together.
+    It chooses one consistent set for each profile from signed repository metadata, before it touches a host. The set
+    has kernel and headers, driver and userland, nvidia-fs, libcufile, gds-tools, and what these depend on. Each
+    package has its exact version, size and sha256. gdsdeploy/lock/compat.yml lists which versions go together.
 
     The newest driver that its pin admits wins, then the newest kernel for it, then the newest nvidia-fs. Locked
     versions stay unless the fleet file or a repository forces a move, or --upgrade allows it.

@@ -32,8 +32,8 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
 
     It removes the files and modules that provision put there, restores the boot default, and removes the packages
     that weren't installed before. Packages that left for the lock come back, and those of the lock that were there
-    before return, in the version that they had, if the host's repositories still offer it and nothing that stays
-    conflicts with them. The others are named.
+    before return, in the version that they had. The host's repositories must still offer it, and nothing that stays
+    may conflict with it. The other packages are named.
 
     Loaded modules keep running until the next reboot; a second remove after it deletes the running kernel's package.
     --check and --diff preview it.

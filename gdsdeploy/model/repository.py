@@ -27,7 +27,7 @@ class Repository(Model):
     #: Full fingerprints of the primary keys, in ``keyring``, that sign each package of an unsigned repository.
     package_keys: Annotated[tuple[Fingerprint, ...], Strict(False)] | None = None
     why: Annotated[str, matching(r"^[^\x00-\x1f\x7f]+$", "write the reason in one line")] | None = None
-    #: Keyring path on the host for apt's Signed-By; default: one we install from ``keyring``.
+    #: Keyring path on the host for apt's Signed-By; default: one that is installed from ``keyring``.
     signed_by: AbsolutePath | None = None
     #: Seconds that an index may be old, whatever its Valid-Until says; without it, an old one is a warning.
     max_age: Annotated[Seconds, Field(ge=3600, le=10 * 365 * 86400)] | None = None

@@ -33,6 +33,8 @@ _START = re.compile(
 OTHERS = (
     # ansible-playbook and the user's suite of tests, on the controller: they need its site-packages.
     *('sys.executable, "-P")', 'sys.executable, "-P", "-m", "pytest"'),
+    # A user makes a virtual environment.
+    "python3 -m venv",
     # Sentences.
     *("python3 --version", "python3 -m gdsdeploy.host won't do", "python3 -c``"),
 )

@@ -1,0 +1,96 @@
+"""The documentation site, built without a network; the spelling of everything that users read."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+#: Seconds of processor time that the build may take.
+SECONDS = 25
+#: What users read: pages, and texts in the code.
+READ = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs", "gdsdeploy", "roles", "plugins"]
+#: Words that the dictionary takes for mistakes: names of other programs, a part of a pattern, and a typo in a message
+#: of NVIDIA's.
+DICTIONARY_EXCEPTIONS = "fpr,intoto,parm,parms,reenable,requiest,upport"
+
+
+class Page(HTMLParser):
+    """What a page of the site loads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        address = values.get("src") or (values.get("href") if tag == "link" else None)
+        if address and tag in ("script", "link", "img", "iframe", "source", "video", "audio", "embed"):
+            self.loaded.append(address)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "site"
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    without_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run([*without_network, *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+    return folder
+
+
+def test_the_site_is_built_without_a_network(site: Path) -> None:
+    pages = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
+    assert pages >= {".", "tutorial", "cli", "guides/air-gap", "adr", "project/contributing", "glossary"}
+    assert (site / "fleet.schema.json").read_bytes() == (ROOT / "docs" / "fleet.schema.json").read_bytes()
+    assert (site / "examples" / "debian-12.yml").is_file()
+    assert not list(site.rglob("*.py"))
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        elsewhere = [address for address in Page(path.read_text()).loaded if re.match(r"(https?:)?//", address)]
+        assert elsewhere == [], path
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", styles)
+
+
+def test_tables_show_bars_as_github_does(site: Path) -> None:
+    assert "<code>gdscheck -p 2&gt;&amp;1 | gdsdeploy gdscheck parse</code>" in (site / "index.html").read_text()
+    tables = [
+        table for path in site.rglob("*.html") for table in re.findall(r"(?s)<table>.*?</table>", path.read_text())
+    ]
+    assert len(tables) > 200
+    assert [table for table in tables if re.search(r"<code>[^<]*\\\|", table)] == []
+
+
+def test_the_search_index_has_the_pages(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_text()
+    assert "cufile.rendered" in index
+    assert "GPUDirect Storage" in index
+
+
+def test_spelling() -> None:
+    argv = [
+        BIN / "codespell",
+        "--ignore-words-list",
+        DICTIONARY_EXCEPTIONS,
+        "--skip",
+        "*.json,*.pyz,__pycache__",
+        *READ,
+    ]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

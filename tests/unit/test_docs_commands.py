@@ -1,0 +1,87 @@
+"""Every command on a page has a verb and options that exist; the checker finds what doesn't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit import docs_commands, docs_prose
+from tests.unit.docs_commands import Shown, problem, shown_commands
+
+
+@pytest.mark.parametrize("page", docs_prose.pages(), ids=lambda page: str(page.relative_to(docs_prose.ROOT)))
+def test_commands_of_a_page_parse(page: Path) -> None:
+    assert docs_commands.problems(page) == []
+
+
+def test_the_pages_have_many_commands() -> None:
+    shown = [each for page in docs_prose.pages() for each in shown_commands(page.read_text(encoding="utf-8"))]
+    assert len([each for each in shown if each.is_whole]) > 400
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lok fleet.yml",
+        "lock --upgrad fleet.yml",
+        "lock",
+        "rollout begin fleet.yml",
+        "rollout start",
+        "plan fleet.yml another.yml",
+        "validate fleet.yml --limit",
+        "validate fleet.yml --connections 0",
+        "lab up --os debian-11",
+        "provision fleet.yml --chekc",
+        "kmod audit --kernl X",
+        "kmod preflight fleet.yml --fully",
+    ],
+)
+def test_a_wrong_command_is_reported(words: str) -> None:
+    assert problem(Shown(1, words, is_whole=True)) != ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lock --upgrade fleet.yml driver",
+        "--quiet plan fleet.yml",
+        "rollout pause|resume fleet.yml",
+        "provision fleet.yml --check --diff",
+        "kmod audit --root /mnt/image --kernel 6.12.94+deb13-amd64",
+        "mirror gdsdeploy.lock DIR --key …",
+        "kmod cache prune [--size 5GiB]",
+        "lab ssh gpu1 -- uname -r",
+        "validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage",
+    ],
+)
+def test_a_right_command_is_not(words: str) -> None:
+    assert problem(Shown(1, words, is_whole=True)) == ""
+
+
+def test_a_sentence_may_leave_words_out() -> None:
+    assert problem(Shown(1, "lock", is_whole=False)) == ""
+    assert problem(Shown(1, "lock --explain", is_whole=False)) == ""
+    assert problem(Shown(1, "lock --explainn", is_whole=False)) != ""
+
+
+def test_where_commands_are() -> None:
+    markdown = (
+        "Run `gdsdeploy plan`.\n\n    sudo gdsdeploy lab list   # look\n    dmesg | gdsdeploy explain --log\n\n"
+        "```console\n$ A=1 gdsdeploy lock fleet.yml && echo\ngdsdeploy is not a command here\n```\n\n"
+        "```\ngdsdeploy kmod build x \\\n  --jobs 2 > log\n```\n"
+    )
+    assert shown_commands(markdown) == [
+        Shown(1, "plan", is_whole=False),
+        Shown(3, "lab list", is_whole=True),
+        Shown(4, "explain --log", is_whole=True),
+        Shown(7, "lock fleet.yml", is_whole=True),
+        Shown(12, "kmod build x    --jobs 2", is_whole=True),
+    ]
+
+
+def test_the_command_prints_page_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("    gdsdeploy plan --x fleet.yml\n", encoding="utf-8")
+    assert docs_commands.main([str(page)]) == 1
+    assert capsys.readouterr().out.startswith(f"{page}:1: gdsdeploy plan --x fleet.yml: No such option")
