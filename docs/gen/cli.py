@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator
 
 import click
 
 from docs.gen import table_row
 from gdsdeploy.cli import group
-from gdsdeploy.cli.kmod import VERBS as KMOD_VERBS
-from gdsdeploy.cli.kmod import local
-from gdsdeploy.host.cli import kmod
 
 HEAD = """\
 # Commands
@@ -22,12 +17,13 @@ HEAD = """\
 `python -m docs.gen.cli > docs/cli.md` writes this page from the command line itself. `gdsdeploy VERB --help` prints the
 same.
 
-Every verb ends with one of these [exit codes](exit-codes.md). `--quiet` stands before the verb:
-`gdsdeploy --quiet plan fleet.yml`.
+Every verb ends with one of these [exit codes](exit-codes.md). [The command line](command-line.md) says what all verbs
+have in common.
 
 """
 #: Environment variables that the program reads, with the pages that describe them.
 VARIABLES = {
+    "GDSDEPLOY_FLEET": ("the fleet file of commands that name none", "[The command line](command-line.md#fleet)"),
     "GDSDEPLOY_STATE_DIR": (
         "the folder of labs, journals, records and kept locks",
         "[The lab](lab.md#what-it-needs-and-what-it-leaves)",
@@ -48,7 +44,7 @@ VARIABLES = {
 TAIL = """
 ## Environment variables
 
-No option reads its value from a variable. These variables change how every verb works:
+These variables change how every verb works:
 
 | variable | what it sets | described in |
 | --- | --- | --- |
@@ -66,7 +62,7 @@ _VERBATIM = "\b"
 def page() -> str:
     """Markdown: every verb with its arguments and options, in the order of ``--help``."""
     commands = list(_commands(group, "gdsdeploy", click.Context(group, info_name="gdsdeploy")))
-    rows = [f"- [`{name}`](#{_anchor(name)}): {_summary(name, command)}\n" for name, command, _ in commands[1:]]
+    rows = [f"- [`{name}`](#{_anchor(name)}): {_summary(command)}\n" for name, command, _ in commands[1:]]
     variables = [table_row(f"`{name}`", *cells) for name, cells in VARIABLES.items()]
     return "".join([HEAD, *rows, *(_section(*entry) for entry in commands), TAIL, *variables, LAST])
 
@@ -86,55 +82,16 @@ def _anchor(name: str) -> str:
     return name.replace(" ", "-")
 
 
-def _summary(name: str, command: click.Command) -> str:
-    if command in local.commands.values():
-        return f"{KMOD_VERBS[name.rpartition(' ')[2]]}."
+def _summary(command: click.Command) -> str:
     text = inspect.cleandoc(command.help or "").partition("\n\n")[0].partition("\f")[0]
     return _prose(" ".join(text.split()))
 
 
 def _section(name: str, command: click.Command, context: click.Context) -> str:
-    if command in local.commands.values():
-        return _host_section(name)
     lines = [f"\n## {name}\n", f"\n    {' '.join([name, *command.collect_usage_pieces(context)])}\n\n"]
     lines += [_paragraph(text) for text in inspect.cleandoc(command.help or "").split("\n\n")]
     options = [text for parameter in command.get_params(context) if (text := _option(parameter, context))]
     return "".join(lines).rstrip("\n") + "\n" + ("\n" + "".join(options) if options else "")
-
-
-def _host_section(name: str) -> str:
-    """A verb of the host program that runs on this machine, too; argparse has its arguments."""
-    verb = name.rpartition(" ")[2]
-    parser = _host_parsers()[verb]
-    text = " ".join((parser.description or KMOD_VERBS[verb]).split())
-    sentence = f"{text[0].upper()}{text[1:]}" + ("" if text.endswith((".", "?")) else ".")
-    lines = [f"\n## {name}\n\n    {name} [OPTIONS] …\n\n{_prose(sentence)}\n"]
-    before, _, examples = inspect.cleandoc(parser.epilog or "").partition("examples:\n")
-    if before.strip():
-        lines.append(f"\n{_prose(' '.join(before.split()))}\n")
-    if examples:
-        text = textwrap.dedent(examples.rstrip()).replace("%(prog)s", name)
-        # Two blanks and more are before the explanation.
-        block = (re.sub(r"(?<=\S)(\s{2,})(?=\S)", r"\1# ", line, count=1) for line in text.splitlines())
-        lines.append("\nExamples:\n\n" + "".join(f"    {line}\n" for line in block))
-    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
-    return "".join([*lines, "\n", *(_host_option(action) for action in actions if action.help != argparse.SUPPRESS)])
-
-
-def _host_parsers() -> dict[str, argparse.ArgumentParser]:
-    top = argparse.ArgumentParser(prog="gdsdeploy").add_subparsers()
-    kmod.add_parsers(top)
-    (below,) = (action for action in top.choices["kmod"]._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(below.choices)
-
-
-def _host_option(action: argparse.Action) -> str:
-    metavar = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
-    metavar = "|".join(map(str, action.choices)) if action.choices else str(metavar)
-    *others, last = action.option_strings or [""]
-    words = [*others, f"{last} {metavar}".strip()]
-    text = " ".join((action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%").split())
-    return f"- {', '.join(f'`{word}`' for word in words)}" + (f": {_prose(text)}\n" if text else "\n")
 
 
 def _paragraph(text: str) -> str:

@@ -11,9 +11,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=click.Choice(SHELLS), metavar="SHELL")
 def command(shell: str) -> None:
-    """Print a script with which SHELL completes verbs, options, hosts of the fleet file and checks.
+    """Print a script with which SHELL (bash, zsh or fish) completes verbs, options, hosts of the fleet file and checks.
 
     \b
     Examples:

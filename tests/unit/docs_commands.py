@@ -16,8 +16,6 @@ import click
 from markdown_it import MarkdownIt
 
 from gdsdeploy.cli import group
-from gdsdeploy.cli.kmod import local
-from gdsdeploy.host.cli import kmod
 from tests.unit.docs_prose import pages
 
 #: A command in a line: at its beginning, after a prompt, sudo, a variable or another command.
@@ -89,8 +87,6 @@ def problem(shown: Shown) -> str:
         if below is None:
             return "" if _is_a_choice(verb, command, context) else f"{context.command_path} has no verb {verb}"
         command, context = below, _context(below, context, verb)
-    if command in local.commands.values():
-        return _problem_of_host_verb(str(command.name), words)
     return _problem_of_words(command, context, words, is_whole=is_whole)
 
 
@@ -139,25 +135,6 @@ def _problem_of_value(parameter: click.Parameter, value: object, context: click.
             parameter.type.convert(value, parameter, context)
         except click.BadParameter as error:
             return error.format_message()
-    return ""
-
-
-def _problem_of_host_verb(verb: str, words: list[str]) -> str:
-    import argparse
-
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> None:  # type: ignore[override]
-            raise ValueError(message)
-
-    parser = Parser(prog="gdsdeploy", exit_on_error=False)
-    kmod.add_parsers(parser.add_subparsers())
-    try:
-        parser.parse_args(["kmod", verb, *words])
-    except (ValueError, argparse.ArgumentError) as error:
-        text = str(error)
-        return "" if "required" in text or "expected" in text else f"kmod {verb}: {text}"
-    except SystemExit:
-        return ""
     return ""
 
 

@@ -25,9 +25,9 @@ def test_the_pages_have_many_commands() -> None:
     [
         "lok fleet.yml",
         "lock --upgrad fleet.yml",
-        "lock",
+        "diff before.json",
         "rollout begin fleet.yml",
-        "rollout start",
+        "mirror gdsdeploy.lock",
         "plan fleet.yml another.yml",
         "validate fleet.yml --limit",
         "validate fleet.yml --connections 0",
@@ -45,6 +45,7 @@ def test_a_wrong_command_is_reported(words: str) -> None:
     "words",
     [
         "lock --upgrade fleet.yml driver",
+        "plan --limit gpu1",
         "--quiet plan fleet.yml",
         "rollout pause|resume fleet.yml",
         "provision fleet.yml --check --diff",
@@ -60,7 +61,7 @@ def test_a_right_command_is_not(words: str) -> None:
 
 
 def test_a_sentence_may_leave_words_out() -> None:
-    assert problem(Shown(1, "lock", is_whole=False)) == ""
+    assert problem(Shown(1, "diff", is_whole=False)) == ""
     assert problem(Shown(1, "lock --explain", is_whole=False)) == ""
     assert problem(Shown(1, "lock --explainn", is_whole=False)) != ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from typing import Any
 
@@ -12,6 +13,7 @@ from gdsdeploy.errors import ChecksUnknown, GdsError, ModuleBuildFailed
 from gdsdeploy.host.cli import kmod
 from gdsdeploy.host.errors import AuditError, BuildError, HostError
 
+_EXPLAINED = re.compile(r"(\S)(\s{2,})(?=\S)")
 #: Key of a context for the words of a command, which the host program's parser takes.
 _WORDS = "gdsdeploy.cli.kmod.words"
 
@@ -51,12 +53,23 @@ def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 def _mirrored(name: str, parser: argparse.ArgumentParser) -> click.Command:
     """The command ``name`` with the parameters and the help of ``parser``."""
-    epilog = textwrap.dedent(parser.epilog or "").strip("\n").replace("%(prog)s", f"gdsdeploy kmod {name}")
-    epilog = epilog.replace("examples:", "Examples:").replace("\n\n", "\n\n\b\n")
-    description = _sentence((parser.description or "").strip())
-    text = f"{description}\n\n\b\n{epilog}" if epilog else description
+    paragraphs = textwrap.dedent(parser.epilog or "").strip("\n").replace("%(prog)s", f"gdsdeploy kmod {name}")
+    text = "\n\n".join([_description(parser), *map(_paragraph, paragraphs.split("\n\n"))]).rstrip()
     parameters = [_parameter(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     return _Mirror(name, params=parameters, help=text)
+
+
+def _description(parser: argparse.ArgumentParser) -> str:
+    text = _sentence((parser.description or "").strip())
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph as click has it; an example's explanation, which blanks precede, becomes a comment."""
+    if not text.startswith("examples:"):
+        return text
+    lines = (_EXPLAINED.sub(r"\1\2# ", line, count=1) for line in text.splitlines()[1:])
+    return "\n".join(["\b", "Examples:", *lines])
 
 
 def _parameter(action: argparse.Action) -> click.Parameter:
