@@ -1,0 +1,153 @@
+"""The tutorial as somebody new follows it: every command of ``docs/tutorial.md``, in one shell, as a fresh user.
+
+    sudo python -m tests.newcomer.tutorial [--keep]
+
+It makes a user who may use sudo, copies this checkout to that user's home, types each command, holds exit codes and
+output against the page, and prints the minutes.  The user and the lab are removed in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "tutorial.md"
+_BLOCK = re.compile(r"(?:<!-- exits with (?P<status>\d+) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
+#: Seconds for one command; the longest one compiles a driver.
+PATIENCE = 3600
+_ELLIPSIS = "…"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with the output that the page shows, and its exit code there."""
+
+    text: str
+    shown: tuple[str, ...]
+    status: int
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Every command of a page in order; the exit code is of the last one in its block."""
+    for block in _BLOCK.finditer(page):
+        typed = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]
+        for number, part in enumerate(typed, 1):
+            first, *shown = part.rstrip("\n").split("\n")
+            status = int(block["status"] or 0) if number == len(typed) else 0
+            yield Command(first, tuple(shown), status)
+
+
+def missing(shown: tuple[str, ...], output: str) -> str:
+    """The first line that the page shows and the output doesn't have behind those before; empty: it has all.
+
+    An ellipsis in a line stands for any text.
+    """
+    place = 0
+    for line in (line for line in shown if line.strip() not in ("", _ELLIPSIS)):
+        pattern = r"\s*".join(map(re.escape, line.split())).replace(re.escape(_ELLIPSIS), r".*?")
+        match = re.compile(pattern).search(output, place)
+        if match is None:
+            return line
+        place = match.end()
+    return ""
+
+
+class Shell:
+    """A login shell of the new user, which stays open between commands."""
+
+    def __init__(self, user: str) -> None:
+        environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "TERM": "dumb"}
+        self._shell = subprocess.Popen(
+            ["runuser", "--login", user, "--shell", "/bin/bash"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        )  # fmt: skip
+
+    def type(self, text: str) -> tuple[int, str]:
+        """Run a line; its exit code and what it printed."""
+        mark = secrets.token_hex(8)
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(f"{text} </dev/null\nstatus=$?; echo; echo {mark} $status\n")
+        self._shell.stdin.flush()
+        lines = []
+        for line in self._shell.stdout:
+            if line.startswith(mark):
+                return int(line.split()[1]), "".join(lines)
+            lines.append(line)
+            sys.stdout.write(f"    {line}")
+            sys.stdout.flush()
+        raise SystemExit(f"the shell ended during: {text}")
+
+    def close(self) -> None:
+        """Leave the shell."""
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+        self._shell.wait(60)
+
+
+def make_user(name: str) -> Path:
+    """A user who may use sudo, with this checkout in the home folder."""
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True)
+    Path(f"/etc/sudoers.d/{name}").write_text(f"{name} ALL=(ALL) NOPASSWD: ALL\n")
+    home = Path(pwd.getpwnam(name).pw_dir)
+    subprocess.run(["git", "clone", "--quiet", ROOT, home / "gdsdeploy"], check=True)
+    subprocess.run(["chown", "--recursive", f"{name}:", home / "gdsdeploy"], check=True)
+    return home
+
+
+def remove_user(name: str) -> None:
+    """Remove the user with all files, and processes that are left."""
+    subprocess.run(["pkill", "--signal", "KILL", "--uid", name], check=False)
+    Path(f"/etc/sudoers.d/{name}").unlink(missing_ok=True)
+    home = pwd.getpwnam(name).pw_dir
+    subprocess.run(["userdel", name], check=False)
+    # A lab's host has files of other users.
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def follow(user: str) -> None:
+    """Type every command; raises SystemExit at the first that doesn't do what the page says."""
+    shell, begun = Shell(user), time.monotonic()
+    shell.type("cd gdsdeploy")
+    for command in commands(PAGE.read_text(encoding="utf-8")):
+        print(f"$ {command.text}", flush=True)
+        start = time.monotonic()
+        status, output = shell.type(command.text)
+        print(f"  [{time.monotonic() - start:.0f} s]", flush=True)
+        if status != command.status:
+            raise SystemExit(f"{command.text}: exit code {status}; the page says {command.status}")
+        if line := missing(command.shown, output):
+            raise SystemExit(f"{command.text}: the page shows a line that wasn't printed: {line}")
+    shell.close()
+    print(f"The tutorial took {(time.monotonic() - begun) / 60:.1f} minutes.")
+
+
+def main() -> None:
+    """Make the user, follow the tutorial, and clean up."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--keep", action="store_true", help="leave the user and the lab as they are in the end")
+    arguments = parser.parse_args()
+    user = f"newcomer{secrets.randbelow(10_000)}"
+    make_user(user)
+    try:
+        follow(user)
+    finally:
+        if not arguments.keep:
+            down = "~/gdsdeploy-venv/bin/gdsdeploy lab down --lab tutorial"
+            subprocess.run(["runuser", "--login", user, "--command", down], check=False, capture_output=True)
+            remove_user(user)
+
+
+if __name__ == "__main__":
+    main()
