@@ -52,7 +52,7 @@ SECTIONS = {
     cls=Verbs,
     verbs=below(__name__, VERBS),
     sections=SECTIONS,
-    params=[quiet_option(default=False), early("as_json", "--json"), early("verbose", "--verbose")],
+    params=[quiet_option(default=False), early("--json"), early("-v", "--verbose")],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "-V", "--version")

@@ -10,7 +10,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.errors import did_you_mean
 
-#: Parameter → whether it was set before the verb: ``gdsdeploy --json plan`` is ``gdsdeploy plan --json``.
+#: Key of a context for options that stand before the verb: ``gdsdeploy --json plan`` is ``gdsdeploy plan --json``.
 EARLY = "gdsdeploy.cli.early"
 
 
@@ -93,24 +93,27 @@ def _require_early(ctx: click.Context, verb: str | None, command: click.Command 
     """End with a usage error where an option before the verb isn't one of the verb."""
     if command is None or isinstance(command, click.Group):
         return
-    names = {parameter.name for parameter in command.params}
-    for name, word in ctx.meta.get(EARLY, {}).items():
-        if name not in names:
-            ctx.fail(f"No such option: {word}: {verb} doesn't have it")
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    for flag in early_flags(ctx):
+        if flag not in flags:
+            ctx.fail(f"No such option: {flag}: {verb} doesn't have it")
 
 
-def early(name: str, word: str) -> click.Option:
-    """An option of the group that stands for the parameter ``name`` of the verb."""
+def early(*names: str) -> click.Option:
+    """A flag of the group that is the verb's; the last of ``names`` is what the verb calls it."""
 
     def note(context: click.Context, _option: click.Parameter, value: bool) -> None:
         if value:
-            context.meta.setdefault(EARLY, {})[name] = word
+            context.meta.setdefault(EARLY, []).append(names[-1])
 
-    return click.Option(
-        [*(["-v"] if word == "--verbose" else []), word], is_flag=True, expose_value=False, callback=note, hidden=True
-    )
+    return click.Option(names, is_flag=True, expose_value=False, callback=note, hidden=True)
+
+
+def early_flags(context: click.Context) -> list[str]:
+    """The flags that stand before the verb."""
+    return list(context.meta.get(EARLY, []))
 
 
 def or_early(context: click.Context, option: click.Parameter, value: bool) -> bool:
-    """The callback of an option that the group accepts, too."""
-    return value or option.name in context.meta.get(EARLY, {})
+    """The callback of a flag that the group accepts, too."""
+    return value or bool(set(option.opts) & set(early_flags(context)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from gdsdeploy.cli.verbs import early_flags
 from gdsdeploy.errors import ChecksUnknown, GdsError, ModuleBuildFailed
 from gdsdeploy.host.cli import kmod
 from gdsdeploy.host.errors import AuditError, BuildError, HostError
@@ -22,7 +23,8 @@ class _Mirror(click.Command):
     """A command of the host program, whose parser decides; click shows its help and completes its options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_WORDS] = [self.name, *(word for word in args if word not in ("-q", "--quiet"))]
+        words = (word for word in args if word not in ("-q", "--quiet"))
+        ctx.meta[_WORDS] = [self.name, *early_flags(ctx), *words]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:

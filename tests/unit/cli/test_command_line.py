@@ -84,6 +84,11 @@ def test_options_of_the_verb_stand_before_it_too() -> None:
     assert (
         invoke("--json", "explain", "--error", "5027").output == invoke("explain", "--error", "5027", "--json").output
     )
+    assert (
+        invoke("--json", "kmod", "trees").output
+        == invoke("kmod", "trees", "--json").output
+        != invoke("kmod", "trees").output
+    )
     refused = invoke("--json", "completion", "bash")
     assert (refused.exit_code, "No such option: --json: completion doesn't have it" in refused.output) == (2, True)
     assert "No such option: --verbose: lock doesn't have it" in invoke("-v", "lock").output
