@@ -253,10 +253,8 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
         **_boot(profile, target),
         "gds_peermem_rdma": profile.rdma,
         "gds_peermem_before": list(profile.gate.before),
-        **_modules(supply=supply, profile=profile, target=target),
+        **_modules(is_host=is_host, supply=supply, profile=profile, target=target),
         "gds_modules_dkms": any(package.part == "driver-source" for package in packages),
-        # Nobody boots a builder's other kernels with this driver.
-        "gds_modules_target_only": not is_host,
         "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, sources=sources),
         "gds_modules_builder": supply.origin,
         "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
@@ -333,10 +331,12 @@ def _package_roles(profile: Profile, target: Target) -> dict[str, Any]:
     return {**managers, **{f"{role}_locked": locked for role in installing}, **removes}
 
 
-def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
+def _modules(*, is_host: bool, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
     return {
         "gds_modules_from": supply.mode,
+        # No host boots a builder's other kernels.
+        "gds_modules_target_only": not is_host,
         "gds_modules_kernel_release": target.kernel.release,
         "gds_modules_driver_version": target.driver.version,
         "gds_modules_driver_flavour": target.driver.flavour,
