@@ -42,7 +42,7 @@ def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["topology"], 2, "name the fleet file"),
+        (["topology"], 2, "Missing argument 'FLEET'"),
         (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE goes with no other option than --json"),
         (["topology", "--evidence", "/nonexistent.json"], 1, "cannot be read: No such file"),
         (["mode", "--from", "x.json", "--to", "p2pdma"], 2, "--evidence FILE goes with no other option than --json"),

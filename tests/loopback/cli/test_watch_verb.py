@@ -103,7 +103,6 @@ def test_hosts_that_do_not_answer(make_fleet: Make, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        ([], 2, "Missing argument"),
         (["gpu9"], 2, "has no host 'gpu9'"),
         (["gpu1", "--limit", "gpu1"], 2, "--limit goes with FLEET"),
         (["gpu1", "--every", "0"], 2, "0.2<=x<=3600"),
