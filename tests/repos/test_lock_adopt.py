@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, NameUnknown
 from gdsdeploy.lock import adopt_hosts, lockfile
 from gdsdeploy.model.lock import LOCK_VERSION, Target
 from gdsdeploy.ssh.endpoint import Answer
@@ -178,7 +178,7 @@ def test_a_host_that_cannot_say_stops_the_lock(
 
 
 def test_a_host_that_the_fleet_does_not_have(fleet: Path, hosts: Hosts) -> None:
-    assert run("lock", "--adopt", "gpu9", fleet) == FleetInvalid.exit_code
+    assert run("lock", "--adopt", "gpu9", fleet) == NameUnknown.exit_code
 
 
 def test_pieces_on_rhel_come_from_the_locked_stream(
