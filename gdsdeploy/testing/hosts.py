@@ -19,7 +19,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.model import UNREACHABLE, Report
 from gdsdeploy.testing import carrying
-from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
+from gdsdeploy.validate.fleet_validation import validate
 
 if TYPE_CHECKING:
     from testinfra.host import Host  # type: ignore[import-untyped]  # testinfra ships no types
@@ -110,7 +110,7 @@ class Gds:
         try:
             return selection.select(self._limit, list(self._intent[0].hosts), self._path, option="--gds-limit")
         except GdsError as error:
-            raise _usage(error) from None
+            raise usage_error(error) from None
 
     @cached_property
     def report(self) -> Report:
@@ -118,11 +118,11 @@ class Gds:
         fleet, lock = self._intent
         try:
             return validate(
-                fleet, lock, self._path, self.names, options=ValidateOptions(), since_boot=self._since_boot,
+                fleet, lock, self._path, self.names, since_boot=self._since_boot,
                 progress=lambda _: None,
             )  # fmt: skip
         except GdsError as error:
-            raise _usage(error) from None
+            raise usage_error(error) from None
 
     @cached_property
     def _hosts(self) -> dict[str, GdsHost]:
@@ -136,7 +136,7 @@ class Gds:
         try:
             return lockfile.fleet_and_lock(self._path)
         except GdsError as error:
-            raise _usage(error) from None
+            raise usage_error(error) from None
 
     def _carried(self, host: Host) -> GdsHost:
         """Of a host that the fleet file has by this name, what that expects; of others, what provision left there."""
@@ -151,5 +151,6 @@ class Gds:
         return GdsHost(name, tuple(waiver.apply(findings, accepted, waiver.today())))
 
 
-def _usage(error: GdsError) -> pytest.UsageError:
+def usage_error(error: GdsError) -> pytest.UsageError:
+    """The error that ends pytest with the words of ``error``."""
     return pytest.UsageError(f"{error.message}\n{error.hint or ''}".rstrip())

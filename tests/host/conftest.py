@@ -24,6 +24,7 @@ from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.lock import lockfile
 from gdsdeploy.testing import carrying
 from gdsdeploy.testing.carrying import NoFindingsError
+from gdsdeploy.testing.hosts import usage_error
 
 USAGE = "say which hosts: pytest tests/host --hosts=ssh://HOST[,ssh://HOST…] [--ssh-config FILE] [--fleet fleet.yml]"
 
@@ -72,11 +73,9 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
 
 def _expectation(fleet_file: Path, name: str) -> str:
     try:
-        fleet = load_fleet(fleet_file)
-        lock = lockfile.read(lockfile.beside(fleet_file))
-        lockfile.require_fresh(fleet, lock, fleet_file=fleet_file)
+        fleet, lock = lockfile.fleet_and_lock(fleet_file)
         if name not in fleet.hosts:
             raise pytest.UsageError(f"{fleet_file} has no host {name!r}; it has {', '.join(fleet.hosts)}")
         return expect.expectation(fleet, lock, name).to_json()
     except GdsError as error:
-        raise pytest.UsageError(f"{error.message}\n{error.hint or ''}".rstrip()) from None
+        raise usage_error(error) from None
