@@ -67,7 +67,7 @@ class Shell:
     """A login shell of the new user, which stays open between commands."""
 
     def __init__(self, user: str) -> None:
-        environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "TERM": "dumb"}
+        environment = {"PATH": f"/usr/sbin:/sbin:{os.defpath}", "LANG": "C.UTF-8", "TERM": "dumb"}
         self._shell = subprocess.Popen(
             ["runuser", "--login", user, "--shell", "/bin/bash"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
