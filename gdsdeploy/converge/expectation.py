@@ -10,7 +10,7 @@ from gdsdeploy.converge.inventory import addresses, packaged_files, packages_for
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import FleetInvalid, LockStale
-from gdsdeploy.host.kmod.packaged import PackagedFile
+from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Fleet, Mount, Profile, TopologySettings
 from gdsdeploy.model.lock import Lock

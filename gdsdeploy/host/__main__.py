@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 from .errors import UsageError
 from .io.printable import Printable
+from .paths import EXPECTATION
 
 if TYPE_CHECKING:
     from .model.expectation import Expectation
@@ -91,11 +92,9 @@ def _run(argv: Optional[Sequence[str]]) -> int:
 
 def _parser(verb: str) -> argparse.ArgumentParser:
     """The parser of ``verb`` alone, since each costs a third of a millisecond; of all verbs for any other word."""
-    from .model import expectation
-
     parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
     commands = parser.add_subparsers(metavar="COMMAND")
-    default = f"the host's expected state; - reads it from standard input (default: {expectation.PATH})"
+    default = f"the host's expected state; - reads it from standard input (default: {EXPECTATION})"
     verbs: Sequence[Tuple[str, Any, str]] = (
         ("hello", _hello, "print Python's version, the user's id, the kernel, the machine and its identity"),
         ("evidence", _evidence, "collect what this host's files and programs say"),
@@ -255,18 +254,16 @@ def _collect(expectation: Optional[Expectation], load: bool = False, sources: bo
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
     """The expectation at ``path``, or the host's own, which may be missing or unusable unless it is ``needed``."""
-    from .model.expectation import PATH
-
     if path is None and not needed:
         with contextlib.suppress(UsageError):
-            return _read_expectation(PATH)
+            return _read_expectation(EXPECTATION)
         return None
-    if path is None and not os.path.exists(PATH):
+    if path is None and not os.path.exists(EXPECTATION):
         raise UsageError(
-            f"there is no {PATH}, so nothing is expected of this host; name one with --expectation, or have the host"
-            " provisioned, which puts it there"
+            f"there is no {EXPECTATION}, so nothing is expected of this host; name one with --expectation, or have the"
+            " host provisioned, which puts it there"
         )
-    return _read_expectation(path or PATH)
+    return _read_expectation(path or EXPECTATION)
 
 
 def _read_expectation(path: str) -> Expectation:

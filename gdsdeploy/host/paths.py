@@ -6,6 +6,8 @@ import re
 
 #: gdsdeploy's own folders, by the folder that they are in; provision makes them before it changes anything else.
 OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
+#: Where provision leaves the expectation on a host.
+EXPECTATION = "/etc/gdsdeploy/expectation.json"
 #: There while the controller works in the root of an image: the kernel that runs isn't the image's.
 IMAGE = "/run/gdsdeploy-image"
 EFI = "/sys/firmware/efi"

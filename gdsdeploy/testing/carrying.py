@@ -9,8 +9,8 @@ import shlex
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from gdsdeploy.host.model import expectation as expected_state
 from gdsdeploy.host.model.finding import Finding, finding_from
+from gdsdeploy.host.paths import EXPECTATION
 from gdsdeploy.zipapp import hostapp
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def findings(host: Host, expectation: str | None) -> list[Finding]:
 def _ask(host: Host, expectation: str | None) -> dict[str, Any]:
     """Run the host program in a folder of its own, which is removed again."""
     folder = _carry({"gdsdeploy-host.pyz": hostapp.build(), "expectation.json": (expectation or "").encode()}, host)
-    path = f"{folder}/expectation.json" if expectation is not None else expected_state.PATH
+    path = f"{folder}/expectation.json" if expectation is not None else EXPECTATION
     program = f"{folder}/gdsdeploy-host.pyz"
     words = ["timeout", str(TIMEOUT), "python3", "-I", "-S", program, "validate", "--json", "--expectation", path]
     command = f"{shlex.join(words)}; status=$?; rm -rf {shlex.quote(folder)}; exit $status"

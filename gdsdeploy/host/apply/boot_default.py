@@ -8,6 +8,7 @@ from typing import Any, ClassVar, List, Sequence
 from ..boot import grub, guard
 from ..errors import CannotTellError, HostError
 from ..model import expectation
+from ..paths import EXPECTATION
 from .errors import with_kind
 from .host import ManagedHost
 from .model import INSTALLS, Change, Resource, Words
@@ -72,7 +73,7 @@ class BootDefault(Resource[Desired]):
 
 def _objections(host: ManagedHost, release: str) -> List[str]:
     try:
-        expected = expectation.from_json(host.text(expectation.PATH) or "null")
+        expected = expectation.from_json(host.text(EXPECTATION) or "null")
     except ValueError as error:
-        return [f"{expectation.PATH}: {error}"]
+        return [f"{EXPECTATION}: {error}"]
     return guard.judge(release, expected, host.root).reasons

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ..checks.userland import FABRIC, NVSWITCH, SERVICES
 from ..io import reading
+from ..model.companions import FABRIC, NVSWITCH, SERVICES
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
 from . import services

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Sequence
 
-from ..model import expectation
 from ..model.schema import LINES
+from ..paths import EXPECTATION
 from . import alternatives, written
 from .file_resource import FileResource, restore
 from .files import FOLDER, File
@@ -109,7 +109,7 @@ class Cufile(FileResource[Desired]):
 def _path(host: ManagedHost) -> str:
     """Where cufile.json is here, as the expectation says."""
     try:
-        path = json.loads(host.text(expectation.PATH)).get("cufile_path")
+        path = json.loads(host.text(EXPECTATION)).get("cufile_path")
     except (ValueError, AttributeError, RecursionError):
         path = None
     return path if isinstance(path, str) and path.startswith("/") else written.CUFILE

@@ -8,6 +8,7 @@ from typing import Any, List, Sequence
 
 from ..model import expectation
 from ..model.schema import LINES
+from ..paths import EXPECTATION
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .model import Change
@@ -26,12 +27,12 @@ class Expectation(FileResource[Desired]):
     name = "expectation"
     desired_type = Desired
     removal_rank = 130
-    reverts = (expectation.PATH,)
+    reverts = (EXPECTATION,)
 
     def desired_files(self, desired: Desired) -> List[File]:
         if not desired.content:
             return []
-        return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(expectation.PATH, desired.content)]
+        return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(EXPECTATION, desired.content)]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """What differs.  The expectation of an image, which names no host, serves each host that boots from it."""

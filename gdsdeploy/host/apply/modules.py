@@ -21,7 +21,7 @@ from ..kmod import dkms_state, tree
 from ..kmod import driver as drivers
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
-from ..kmod.packaged import PackagedFile
+from ..kmod.packaged_file import PackagedFile
 from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder

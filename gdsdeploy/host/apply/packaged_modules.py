@@ -12,7 +12,8 @@ from ..kmod.depmod import run_depmod
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
-from ..kmod.packaged import STALE, PackagedFile, problems, shadows
+from ..kmod.packaged import STALE, problems, shadows
+from ..kmod.packaged_file import PackagedFile
 from ..kmod.vouch import FOLDER
 from .host import ManagedHost
 from .model import INSTALLS, Change

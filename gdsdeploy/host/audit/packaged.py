@@ -8,7 +8,8 @@ from typing import List, Sequence
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, finding
 from ..kmod.kernel import Kernel
-from ..kmod.packaged import PackagedFile, problems, whole
+from ..kmod.packaged import problems, whole
+from ..kmod.packaged_file import PackagedFile
 from ..secure_boot.signature import signed_by
 from .audit import Result, audit
 

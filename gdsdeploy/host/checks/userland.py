@@ -8,19 +8,10 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
+from ..model.companions import FABRIC, NVSWITCH, SERVICES
 from ..model.expectation import Expectation
 from ..paths import IMEX_NODES
 from .registry import Answer, check, failed, not_applicable, passed
-
-#: Class code of NVSwitch: bridge, other.
-NVSWITCH = 0x068000
-#: Pattern of a package's name in both repositories → its service.
-SERVICES = (
-    (re.compile(r"nvidia-persistenced"), "nvidia-persistenced.service"),
-    (re.compile(r"nvidia-fabric-?manager(-\d+)?"), "nvidia-fabricmanager.service"),
-    (re.compile(r"nvidia-imex(-\d+)?"), "nvidia-imex.service"),
-)
-FABRIC = "nvidia-fabricmanager.service"
 
 
 def services_of(packages: Iterable[str]) -> List[str]:

@@ -10,11 +10,10 @@ import signal
 import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
-from ..apply import engine, lock, registry, removal
+from ..apply import engine, lock, registry
 from ..apply.errors import with_kind, writing
 from ..apply.host import ManagedHost
 from ..apply.model import Change
-from ..boot import identity
 from ..errors import ApplyError, DesiredError
 from ..model import schema
 
@@ -63,6 +62,8 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+    from ..apply import removal
+
     host = ManagedHost(arguments.check, say=_say)
     result = engine.Result("remove")
     try:
@@ -80,6 +81,8 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
     if isinstance(document, dict) and "variants" in document:
         if not arguments.check:
             raise DesiredError("a document with variants can only be checked: pass --check")
+        from ..boot import identity
+
         answer["machine"] = identity.identity()
         with _alone(arguments):
             answer["variants"] = check_variants(document, arguments.resources)

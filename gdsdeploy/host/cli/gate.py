@@ -18,8 +18,8 @@ from typing import Any, List, Tuple
 from ..gate import gate, metrics
 from ..io import atomic
 from ..io.prometheus import folders
-from ..model.expectation import PATH
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
+from ..paths import EXPECTATION
 from .parsers import command, group
 
 IDENT = "gds-gate"
@@ -42,7 +42,7 @@ def add_parsers(commands: Any) -> None:
     for parsers, option, default, metavar in (
         ((run, show, slurm, npd), "--run-folder", gate.RUN_FOLDER, "DIR"),
         ((run, show), "--state-folder", gate.STATE_FOLDER, "DIR"),
-        ((run,), "--expectation", PATH, "FILE"),
+        ((run,), "--expectation", EXPECTATION, "FILE"),
         ((run,), "--settings", gate.PATH, "FILE"),
     ):
         for parser in parsers:

@@ -17,7 +17,8 @@ from typing import Any
 
 from ..boot import grub, guard
 from ..errors import AuditError, HostError, guarded
-from ..model.expectation import PATH, Expectation, from_json
+from ..model.expectation import Expectation, from_json
+from ..paths import EXPECTATION
 from .parsers import command, group
 
 IDENT = "gdsdeploy-guard"
@@ -40,7 +41,7 @@ def add_parsers(commands: Any) -> None:
     hook.add_argument("event", choices=(guard.INSTALLED, guard.REMOVED))
     hook.add_argument("kernel", metavar="REL", help="kernel release")
     for parser in (status, judge, default, hook):
-        parser.add_argument("--expectation", default=PATH, metavar="FILE", help="default: %(default)s")
+        parser.add_argument("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
 
 
 def _status(arguments: argparse.Namespace) -> int:

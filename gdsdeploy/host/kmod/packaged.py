@@ -7,7 +7,6 @@ whether the file is still the package's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Container, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from ..paths import DKMS
@@ -16,27 +15,12 @@ from . import driver as drivers
 from .dkms_state import is_linked
 from .kernel import Kernel
 from .module import name_of
+from .packaged_file import PackagedFile
 from .vouch import FOLDER, file_digest
 
 #: How the names of the packages begin.
 PREFIX = "linux-modules-nvidia-"
 _RECORDS = "/var/lib/dpkg/info"
-
-
-@dataclass(frozen=True)
-class PackagedFile:
-    """A module file of a locked package; ``file`` is below /lib/modules/RELEASE, ``version`` the package's."""
-
-    module: str
-    file: str
-    sha256: str
-    package: str
-    version: str
-
-    @property
-    def origin(self) -> str:
-        """The package in words."""
-        return f"{self.package} {self.version}"
 
 
 class Problem(NamedTuple):

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List
 
 from ..io import jsontext
-from ..kmod.packaged import PackagedFile
+from ..kmod.packaged_file import PackagedFile
 
-#: Where provision leaves the expectation on a host.
-PATH = "/etc/gdsdeploy/expectation.json"
 VERSION = 1
 #: Kinds of devices → what narrows their count, with its type.
 HARDWARE: Dict[str, Dict[str, type]] = {

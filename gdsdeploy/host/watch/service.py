@@ -18,6 +18,7 @@ from ..io import atomic, jsontext
 from ..io.printable import line
 from ..io.prometheus import folders
 from ..model import expectation
+from ..paths import EXPECTATION
 from . import metrics
 from .look import Watcher
 from .owner import pods
@@ -86,7 +87,7 @@ def _record(path: str) -> Any:
 def expects_direct() -> Optional[bool]:
     """Whether the lock expects a direct path on this host; None: it has no expectation."""
     try:
-        with open(expectation.PATH, encoding="utf-8") as file:
+        with open(EXPECTATION, encoding="utf-8") as file:
             return expectation.from_json(file.read()).mode != "compat"
     except (OSError, ValueError):
         return None

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host import paths
 from gdsdeploy.host.apply import expectation, packages
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.image import Desired, Image
-from gdsdeploy.host.model.expectation import PATH, from_json
+from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.paths import IMAGE
 from tests.unit.host.apply.apply_tree import apply, check
 
@@ -87,11 +88,11 @@ def test_the_expectation_of_an_image_serves_its_hosts(root: Path) -> None:
     own = expectation.Desired(EXPECTATION)
     apply(root, expectation.Expectation(), expectation.Desired(replace(from_json(EXPECTATION), host="").to_json()))
     assert check(root, expectation.Expectation(), own).changes == []
-    place = Path(f"{root}{PATH}")
+    place = Path(f"{root}{paths.EXPECTATION}")
     place.write_text(replace(from_json(EXPECTATION), host="", lock_digest="sha256:other").to_json())
-    assert [one.subject for one in check(root, expectation.Expectation(), own).changes] == [PATH]
+    assert [one.subject for one in check(root, expectation.Expectation(), own).changes] == [paths.EXPECTATION]
     place.write_text(replace(from_json(EXPECTATION), host="other").to_json())
-    assert [one.subject for one in check(root, expectation.Expectation(), own).changes] == [PATH]
+    assert [one.subject for one in check(root, expectation.Expectation(), own).changes] == [paths.EXPECTATION]
 
 
 def test_no_kernel_of_an_image_runs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

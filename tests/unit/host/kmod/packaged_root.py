@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from gdsdeploy.host.kmod.packaged import PackagedFile
+from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, RELEASE, VERSION, Root
 
 DRIVER, NVIDIA_FS = f"linux-modules-nvidia-550-open-{RELEASE}", f"linux-modules-nvidia-fs-{RELEASE}"
