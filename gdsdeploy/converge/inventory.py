@@ -118,7 +118,7 @@ CHECKED = {
     "ansible_connection": "ssh",
     "ansible_host_key_checking": True,
     "ansible_ssh_args": "-o StrictHostKeyChecking=yes -o NoHostAuthenticationForLocalhost=no -o VerifyHostKeyDNS=no "
-    "-C -o ControlMaster=auto -o ControlPersist=60s",
+    "-o ControlMaster=auto -o ControlPersist=60s",
 }
 
 
