@@ -23,6 +23,7 @@ ORDER = (
     ("lab/test_rollout_light.py", None),
     ("lab/test_slurm_lights.py", None),
     ("lab/test_family_vm.py", None),
+    ("newcomer/*", None),
     ("lab/test_lab.py", "another machine"),
     ("lab/test_vm_*.py", "another machine"),
     ("lab/*", None),

@@ -8,7 +8,7 @@ short_description: Report whether the host needs a reboot
 description:
   - Never reboots. Use M(ansible.builtin.reboot) when the result is changed.
   - The result is changed when the running kernel, its arguments or a loaded module are not the installed ones.
-  - The task fails when a reboot is needed and O(allowed) is false.
+  - The task fails when a reboot is needed and O(allowed) is false, or when O(after_boot) says that one has been tried.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.kernel
@@ -31,6 +31,12 @@ options:
     description: Parameters of loaded modules as C(module.parameter), with the values that they have to have.
     type: dict
     default: {}
+  after_boot:
+    description:
+      - The C(report.boot_id) from before a reboot.
+      - The task fails when the host hasn't rebooted since, or when it still needs a reboot.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -40,6 +46,12 @@ EXAMPLES = r"""
     modules: [nvidia, nvidia-fs]
     allowed: true
   register: reboot
+
+- name: Verify that the reboot has brought what is installed
+  gdsdeploy.gds.gds_reboot:
+    kernel_release: 6.12.94+deb13-amd64
+    modules: [nvidia, nvidia-fs]
+    after_boot: "{{ reboot.report.boot_id }}"
 """
 
 RETURN = r"""

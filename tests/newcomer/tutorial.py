@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,9 @@ _BLOCK = re.compile(r"(?:<!-- exits with (?P<status>\d+) -->\n)?```console\n(?P<
 #: Seconds for one command; the longest one compiles a driver.
 PATIENCE = 3600
 _ELLIPSIS = "…"
+#: How this machine reaches packages: the new user reaches them the same way.
+_REACH = re.compile(r"(PIP_.*|SSL_CERT_.*|(https?|no)_proxy)", re.IGNORECASE)
+_PIP = Path(".config/pip/pip.conf")
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,10 @@ class Shell:
     """A login shell of the new user, which stays open between commands."""
 
     def __init__(self, user: str) -> None:
-        environment = {"PATH": f"/usr/sbin:/sbin:{os.defpath}", "LANG": "C.UTF-8", "TERM": "dumb"}
+        reach = {name: value for name, value in os.environ.items() if _REACH.fullmatch(name)}
+        environment = {"PATH": f"/usr/sbin:/sbin:{os.defpath}", "LANG": "C.UTF-8", "TERM": "dumb", **reach}
         self._shell = subprocess.Popen(
-            ["runuser", "--login", user, "--shell", "/bin/bash"],
+            ["runuser", "--login", user, "--shell", "/bin/bash", f"--whitelist-environment={','.join(reach)}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         )  # fmt: skip
 
@@ -102,7 +107,10 @@ def make_user(name: str) -> Path:
     Path(f"/etc/sudoers.d/{name}").write_text(f"{name} ALL=(ALL) NOPASSWD: ALL\n")
     home = Path(pwd.getpwnam(name).pw_dir)
     subprocess.run(["git", "clone", "--quiet", ROOT, home / "gdsdeploy"], check=True)
-    subprocess.run(["chown", "--recursive", f"{name}:", home / "gdsdeploy"], check=True)
+    if (Path.home() / _PIP).is_file():
+        (home / _PIP).parent.mkdir(parents=True)
+        shutil.copy(Path.home() / _PIP, home / _PIP)
+    subprocess.run(["chown", "--recursive", f"{name}:", home], check=True)
     return home
 
 
@@ -133,20 +141,26 @@ def follow(user: str) -> None:
     print(f"The tutorial took {(time.monotonic() - begun) / 60:.1f} minutes.")
 
 
+@contextmanager
+def newcomer(keep: bool = False) -> Iterator[str]:
+    """The name of a fresh user, who is removed in the end together with the tutorial's lab, unless ``keep``."""
+    user = f"newcomer{secrets.randbelow(10_000)}"
+    make_user(user)
+    try:
+        yield user
+    finally:
+        if not keep:
+            down = "~/gdsdeploy-venv/bin/gdsdeploy lab down --lab tutorial"
+            subprocess.run(["runuser", "--login", user, "--command", down], check=False, capture_output=True)
+            remove_user(user)
+
+
 def main() -> None:
     """Make the user, follow the tutorial, and clean up."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--keep", action="store_true", help="leave the user and the lab as they are in the end")
-    arguments = parser.parse_args()
-    user = f"newcomer{secrets.randbelow(10_000)}"
-    make_user(user)
-    try:
+    with newcomer(parser.parse_args().keep) as user:
         follow(user)
-    finally:
-        if not arguments.keep:
-            down = "~/gdsdeploy-venv/bin/gdsdeploy lab down --lab tutorial"
-            subprocess.run(["runuser", "--login", user, "--command", down], check=False, capture_output=True)
-            remove_user(user)
 
 
 if __name__ == "__main__":

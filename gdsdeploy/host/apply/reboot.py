@@ -14,6 +14,8 @@ from .packaged_modules import UNBUILD
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
 REPLACED = "replaced"
+#: Id of another: the reboot that somebody asked for hasn't happened.
+SAME_BOOT = "same-boot"
 #: Kinds of changes of the resource ``modules`` that replace module files.
 _REPLACES = ("build", "place", "receive", "delete", UNBUILD)
 
@@ -23,6 +25,7 @@ class Desired:
     """``modules`` have to be loaded from their installed files.  ``allowed``: whether this host may be rebooted.
 
     ``arguments``: of the kernel.  ``parameters``: MODULE.PARAMETER → value, of modules that are loaded.
+    ``after_boot``: the id of the boot before the reboot that was to bring all this; empty: there was none.
     """
 
     kernel_release: str
@@ -30,6 +33,7 @@ class Desired:
     allowed: bool = False
     arguments: List[str] = field(default_factory=list)
     parameters: Dict[str, str] = field(default_factory=dict)
+    after_boot: str = ""
 
 
 class Reboot(Resource[Desired]):
@@ -40,6 +44,7 @@ class Reboot(Resource[Desired]):
     kinds: ClassVar[Words] = {"reboot": "reboot into {}"}
     reasons: ClassVar[Words] = {
         REPLACED: "modules that are loaded from files that are replaced",
+        SAME_BOOT: "the boot from before",
         "module": "a module that is loaded from another file",
         "no-file": "a module without a file",
         "argument": "booted with other kernel arguments",
@@ -56,8 +61,11 @@ class Reboot(Resource[Desired]):
         return [Change("reboot", after, before, after, cause["id"], REBOOT) for cause in first]
 
     def apply(self, host: ManagedHost, desired: Desired, change: Change) -> None:
-        """Note that the host needs a reboot; raises ApplyError where none is allowed."""
-        reasons = "; ".join(self.observe(host, desired)["reasons"])
+        """Note that the host needs a reboot; raises ApplyError where none is allowed, or where one changed nothing."""
+        reasons = "; ".join(cause["text"] for cause in causes(desired, self.observe(host, desired), ()))
+        if desired.after_boot:
+            hint = "that host's journal says why: journalctl -b -u systemd-modules-load -k"
+            raise ApplyError(f"the reboot did not bring the locked stack: {reasons}", hint, "verify")
         if not desired.allowed:
             message = f"this host needs a reboot ({reasons}) and its profile does not allow one"
             raise ApplyError(message, 'reboot it yourself, or set "reboot: true" in its profile', "refused")
@@ -71,6 +79,8 @@ class Reboot(Resource[Desired]):
 def causes(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Dict[str, str]]:
     """``{"id", "subject", "text"}`` of each: those of now without what is loaded before, or of modules to come."""
     to_load = {change.subject for change in pending if change.kind == "load"}
+    if desired.after_boot and observed["boot_id"] == desired.after_boot:
+        return [{"id": SAME_BOOT, "subject": desired.after_boot, "text": "the host has not rebooted"}]
     now = [cause for cause in observed["causes"] if not (cause["id"] == UNLOADED and cause["subject"] in to_load)]
     loaded = [name for name in desired.modules if name not in observed["unloaded"]]
     if not now and loaded and any(map(_replaces, pending)):

@@ -79,6 +79,23 @@ def test_loaded_modules_whose_files_are_replaced(loaded: Path) -> None:
     assert predicted(loaded, "reboot", DESIRED, PLACED, *LOADS) == []
 
 
+def test_a_reboot_that_brought_nothing_is_an_error_with_its_reason(loaded: Path) -> None:
+    before = {**DESIRED, "after_boot": "0"}
+    host = ManagedHost(root=str(loaded))
+    run(host, [desired_resource("reboot", before)])
+    (loaded / "nvidia").rmdir()
+    with pytest.raises(ApplyError, match="not bring the locked stack: the module nvidia is not loaded") as caught:
+        run(host, [desired_resource("reboot", before)])
+    assert (caught.value.kind, host.notes) == ("verify", [])
+
+
+def test_a_host_that_has_not_rebooted_is_an_error(loaded: Path) -> None:
+    now = {**DESIRED, "after_boot": check(loaded, "reboot", DESIRED).report["boot_id"]}
+    assert short(check(loaded, "reboot", now).changes) == [("reboot", AFTER, "same-boot")]
+    with pytest.raises(ApplyError, match="has not rebooted"):
+        run(ManagedHost(root=str(loaded)), [desired_resource("reboot", now)])
+
+
 def test_it_only_says_so_and_only_where_that_is_allowed(loaded: Path) -> None:
     host = ManagedHost(root=str(loaded))
     run(host, [desired_resource("reboot", {**DESIRED, "kernel_release": "9.9"})])
