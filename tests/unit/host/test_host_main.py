@@ -103,7 +103,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 def test_no_expectation_is_said_clearly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expected, "PATH", str(tmp_path / "none.json"))
+    monkeypatch.setattr(program, "EXPECTATION", str(tmp_path / "none.json"))
     message = refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
     assert message.startswith(f"gdsdeploy-host: there is no {tmp_path}/none.json")
     assert "--expectation" in message
@@ -158,7 +158,7 @@ def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_need
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "expectation.json", replace(recorded_expectation(), host="elsewhere").to_json())
-    monkeypatch.setattr(expected, "PATH", str(path))
+    monkeypatch.setattr(program, "EXPECTATION", str(path))
     assert run("validate", "--json", "--evidence", passing) == program.OK
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["host"] == "elsewhere"
