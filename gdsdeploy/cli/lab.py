@@ -11,7 +11,7 @@ import click
 from gdsdeploy import console, run
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
-from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.errors import LabUnavailable, NameUnknown, did_you_mean
 from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lab import firmware as firmwares
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin, systems
@@ -198,6 +198,9 @@ def down(name: str, purge: bool) -> None:
     """Stop the lab's hosts and delete everything that the lab created."""
     lab = Lab(name)
     if not lab.directory.exists():
+        # With a similar name beside it, this one is mistyped; otherwise it's down already.
+        if near := did_you_mean(name, [other.name for other in all_labs()]):
+            raise NameUnknown(f"there is no lab {name}{near}", hint="Your labs: gdsdeploy lab list")
         console.say(f"There is no lab {name}.")
     lifecycle.down(lab)
     if purge:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gdsdeploy.cli import lab as cli
-from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.errors import LabUnavailable, NameUnknown
 from gdsdeploy.lab.state import Lab
 
 
@@ -88,3 +88,10 @@ def test_down_of_nothing_says_so(home: Path) -> None:
     done = CliRunner().invoke(cli.command, ["down", "--lab", "dev"])
     assert done.exit_code == 0
     assert not (home / "state").exists()
+
+
+def test_down_of_a_mistyped_lab_names_the_one_beside_it(lab: Lab) -> None:
+    done = CliRunner().invoke(cli.command, ["down", "--lab", "dve"])
+    assert isinstance(done.exception, NameUnknown)
+    assert str(done.exception) == "there is no lab dve; did you mean 'dev'?"
+    assert lab.directory.exists()
