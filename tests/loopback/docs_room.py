@@ -133,13 +133,13 @@ def _lock(room: Path) -> None:
         for stanzas in suite.packages.values():
             stack.write_pool(served.root, stanzas)
     shutil.copy(key.keyring, room / "archive.gpg")
+    key.forget()
     signed = {
         "uri": f"http://127.0.0.1:{PORT}",
         "keyring": str(room / "archive.gpg"),
         "fingerprints": [key.fingerprint],
     }
-    key.forget()
-    (room / "fleet.yml").write_text(FLEET.format(signed=json.dumps({**signed, "fingerprints": [key.fingerprint]})))
+    (room / "fleet.yml").write_text(FLEET.format(signed=json.dumps(signed)))
     assert follow(room, [Command("gdsdeploy lock fleet.yml")], "the room") == []
 
 
