@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from docs.gen import table_row
+from docs.gen import table_row, unexecuted
 from gdsdeploy.cli import group
 
 HEAD = """\
@@ -100,7 +100,9 @@ def _paragraph(text: str) -> str:
         return _prose(" ".join(text.split())) + "\n\n"
     lines = text.removeprefix(_VERBATIM).strip("\n").splitlines()
     heading = f"{lines.pop(0)}\n\n" if lines and lines[0].rstrip().endswith(":") else ""
-    return heading + "".join(f"    {line.strip() if heading else line}\n" for line in lines) + "\n"
+    marks = unexecuted.marks([line.strip() for line in lines]) if heading else ""
+    code = "".join(f"    {line.strip() if heading else line}\n" for line in lines)
+    return heading + (f"{marks}\n" if marks else "") + code + "\n"
 
 
 def _prose(text: str) -> str:

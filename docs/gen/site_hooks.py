@@ -24,7 +24,12 @@ JOINED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security-policy.md",
     "benchmarks/README.md": "project/benchmarks.md",
-    **{f"examples/{path.name}": f"examples/{path.name}" for path in sorted((ROOT / "examples").glob("*.yml"))},
+    **{
+        name: name
+        for folder in ("examples", "examples/kubernetes")
+        for path in sorted((ROOT / folder).glob("*.*"))
+        for name in [f"{folder}/{path.name}"]
+    },
 }
 #: The page of a folder that pages link to.
 FOLDERS = {"docs/adr": "docs/adr/README.md", "docs/howto": "docs/index.md"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -9,6 +10,8 @@ import click
 from gdsdeploy import console, resources
 from gdsdeploy.cli import options
 from gdsdeploy.errors import did_you_mean
+
+_COMMENT = re.compile(r"(?m)^<!-- .* -->\n\n?")
 
 
 @click.command()
@@ -38,7 +41,8 @@ def command(topic: str | None, man: Path | None) -> None:
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
         raise click.UsageError(f"No page {topic!r}{did_you_mean(name, pages)}\nTo list the pages: gdsdeploy docs")
-    console.data(pages[name].read_text(encoding="utf-8").rstrip("\n"))
+    # Comments are for the tests that execute a page's commands.
+    console.data(_COMMENT.sub("", pages[name].read_text(encoding="utf-8")).rstrip("\n"))
 
 
 def _pages() -> dict[str, Path]:

@@ -19,52 +19,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from tests.unit.docs_blocks import executed, missing
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
-_BLOCK = re.compile(r"(?:<!-- exits with (?P<status>\d+) -->\n)?```console\n(?P<body>.*?)```", re.DOTALL)
-#: Seconds for one command; the longest one compiles a driver.
-PATIENCE = 3600
-_ELLIPSIS = "…"
 #: How this machine reaches packages: the new user reaches them the same way.
 _REACH = re.compile(r"(PIP_.*|SSL_CERT_.*|(https?|no)_proxy)", re.IGNORECASE)
 _PIP = Path(".config/pip/pip.conf")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command with the output that the page shows, and its exit code there."""
-
-    text: str
-    shown: tuple[str, ...]
-    status: int
-
-
-def commands(page: str) -> Iterator[Command]:
-    """Every command of a page in order; the exit code is of the last one in its block."""
-    for block in _BLOCK.finditer(page):
-        typed = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)[1:]
-        for number, part in enumerate(typed, 1):
-            first, *shown = part.rstrip("\n").split("\n")
-            status = int(block["status"] or 0) if number == len(typed) else 0
-            yield Command(first, tuple(shown), status)
-
-
-def missing(shown: tuple[str, ...], output: str) -> str:
-    """The first line that the page shows and the output doesn't have behind those before; empty: it has all.
-
-    An ellipsis in a line stands for any text.
-    """
-    place = 0
-    for line in (line for line in shown if line.strip() not in ("", _ELLIPSIS)):
-        pattern = r"\s*".join(map(re.escape, line.split())).replace(re.escape(_ELLIPSIS), r".*?")
-        match = re.compile(pattern).search(output, place)
-        if match is None:
-            return line
-        place = match.end()
-    return ""
 
 
 class Shell:
@@ -128,7 +91,7 @@ def follow(user: str) -> None:
     """Type every command; raises SystemExit at the first that doesn't do what the page says."""
     shell, begun = Shell(user), time.monotonic()
     shell.type("cd gdsdeploy")
-    for command in commands(PAGE.read_text(encoding="utf-8")):
+    for command in executed(PAGE.read_text(encoding="utf-8")):
         print(f"$ {command.text}", flush=True)
         start = time.monotonic()
         status, output = shell.type(command.text)

@@ -45,7 +45,7 @@ def command(fleet: Path, folder: Path, carrier: Carrier, ask: bool, modules_url:
     \b
     Examples:
       gdsdeploy rollout render fleet.yml runner/ --for runner
-      gdsdeploy rollout render fleet.yml checkout/ --for awx --json
+      gdsdeploy rollout render fleet.yml project/ --for awx --json
       gdsdeploy rollout render fleet.yml checkout/ --for pull --modules-url https://files.example/modules
     """
     options.require(not modules_url or carrier == "pull", "--modules-url goes with --for pull only")

@@ -139,10 +139,16 @@ def _slurm_health(arguments: argparse.Namespace) -> int:
 
 def _npd(arguments: argparse.Namespace) -> int:
     record, reason = _now(arguments.run_folder)
-    print((record.reason if record else reason)[:NPD_LENGTH])
+    print(_first_bytes(record.reason if record else reason, NPD_LENGTH))
     if record is None:
         return 2
     return 0 if record.state == gate.OPEN else 1 if record.verdict == FAIL else 2
+
+
+def _first_bytes(text: str, length: int) -> str:
+    """One line of at most ``length`` bytes: node-problem-detector counts bytes, and would cut inside a character."""
+    line = " ".join(text.split())
+    return line.encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
 
 
 def _now(run: str, state: str = "") -> Tuple[Any, str]:

@@ -168,6 +168,9 @@ def test_the_pages_are_listed_and_shown() -> None:
     assert listed["exit-codes"] == "Exit codes"
     for topic in ("exit-codes", "docs/exit-codes.md"):
         assert invoke("docs", topic).output.startswith("# Exit codes\n")
+    assert "\n\n    gdsdeploy plan fleet.yml\n" in invoke("docs", "cli").output
+    for page in ("cli", "logs", "tutorial"):
+        assert not [line for line in invoke("docs", page).output.splitlines() if line.startswith("<!--")]
     unknown = invoke("docs", "exit-code")
     assert (unknown.exit_code, "did you mean 'exit-codes'?" in unknown.output) == (2, True)
 
