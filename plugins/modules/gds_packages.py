@@ -85,4 +85,9 @@ changes:
       reason: missing
       disruption: none
       resource: packages.cufile
+report:
+  description: With packages to install, whether it is certain which packages that removes, and if not, why.
+  returned: success
+  type: dict
+  sample: {removals: {known: true, why: ""}}
 """
