@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 #: Plays outside of a playbook's folder, which ansible-lint takes for one only if they are named.
 PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "rollout" / "carriers" / "plays").glob("*.yml")))
 #: Not galaxy.yml, which would have to name a public address of the repository.
-ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
+ANSIBLE = ["playbooks", "roles", "plugins", "meta", "extensions", *PLAYS]
 
 
 #: Shell scripts without a name that says so.
