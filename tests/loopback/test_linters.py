@@ -35,6 +35,7 @@ PROGRAMS = (".ci/run", "packaging/reload")
         ["mypy", "packaging/build.py"],
         ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
+        ["antsibull-changelog", "lint"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],
     ids=lambda argv: " ".join(argv[:2]),

@@ -42,7 +42,9 @@ def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) ->
         names = {member.name for member in file if member.isfile()}
     top = {name.partition("/")[0] for name in names}
     files = {"FILES.json", "LICENSE", "MANIFEST.json", "NOTICE", "README.md"}
-    assert top == files | {"gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    assert top == files | {"changelogs", "gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    changelogs = {name.removeprefix("changelogs/") for name in names if name.startswith("changelogs/")}
+    assert {"config.yaml"} <= changelogs <= {"config.yaml", "changelog.yaml", "CHANGELOG.md"}
     package = {name.split("/")[1] for name in names if name.startswith("gdsdeploy/")}
     assert package == {"__init__.py", "atomic.py", "host", "zipapp"}, "correct build_ignore in galaxy.yml"
 
