@@ -8,7 +8,7 @@ class ModuleDocFragment:
 
     DOCUMENTATION = r"""
 author: [gdsdeploy (@gdsdeploy)]
-version_added: 1.0.0
+version_added: 0.1.0
 requirements: [python >= 3.8 on the host]
 attributes:
   check_mode:

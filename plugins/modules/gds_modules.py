@@ -110,7 +110,17 @@ changes:
       disruption: none
       resource: modules
 report:
-  description: What DKMS has installed, and what the audit says.
+  description: What DKMS has installed, and the audit's answer. A value that can't be determined is empty.
   returned: success
   type: dict
+  contains:
+    dkms:
+      description: The modules that DKMS has installed.
+      returned: success
+      type: list
+      elements: dict
+    audit:
+      description: The audit of the modules for this kernel.
+      returned: success
+      type: dict
 """

@@ -67,8 +67,8 @@ EXAMPLES = r"""
   gdsdeploy.gds.gds_packages:
     manager: apt
     wanted:
-      - {package: libcufile0, version: 12.4.1-2}
-      - {package: gds-tools, version: 12.4.1-2}
+      - {package: libcufile0, version: 1.9.1.3~12.4.1-2}
+      - {package: gds-tools, version: 1.9.1.3~12.4.1-2}
 """
 
 RETURN = r"""
@@ -81,8 +81,13 @@ changes:
     - kind: install
       subject: libcufile0
       before: ''
-      after: 12.4.1-2
+      after: 1.9.1.3~12.4.1-2
       reason: missing
       disruption: none
       resource: packages.cufile
+report:
+  description: With packages to install, whether it is certain which packages that removes, and if not, why.
+  returned: success
+  type: dict
+  sample: {removals: {known: true, why: ""}}
 """

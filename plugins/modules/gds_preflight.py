@@ -76,4 +76,29 @@ changes:
   type: list
   elements: dict
   sample: []
+report:
+  description: What the preflight read on the host.
+  returned: success
+  type: dict
+  contains:
+    os:
+      description: The operating system.
+      returned: success
+      type: str
+      sample: debian-13
+    arch:
+      description: The architecture.
+      returned: success
+      type: str
+      sample: x86_64
+    free_mib:
+      description: Free space of each folder in MiB.
+      returned: success
+      type: dict
+      sample: {/boot: 412, /usr: 9120}
+    foreign:
+      description: Drivers and libraries that other tools installed.
+      returned: success
+      type: dict
+      sample: {installs: [], unknown: []}
 """

@@ -69,7 +69,29 @@ changes:
       disruption: reboot
       resource: reboot
 report:
-  description: The boot id, the running kernel, and the reasons for a reboot.
+  description: The boot, and why the host needs another one.
   returned: success
   type: dict
+  contains:
+    needed:
+      description: Whether the host needs a reboot.
+      returned: success
+      type: bool
+      sample: true
+    boot_id:
+      description: The kernel's id of this boot.
+      returned: success
+      type: str
+      sample: 0f6cfa05-2a4c-4b58-9d0e-5e1e0c3f8d11
+    running:
+      description: Release of the running kernel.
+      returned: success
+      type: str
+      sample: 6.12.90+deb13-amd64
+    reasons:
+      description: Why the host needs a reboot, in words.
+      returned: success
+      type: list
+      elements: str
+      sample: ["the running kernel is 6.12.90+deb13-amd64, not 6.12.94+deb13-amd64"]
 """

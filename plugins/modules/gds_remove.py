@@ -26,7 +26,7 @@ changes:
   sample:
     - kind: remove
       subject: libcufile0
-      before: 12.4.1-2
+      before: 1.9.1.3~12.4.1-2
       after: ''
       reason: recorded
       disruption: none

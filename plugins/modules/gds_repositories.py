@@ -41,7 +41,7 @@ EXAMPLES = r"""
         components: [main, contrib, non-free]
         host_keyring: /usr/share/keyrings/debian-archive-keyring.gpg
     pins:
-      - {package: libcufile0, version: 12.4.1-2}
+      - {package: libcufile0, version: 1.9.1.3~12.4.1-2}
 """
 
 RETURN = r"""

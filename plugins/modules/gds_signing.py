@@ -67,4 +67,18 @@ changes:
       reason: missing
       disruption: none
       resource: signing
+report:
+  description: The host's certificate, and whether its firmware has the key.
+  returned: success
+  type: dict
+  contains:
+    certificate:
+      description: The certificate in base64; empty if there is none.
+      returned: success
+      type: str
+      sample: ''
+    enrolment:
+      description: State of the key in the firmware.
+      returned: success
+      type: dict
 """

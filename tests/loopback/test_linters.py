@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 #: Plays outside of a playbook's folder, which ansible-lint takes for one only if they are named.
 PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "rollout" / "carriers" / "plays").glob("*.yml")))
 #: Not galaxy.yml, which would have to name a public address of the repository.
-ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
+ANSIBLE = ["playbooks", "roles", "plugins", "meta", "extensions", *PLAYS]
 
 
 #: Shell scripts without a name that says so.
@@ -35,6 +35,7 @@ PROGRAMS = (".ci/run", "packaging/reload")
         ["mypy", "packaging/build.py"],
         ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
+        ["antsibull-changelog", "lint"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],
     ids=lambda argv: " ".join(argv[:2]),

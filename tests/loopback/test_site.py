@@ -17,7 +17,18 @@ BIN = Path(sys.executable).parent
 #: Seconds of processor time that the build may take.
 SECONDS = 25
 #: What users read: pages, and texts in the code.
-READ = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs", "gdsdeploy", "roles", "plugins"]
+READ = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "changelogs",
+    "docs",
+    "extensions",
+    "gdsdeploy",
+    "roles",
+    "plugins",
+]
 #: Words that the dictionary takes for mistakes: names of other programs, a part of a pattern, and a typo in a message
 #: of NVIDIA's.
 DICTIONARY_EXCEPTIONS = "fpr,intoto,parm,parms,reenable,requiest,upport"

@@ -27,7 +27,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Most bytes of the wheel, and of an installation with all dependencies and their compiled files.
 WHEEL_BYTES, INSTALLED_BYTES = 3 << 20, 150 << 20
 #: Folders of which the source archive has every file; programs leave others beside these files.
-FOLDERS = ("benchmarks", "docs", "examples", "gdsdeploy", "packaging", "roles", "tests")
+FOLDERS = (
+    "benchmarks", "changelogs", "docs", "examples", "extensions", "gdsdeploy", "packaging", "roles", "tests",
+)  # fmt: skip
 CACHES = re.compile(r"(^|/)(__pycache__|\.[^/]*|[^/]*\.egg-info)/")
 
 

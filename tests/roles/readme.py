@@ -12,6 +12,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 ROLES = sorted((ROOT / "roles").iterdir())
+#: Roles whose units run the program that gds_host installs.
+NEED_HOST = {"gds_gate", "gds_watch"}
 _MARKUP = re.compile(r"\b[CVOM]\(([^)]*)\)")
 
 
@@ -51,6 +53,8 @@ def readme(role: Path) -> str:
 
 def _play(role: Path) -> Iterator[str]:
     yield from ("- name: An example", "  hosts: gpus", "  become: true", "  gather_facts: false", "  roles:")
+    if role.name in NEED_HOST:
+        yield "    - role: gdsdeploy.gds.gds_host"
     yield f"    - role: gdsdeploy.gds.{role.name}"
     path = role / "meta/example.yml"
     if path.is_file():

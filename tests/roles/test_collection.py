@@ -1,11 +1,10 @@
-"""The collection: what its tarball has, that its modules are the host program's resources, what their tasks return."""
+"""The collection: what its tarball has, a module for each of the host program's resources, what their tasks return."""
 
 from __future__ import annotations
 
 import base64
 import json
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -17,20 +16,10 @@ import yaml
 
 from gdsdeploy import resources
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.model import schema
 from gdsdeploy.zipapp import hostapp
+from tests.roles.installing import BIN, ROOT, environment
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("gds_*.py"))
-#: Names of JSON schema → those of Ansible.
-TYPES = {"string": {"str", "path"}, "integer": {"int"}, "boolean": {"bool"}, "array": {"list"}, "object": {"dict"}}
-#: Options for files of the controller, and what of the desired state is made from them.
-FILES = {
-    "modules": ({"archive"}, {"hand_over", "archive_sha256"}),
-    "restore": ({"archive"}, {"archive_sha256"}),
-    "signing": ({"shared"}, {"certificate_content"}),
-}
 #: The command ``remove`` is no resource.
 COMMANDS = {"gds_remove"}
 
@@ -42,87 +31,9 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return resources.collections()
 
 
-def documented_options(module: str) -> dict[str, Any]:
-    """The options of a module, with those of its documentation's fragments."""
-    path = ROOT / "plugins" / "modules" / f"{module}.py"
-    doc = yaml.safe_load(_literal(path, "DOCUMENTATION"))
-    options: dict[str, Any] = dict(doc.get("options", {}))
-    for name in doc["extends_documentation_fragment"]:
-        _, _, part = name.removeprefix("gdsdeploy.gds.").partition(".")
-        text = _literal(ROOT / "plugins/doc_fragments/apply.py", (part or "documentation").upper())
-        options |= yaml.safe_load(text).get("options", {})
-    return options
-
-
-def _literal(path: Path, name: str) -> str:
-    return path.read_text().partition(f'{name} = r"""')[2].partition('"""')[0]
-
-
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in COMMANDS])
-def test_the_options_of_a_module_are_the_desired_state_of_its_resource(module: str) -> None:
-    name = module.removeprefix("gds_")
-    options, desired = documented_options(module), schema.schema(registry.resource(name).desired_type)
-    own, derived = FILES.get(name, (set(), set()))
-    assert options.keys() - {"state", "instance"} - own == desired["properties"].keys() - derived
-    for option, value in desired["properties"].items():
-        if option not in derived:
-            compare(f"{module}.{option}", options[option], value, required=option in desired["required"])
-
-
-def compare(place: str, option: Mapping[str, Any], value: Mapping[str, Any], *, required: bool) -> None:
-    assert option["type"] in TYPES[value["type"]], place
-    assert not required or option.get("required") or "default" in option, f"{place} is required"
-    if value["type"] == "array" and value["items"]["type"] == "object":
-        inner = value["items"]
-        names = {"src" if (place, key) == ("gds_repositories.keys", "content") else key for key in inner["properties"]}
-        assert option["suboptions"].keys() == names, place
-    elif value["type"] == "array":
-        assert option["elements"] in TYPES[value["items"]["type"]], place
-
-
 def test_every_resource_has_a_module() -> None:
     """But for that of images, which aren't Ansible's hosts: `gdsdeploy provision --root` applies it."""
     assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names() if name != "image"}
-
-
-def test_modules_are_documented(collections: Path, tmp_path: Path) -> None:
-    argv = [BIN / "ansible-doc", "--json", *(f"gdsdeploy.gds.{name}" for name in MODULES)]
-    done = subprocess.run(argv, env=environment(collections, tmp_path), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for name, doc in json.loads(done.stdout).items():
-        assert doc["doc"].get("options", {}).keys() == documented_options(name.rpartition(".")[2]).keys()
-        assert doc["examples"]
-        assert "changes" in doc["return"]
-
-
-def environment(collections: Path, home: Path) -> dict[str, str]:
-    """Of an Ansible beside which there is neither gdsdeploy nor any library of it."""
-    missing = home / "missing"
-    for name in ("gdsdeploy", "pydantic", "click", "httpx", "paramiko", "platformdirs"):
-        missing.mkdir(exist_ok=True)
-        (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not installed', name='{name}')\n")
-    return {
-        "HOME": str(home),
-        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
-        "LC_ALL": "C.UTF-8",
-        "PYTHONPATH": str(missing),
-        "ANSIBLE_COLLECTIONS_PATH": str(collections),
-        "ANSIBLE_LOCALHOST_WARNING": "false",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-    }
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the collection, built and installed without a network."""
-    folder = tmp_path_factory.mktemp("installed")
-    env = environment(folder / "none", folder)
-    galaxy = [BIN / "ansible-galaxy", "collection"]
-    subprocess.run([*galaxy, "build", "--output-path", folder, ROOT], env=env, check=True, capture_output=True)
-    (tarball,) = folder.glob("gdsdeploy-gds-*.tar.gz")
-    argv = [*galaxy, "install", "--offline", "--collections-path", folder / "collections", tarball]
-    subprocess.run(argv, env=env, check=True, capture_output=True)
-    return folder
 
 
 def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) -> None:
@@ -131,7 +42,9 @@ def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) ->
         names = {member.name for member in file if member.isfile()}
     top = {name.partition("/")[0] for name in names}
     files = {"FILES.json", "LICENSE", "MANIFEST.json", "NOTICE", "README.md"}
-    assert top == files | {"gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    assert top == files | {"changelogs", "gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    changelogs = {name.removeprefix("changelogs/") for name in names if name.startswith("changelogs/")}
+    assert {"config.yaml"} <= changelogs <= {"config.yaml", "changelog.yaml", "CHANGELOG.md"}
     package = {name.split("/")[1] for name in names if name.startswith("gdsdeploy/")}
     assert package == {"__init__.py", "atomic.py", "host", "zipapp"}, "correct build_ignore in galaxy.yml"
 

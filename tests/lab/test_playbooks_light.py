@@ -1,0 +1,140 @@
+"""Playbooks on pages, played as shown on a light host: it then needs no change, and the role gds_remove undoes them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdsdeploy import lab as labs
+from gdsdeploy import resources
+from gdsdeploy.lab import Lab, LabHost
+from tests.lab.roleplay import connections
+from tests.naming import unique
+from tests.roles import shown
+from tests.roles.readme import ROLES
+from tests.roles.shown import Playbook
+
+pytestmark = pytest.mark.lab
+
+PLAYBOOKS = {playbook.place: playbook for playbook in shown.playbooks()}
+#: What the playbook of a role's README needs that a light host doesn't have.
+NOT_PLAYED = {
+    "gds_boot": "a boot loader",
+    "gds_driver": "the driver",
+    "gds_kernel": "a kernel",
+    "gds_modules": "a kernel and the driver",
+    "gds_reboot": "the locked kernel",
+    "gds_repo": "a mirror",
+    "gds_restore": "a rollout's snapshot",
+    "gds_secureboot": "a key",
+}
+#: Packages by name and version that playbooks install; made here, without content.
+PACKAGES = {("libcufile0", "1.9.1.3~12.4.1-2"), ("gds-tools", "1.9.1.3~12.4.1-2")}
+REPOSITORY = r"""
+set -eu
+mkdir -p /srv/stack
+cd /srv/stack
+rm -f Packages
+for package in "$@"; do
+    rm -rf build && mkdir -p build/DEBIAN
+    printf 'Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: nobody <nobody@archive.example>\n' \
+        "${package%=*}" "${package#*=}" >build/DEBIAN/control
+    printf 'Description: imitated\n' >>build/DEBIAN/control
+    dpkg-deb --build --root-owner-group build "${package%=*}.deb" >/dev/null
+    { dpkg-deb --field "${package%=*}.deb"; printf 'Filename: ./%s.deb\n' "${package%=*}"
+      printf 'Size: %s\nSHA256: ' "$(stat -c %s "${package%=*}.deb")"
+      sha256sum "${package%=*}.deb" | cut -d' ' -f1; echo; } >>Packages
+done
+echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
+apt-get -qq update
+"""
+
+
+def role_of(place: str) -> str:
+    """The role whose README this is; empty for other pages."""
+    match = re.match(r"roles/(\w+)/README\.md:", place)
+    return match[1] if match else ""
+
+
+#: Without the role that undoes the others.
+PLAYED = [place for place in PLAYBOOKS if role_of(place) not in {*NOT_PLAYED, "gds_remove"}]
+#: A command that succeeds while the role's work is there; preflight only looks.
+WORK = {
+    "gds_cufile": "apt-mark showhold | grep -qx libcufile0 && grep -q ERROR /etc/cufile.json && [ -d /var/log/cufile ]",
+    "gds_gate": "systemctl is-enabled --quiet gds-gate.service",
+    "gds_host": "python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz --version",
+    "gds_packages": "apt-mark showhold | grep -qx libcufile0",
+    "gds_peermem": "test -f /etc/systemd/system/gds-peermem.service",
+    "gds_watch": "systemctl is-enabled --quiet gds-watch.service",
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[LabHost]:
+    """A light host whose apt knows the packages."""
+    name = unique("playbooks")
+    try:
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        light.wait_ssh()
+        packages = [f"{package}={version}" for package, version in sorted(PACKAGES)]
+        light.ssh(["sudo", "sh", "-c", REPOSITORY, "sh", *packages])
+        yield light
+    finally:
+        labs.down(Lab(name))
+
+
+def play(host: LabHost, folder: Path, playbook: Playbook, *flags: str) -> int:
+    """Play it as the guide does; the number of changes."""
+    variables = {"ansible_ssh_common_args": f"-F {host.ssh_config}"}
+    (folder / "inventory.yml").write_text(yaml.safe_dump({"gpus": {"hosts": {host.name: variables}}}))
+    (folder / "site.yml").write_text(playbook.text)
+    (folder / "cufile.json").write_text('{"logging": {"level": "ERROR"}}\n')
+    (folder / "expectation.json").write_text("{}\n")
+    env = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    }
+    argv = [Path(sys.executable).parent / "ansible-playbook", "-i", "inventory.yml", "site.yml", *flags]
+    with connections() as own:
+        done = subprocess.run(argv, cwd=folder, env={**env, **own}, capture_output=True, text=True, check=False)
+    recap = re.search(r"ok=(\d+) +changed=(\d+) +unreachable=0 +failed=0", done.stdout)
+    assert recap, done.stdout + done.stderr
+    assert int(recap[1]) > 0
+    return int(recap[2])
+
+
+def test_every_role_is_played_or_needs_something() -> None:
+    played = {role_of(place) for place in PLAYED} | {"gds_remove"}
+    assert played - {""} == {role.name for role in ROLES} - NOT_PLAYED.keys()
+
+
+def works(host: LabHost, playbook: Playbook) -> set[bool]:
+    """Whether the work of each of its roles is there."""
+    roles = [role.rpartition(".")[2] for role in playbook.roles]
+    commands = [WORK[role] for role in roles if role != "gds_preflight"]
+    answers = [host.ssh(["sudo", "sh", "-c", f"if {command}; then echo yes; else echo no; fi"]) for command in commands]
+    return {answer.stdout.split()[-1] == "yes" for answer in answers}
+
+
+@pytest.mark.parametrize("place", PLAYED)
+def test_a_playbook_is_played_and_undone(host: LabHost, tmp_path: Path, place: str) -> None:
+    playbook = PLAYBOOKS[place]
+    looks_only = role_of(place) == "gds_preflight"
+    (remove,) = (book for book in PLAYBOOKS.values() if role_of(book.place) == "gds_remove")
+    assert works(host, playbook) <= {False}
+    if not role_of(place):
+        assert play(host, tmp_path, playbook, "--check", "--diff") > 0
+        assert works(host, playbook) == {False}
+    assert (play(host, tmp_path, playbook) > 0) != looks_only
+    assert works(host, playbook) <= {True}
+    assert play(host, tmp_path, playbook) == 0
+    assert (play(host, tmp_path, remove) > 0) != looks_only
+    assert works(host, playbook) <= {False}

@@ -1,0 +1,101 @@
+"""Playbooks on pages are played as shown, by the installed collection and an imitated host program.
+
+tests/lab/test_playbooks_light.py plays those on a host that need no repository, kernel or reboot.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.roles import shown
+from tests.roles.installing import BIN, environment
+from tests.roles.readme import ROLES
+from tests.roles.shown import Playbook
+from tests.roles.test_collection import program
+
+PLAYBOOKS = shown.playbooks()
+#: Files that playbooks read beside them.
+FILES = ("cufile.json", "expectation.json")
+#: A line with a module or a role of the collection.
+PART = re.compile(r"(?m)^\s*(- )?(role: )?gdsdeploy\.gds\.\w+:?\s*$")
+#: The host is this machine.
+INVENTORY = """
+gpus: {hosts: {gpu1: {ansible_connection: local, ansible_become: false}}}
+hosts: {children: {gpus: {}}}
+builders: {hosts: {build1: {}}}
+"""
+
+
+def test_pages_have_playbooks() -> None:
+    pages = {playbook.place.partition(":")[0] for playbook in PLAYBOOKS}
+    readmes = {f"roles/{role.name}/README.md" for role in ROLES}
+    assert pages >= {"docs/collection.md", "docs/guides/only-the-roles.md", *readmes}
+    for playbook in PLAYBOOKS:
+        assert playbook.roles, f"{playbook.place}: these tests know roles only"
+
+
+def test_no_block_escapes_these_tests() -> None:
+    """Neither YAML with a mistake in it nor a part of a playbook."""
+    blocks = [block for page in shown.all_pages() for block in shown.blocks(page)]
+    for place, language, text in blocks:
+        if language in ("yaml", "yml"):
+            assert list(yaml.safe_load_all(text)), place
+    others = [(place, text) for place, _, text in blocks if not shown.is_playbook(text)]
+    assert [place for place, text in others if PART.search(text)] == [], "show a whole playbook"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_playbook"),
+    [
+        ("- hosts: all\n  tasks: []\n", True),
+        ("- name: A play\n  hosts: all\n- import_playbook: x.yml\n", True),
+        ("- import_playbook: gdsdeploy.gds.provision\n", True),
+        ("version: 1\nhosts: {gpu1: gds}\n", False),
+        ("- {check: storage, hosts: 1\n", False),
+        ("gdsdeploy lab up\n", False),
+    ],
+)
+def test_what_a_playbook_is(text: str, is_playbook: bool) -> None:
+    assert shown.is_playbook(text) == is_playbook
+
+
+def prepare(folder: Path) -> None:
+    for name in FILES:
+        (folder / name).write_text("{}\n")
+    (folder / "inventory.yml").write_text(INVENTORY)
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS, ids=lambda playbook: playbook.place)
+def test_a_playbook_is_valid_and_its_variables_fit(installed: Path, tmp_path: Path, playbook: Playbook) -> None:
+    prepare(tmp_path)
+    (tmp_path / "site.yml").write_text(playbook.text)
+    env = {**environment(installed / "collections", tmp_path), **program(tmp_path, {"changes": []}, [])}
+    argv = [BIN / "ansible-playbook", "-i", "inventory.yml", "site.yml"]
+    for more in (["--syntax-check"], ["--check", "--diff"]):
+        done = subprocess.run([*argv, *more], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    for role in playbook.roles:
+        assert f"TASK [{role} : " in done.stdout
+    assert re.search(r"gpu1 +: ok=[1-9].* changed=0 +unreachable=0 +failed=0", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(("page", "words"), shown.commands(), ids=str)
+def test_commands_of_pages(installed: Path, tmp_path: Path, page: str, words: list[str]) -> None:
+    """Those of ansible-doc run, and those of ansible-playbook check the syntax, with the options that are shown."""
+    prepare(tmp_path)
+    (tmp_path / "site.yml").write_text(PLAYBOOKS[0].text)
+    argv = [BIN / words[0], *words[1:], *(["--syntax-check"] if words[0] == "ansible-playbook" else [])]
+    env = environment(installed / "collections", tmp_path)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), f"{page}: {words}\n{done.stdout}{done.stderr}"
+
+
+def test_pages_show_how_to_read_the_documentation() -> None:
+    read = {tuple(words[1:]) for page, words in shown.commands() if page == "docs/collection.md"}
+    module, role = "gdsdeploy.gds.gds_packages", "gdsdeploy.gds.gds_cufile"
+    assert read >= {("--list", "gdsdeploy.gds"), (module,), ("--type", "role", role), ("--json", module)}
