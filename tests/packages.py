@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
@@ -39,7 +40,11 @@ REQUIREMENTS = (
     Requirement("cc", "gcc", "compiles the stand-in libcuda"),
     Requirement("/usr/include/stdio.h", "libc6-dev", "links the small programs of tests"),
     Requirement("ps", "procps", "lists processes"),
-    Requirement("/usr/share/doc/python3-venv", "python3-venv", "makes the environment of the tutorial's user"),
+    Requirement(
+        f"/usr/lib/{Path('/usr/bin/python3').resolve().name}/ensurepip/__init__.py",
+        "python3-venv",
+        "makes the environment of the tutorial's user",
+    ),
     Requirement("prometheus", "prometheus", "scrapes the series of hosts and answers queries"),
     Requirement("promtool", "prometheus", "tests the alert rules"),
     Requirement("prometheus-node-exporter", "prometheus-node-exporter", "exports the series of hosts"),
