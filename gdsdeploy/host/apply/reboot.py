@@ -14,7 +14,7 @@ from .packaged_modules import UNBUILD
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
 REPLACED = "replaced"
-#: Id of another: the reboot that somebody asked for hasn't happened.
+#: Id of another: the host has not rebooted since the task that rebooted it.
 SAME_BOOT = "same-boot"
 #: Kinds of changes of the resource ``modules`` that replace module files.
 _REPLACES = ("build", "place", "receive", "delete", UNBUILD)
