@@ -25,8 +25,8 @@ Open = Callable[..., Page]
 HOSTS = 10_000
 #: Of the page of so many hosts.
 MIB, NODES, STOPS = 20, 5000, 100
-#: Pixels of A4 between margins of 1 cm at 96 dots an inch.
-PAPER = 718
+#: Pixels of A4 between margins of 1 cm at 96 dots an inch: width, and height.
+PAPER, PAPER_HEIGHT = 718, 1046
 STOPS_BEFORE = """
 () => [...document.querySelectorAll("a[href], button, input, summary, [tabindex='0']")]
   .filter((one) => one.checkVisibility() && one.compareDocumentPosition(document.getElementById("problems")) & 4).length
@@ -205,6 +205,16 @@ def test_nothing_is_cut_on_paper(show: Open, what: Callable[[], Report | Status]
             "(cells) => cells.map((cell) => getComputedStyle(cell, '::after').content)"
         )
         assert names == ['"nvidia-fs.driver-tree"', '"storage.path"']
+
+
+def test_the_first_page_on_paper_is_a_summary(show: Open) -> None:
+    page = show(report(), width=PAPER)
+    page.emulate_media(media="print")
+    for part in ("#problems", "#failing", ".cause .hint", ".cause .on"):
+        assert page.locator(part).first.is_visible()
+    end = page.locator("section[aria-labelledby=matrix]")
+    assert end.evaluate("(section) => getComputedStyle(section).breakBefore") == "page"
+    assert end.evaluate("(section) => section.getBoundingClientRect().top") <= PAPER_HEIGHT
 
 
 def hostile() -> Report:
