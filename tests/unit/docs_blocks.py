@@ -34,7 +34,7 @@ _COMMENT = re.compile(r"<!--\s*(?:not.executed|exits).*")
 #: Programs that begin a command; a block without a language that has none of them at the beginning of a line is output.
 _PROGRAMS = (
     r"gdsdeploy(?:-host\.pyz)?|python3?|gdscheck|dmesg|git|make|\.venv/bin/\S+|ansible[-\w]*|pip|pipx|uv|openssl|gpg"
-    r"|tar|rsync|kubectl|scontrol|squeue|pytest|sqlite3|unzip|dpkg-deb|rpm2archive|journalctl|mount|cd|cat"
+    r"|molecule|tar|rsync|kubectl|scontrol|squeue|pytest|sqlite3|unzip|dpkg-deb|rpm2archive|journalctl|mount|cd|cat"
     r"|export|install -\S+|rm"
 )
 _COMMAND = re.compile(rf"(?:sudo )?(?:[A-Z_]+=\S* )*(?:(?:{_PROGRAMS})(?: |$)|\w+=\$\(|… \|)")
