@@ -14,6 +14,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy import paths
 from gdsdeploy.lab import Lab
+from tests.lab.roleplay import connections
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -45,7 +46,10 @@ def test_the_scenario_passes(lab_name: str, tmp_path: Path) -> None:
         "NO_COLOR": "1",
     }
     argv = [BIN / "molecule", "test"]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    with connections() as own:
+        done = subprocess.run(
+            argv, cwd=ROOT, env={**env, **own}, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
     for step in ("create", "converge", "idempotence", "verify", "destroy"):
