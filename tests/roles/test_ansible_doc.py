@@ -20,7 +20,7 @@ from tests.roles.installing import BIN, ROOT, environment
 from tests.roles.readme import ROLES, spec
 
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("*.py"))
-#: The command ``remove`` is no resource.
+#: The command ``remove`` isn't a resource.
 RESOURCES = [name for name in MODULES if name != "gds_remove"]
 #: Names of JSON schema → those of Ansible.
 TYPES = {"string": {"str", "path"}, "integer": {"int"}, "boolean": {"bool"}, "array": {"list"}, "object": {"dict"}}

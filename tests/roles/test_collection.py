@@ -20,7 +20,7 @@ from gdsdeploy.zipapp import hostapp
 from tests.roles.installing import BIN, ROOT, environment
 
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("gds_*.py"))
-#: The command ``remove`` is no resource.
+#: The command ``remove`` isn't a resource.
 COMMANDS = {"gds_remove"}
 
 
