@@ -15,10 +15,10 @@ from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import waivers
-from gdsdeploy.host.checks.userland import services_of
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE
 from gdsdeploy.host.io.prometheus import places
+from gdsdeploy.host.model.companions import services_of
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile

@@ -10,37 +10,19 @@ import pytest
 
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Lab, LabHost
+from tests.lab.empty_packages import offer
 from tests.lab.roleplay import play
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
 #: Two versions of a driver, what DKMS builds from the sources of each, and libraries that only one of them has.
-REPOSITORY = r"""
-set -eu
-mkdir -p /srv/stack /var/lib/gdsdeploy
-cd /srv/stack
-deb() { # name, version, line of control
-    rm -rf build && mkdir -p build/DEBIAN
-    printf 'Package: %s\nVersion: %s\nArchitecture: all\n%s\n' "$1" "$2" "${3:-Section: misc}" >build/DEBIAN/control
-    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
-    dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
-    dpkg-deb --field "$1_$2.deb"
-    printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
-    printf 'SHA256: %s\n\n' "$(sha256sum "$1_$2.deb" | cut -d' ' -f1)"
-}
-{
-    for version in 1 2; do
-        deb stack-driver "$version"
-        deb stack-source "$version" "Depends: stack-driver (= $version)"
-        deb "stack-library$version" "$version" "Conflicts: stack-library
-Provides: stack-library"
-    done
-    deb linux-image-stack 1
-} >Packages
-echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
-apt-get -qq update
-"""
+PACKAGES = [
+    *[("stack-driver", version, "") for version in "12"],
+    *[("stack-source", version, f"Depends: stack-driver (= {version})") for version in "12"],
+    *[(f"stack-library{version}", version, "Conflicts: stack-library\nProvides: stack-library") for version in "12"],
+    ("linux-image-stack", "1", ""),
+]
 
 
 def version(name: str, number: int) -> dict[str, str]:
@@ -63,7 +45,8 @@ def host() -> Iterator[LabHost]:
     try:
         light = labs.up(name, vms=0, lights=1).host("build1")
         light.wait_ssh()
-        light.ssh(["sudo", "sh", "-c", REPOSITORY])
+        light.ssh(["sudo", "mkdir", "-p", "/var/lib/gdsdeploy"])
+        offer(light, PACKAGES)
         yield light
     finally:
         labs.down(Lab(name))

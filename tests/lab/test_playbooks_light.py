@@ -15,6 +15,7 @@ import yaml
 from gdsdeploy import lab as labs
 from gdsdeploy import resources
 from gdsdeploy.lab import Lab, LabHost
+from tests.lab.empty_packages import offer
 from tests.lab.roleplay import connections
 from tests.naming import unique
 from tests.roles import shown
@@ -36,25 +37,7 @@ NOT_PLAYED = {
     "gds_secureboot": "a key",
 }
 #: Packages by name and version that playbooks install; made here, without content.
-PACKAGES = {("libcufile0", "1.9.1.3~12.4.1-2"), ("gds-tools", "1.9.1.3~12.4.1-2")}
-REPOSITORY = r"""
-set -eu
-mkdir -p /srv/stack
-cd /srv/stack
-rm -f Packages
-for package in "$@"; do
-    rm -rf build && mkdir -p build/DEBIAN
-    printf 'Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: nobody <nobody@archive.example>\n' \
-        "${package%=*}" "${package#*=}" >build/DEBIAN/control
-    printf 'Description: imitated\n' >>build/DEBIAN/control
-    dpkg-deb --build --root-owner-group build "${package%=*}.deb" >/dev/null
-    { dpkg-deb --field "${package%=*}.deb"; printf 'Filename: ./%s.deb\n' "${package%=*}"
-      printf 'Size: %s\nSHA256: ' "$(stat -c %s "${package%=*}.deb")"
-      sha256sum "${package%=*}.deb" | cut -d' ' -f1; echo; } >>Packages
-done
-echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
-apt-get -qq update
-"""
+PACKAGES = [("libcufile0", "1.9.1.3~12.4.1-2", ""), ("gds-tools", "1.9.1.3~12.4.1-2", "")]
 
 
 def role_of(place: str) -> str:
@@ -83,8 +66,7 @@ def host() -> Iterator[LabHost]:
     try:
         light = labs.up(name, vms=0, lights=1).host("build1")
         light.wait_ssh()
-        packages = [f"{package}={version}" for package, version in sorted(PACKAGES)]
-        light.ssh(["sudo", "sh", "-c", REPOSITORY, "sh", *packages])
+        offer(light, PACKAGES)
         yield light
     finally:
         labs.down(Lab(name))

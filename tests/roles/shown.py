@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.roles.readme import ROLES, ROOT
-from tests.unit.docs_prose import pages
+from tests.unit.docs_prose import pages, parse
 
 #: What makes a list of mappings a playbook.
 _PLAY = {"hosts", "import_playbook", "ansible.builtin.import_playbook"}
@@ -40,7 +39,7 @@ def all_pages() -> list[Path]:
 
 
 def _tokens(page: Path) -> Iterator[Token]:
-    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8")):
+    for token in parse(page.read_text(encoding="utf-8")):
         yield token
         yield from token.children or []
 

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tests.unit.docs_prose import ROOT
+from tests.unit.docs_prose import ROOT, parse
 
 #: Languages of blocks that a shell reads; in ``console``, commands begin with a prompt, and output follows.
 SHELLS = ("sh", "bash", "console")
@@ -75,7 +74,7 @@ def pages() -> list[Path]:
 def blocks(markdown: str) -> Iterator[Block]:
     """Every block of a page that a shell reads."""
     lines = markdown.splitlines()
-    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+    for token in parse(markdown):
         if token.type in ("fence", "code_block") and token.map and _is_shell(token):
             yield _block(token, list(_comments(lines, token.map[0])))
 
@@ -90,7 +89,7 @@ def stray_comments(markdown: str) -> list[str]:
     lines = markdown.splitlines()
     ends = {
         token.map[0]
-        for token in MarkdownIt("commonmark").enable("table").parse(markdown)
+        for token in parse(markdown)
         if token.type in ("fence", "code_block") and token.map and (_is_shell(token) or token.type == "fence")
     }
     before = {place for end in ends for place, _ in _comments(lines, end)}

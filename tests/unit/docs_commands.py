@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from markdown_it import MarkdownIt
 
 from gdsdeploy.cli import group
-from tests.unit.docs_prose import pages
+from tests.unit.docs_prose import pages, parse
 
 #: A command in a line: at its beginning, after a prompt, sudo, a variable or another command.
 _COMMAND = re.compile(
@@ -44,7 +43,7 @@ class Shown:
 def shown_commands(markdown: str) -> list[Shown]:
     """All commands of a page, without comments, redirections and what follows a pipe."""
     commands: list[Shown] = []
-    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+    for token in parse(markdown):
         line = token.map[0] + 1 if token.map else 0
         if token.type in ("fence", "code_block"):
             text = token.content.replace("\\\n", " ")

@@ -83,7 +83,7 @@ def broken_links(page: Path) -> list[Problem]:
 
 def anchors(markdown: str) -> set[str]:
     """The anchors that GitHub gives to a page's headings: words in lower case, without punctuation, joined by "-"."""
-    tokens = _parse(markdown)
+    tokens = parse(markdown)
     titles = [_inline(after, code=True) for token, after in pairwise(tokens) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -108,7 +108,7 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 def _inlines(markdown: str) -> Iterator[tuple[Block, Token]]:
     line, is_cell = 1, False
-    for token in _parse(markdown):
+    for token in parse(markdown):
         if token.map:
             line = token.map[0] + 1
         if token.type in ("td_open", "th_open"):
@@ -119,7 +119,8 @@ def _inlines(markdown: str) -> Iterator[tuple[Block, Token]]:
             yield Block(line, is_cell, _inline(token, code=False), _inline(token, code=True)), token
 
 
-def _parse(markdown: str) -> list[Token]:
+def parse(markdown: str) -> list[Token]:
+    """A page, parsed."""
     return MarkdownIt("commonmark").enable("table").parse(markdown)
 
 

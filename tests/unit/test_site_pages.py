@@ -88,7 +88,7 @@ def test_bars_in_tables() -> None:
 def test_anchors_are_those_of_github(page: Path) -> None:
     """So a link to a heading works in both places."""
     text = page.read_text(encoding="utf-8")
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    tokens = docs_prose.parse(text)
     titles = [
         "".join(child.content for child in after.children or [] if child.type in ("text", "code_inline"))
         for token, after in pairwise(tokens)

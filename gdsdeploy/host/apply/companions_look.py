@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from ..io import reading
-from ..model.companions import FABRIC, NVSWITCH, SERVICES
+from ..model.companions import FABRIC, NVSWITCH, services_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
 from . import services
@@ -56,7 +56,7 @@ def observe(host: ManagedHost, installed: Mapping[str, Installed]) -> Look:
         bridges=tuple(
             name for name, kind in kinds.items() if kind == ("0x15b3", "0x020700") and _is_bridge(host, name)
         ),
-        installed={n: p.versions for n, p in installed.items() if n == NVLSM or _unit(n)},
+        installed={n: p.versions for n, p in installed.items() if n == NVLSM or services_of([n])},
         enabled=tuple(unit for unit in _SAME if services.observe(host, unit).links),
         masked=tuple(unit for unit in _SAME if _is_masked(host, unit)),
         has_nodes=bool(host.text(IMEX_NODES).strip()),
@@ -72,7 +72,7 @@ def refusals(look: Optional[Look], driver: str, locked: Mapping[str, str], nodes
         return []
     answers: List[Refusal] = []
     again = "companions in the fleet file, and run gdsdeploy lock"
-    units = {unit for unit in map(_unit, locked) if unit}
+    units = set(services_of(locked))
     fits = {unit for name, unit in _units(look) if any(_is_of(version, driver) for version in look.installed[name])}
     fabric, companion = [*look.switches, *look.bridges], "nvlink5" if look.bridges else "fabricmanager"
     if fabric and FABRIC not in units | fits:
@@ -99,12 +99,7 @@ def refusals(look: Optional[Look], driver: str, locked: Mapping[str, str], nodes
 
 
 def _units(look: Look) -> List[Tuple[str, str]]:
-    units: Dict[str, Optional[str]] = {name: _unit(name) for name in sorted(look.installed)}
-    return [(name, unit) for name, unit in units.items() if unit]
-
-
-def _unit(package: str) -> Optional[str]:
-    return next((unit for pattern, unit in SERVICES if pattern.fullmatch(package)), None)
+    return [(name, unit) for name in sorted(look.installed) for unit in services_of([name])]
 
 
 def _is_of(version: str, driver: str) -> bool:

@@ -64,7 +64,7 @@ class Reboot(Resource[Desired]):
         """Note that the host needs a reboot; raises ApplyError where none is allowed, or where one changed nothing."""
         reasons = "; ".join(cause["text"] for cause in causes(desired, self.observe(host, desired), ()))
         if desired.after_boot:
-            hint = "that host's journal says why: journalctl -b -u systemd-modules-load -k"
+            hint = "that host says why: journalctl -b -u systemd-modules-load, and dmesg"
             raise ApplyError(f"the reboot did not bring the locked stack: {reasons}", hint, "verify")
         if not desired.allowed:
             message = f"this host needs a reboot ({reasons}) and its profile does not allow one"

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, Mapping, Tuple
 
 from ..facts import HostFacts, require
 from ..facts.pci import NVIDIA_VENDOR
-from ..model.companions import FABRIC, NVSWITCH, SERVICES
+from ..model.companions import FABRIC, NVSWITCH, services_of
 from ..model.expectation import Expectation
 from ..paths import IMEX_NODES
 from .registry import Answer, check, failed, not_applicable, passed
-
-
-def services_of(packages: Iterable[str]) -> List[str]:
-    """The services that packages with these names bring."""
-    names = list(packages)
-    return [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, names))]
 
 
 @check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Iterable, List
 
 #: Class code of NVSwitch: bridge, other.
 NVSWITCH = 0x068000
@@ -13,3 +14,9 @@ SERVICES = (
     (re.compile(r"nvidia-imex(-\d+)?"), "nvidia-imex.service"),
 )
 FABRIC = "nvidia-fabricmanager.service"
+
+
+def services_of(packages: Iterable[str]) -> List[str]:
+    """The services that packages with these names bring."""
+    names = list(packages)
+    return [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, names))]
