@@ -113,7 +113,12 @@ TABLE: Final = (
     Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),
     Use("gds_host", "program"),
     Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
-    Use("gds_modules", "recipes", _SOURCE | _options_of("gds_modules", *_RECIPES), when=_has_dkms),
+    Use(
+        "gds_modules",
+        "recipes",
+        _SOURCE | _options_of("gds_modules", *_RECIPES, "kernel_release", "target_only"),
+        when=_has_dkms,
+    ),
     Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use(
         "gds_driver",

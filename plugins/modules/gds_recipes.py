@@ -18,6 +18,16 @@ options:
     type: str
     choices: [build, receive]
     default: build
+  kernel_release:
+    description: The kernel for which O(target_only) builds.
+    type: str
+    default: ''
+  target_only:
+    description:
+      - Whether DKMS builds for O(kernel_release) alone, and not for every kernel that has headers.
+      - DKMS of Debian 13 otherwise builds for all of them while a package is installed.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

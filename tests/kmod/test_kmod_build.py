@@ -44,6 +44,13 @@ def test_built_against_the_installed_driver(driver: Builder) -> None:
     assert versions(driver, "/build/nvidia-fs.ko") == exported
 
 
+def test_the_build_has_no_debug_information_that_dkms_would_strip(driver: Builder) -> None:
+    driver.build()
+    assert "CONFIG_DEBUG_INFO=y" in driver.run("cat", f"{driver.modules}/build/.config").stdout
+    assert ".debug_info" in driver.run("readelf", "--section-headers", "--wide", "/build/driver/nvidia.ko").stdout
+    assert ".debug_info" not in driver.run("readelf", "--section-headers", "--wide", "/build/nvidia-fs.ko").stdout
+
+
 def test_built_before_the_driver_is_gets_the_same_versions(builder: Builder) -> None:
     result = json.loads(builder.build("--json"))
     assert result["versions_from"] == "compiled"

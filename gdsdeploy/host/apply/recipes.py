@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
@@ -25,6 +26,7 @@ class Desired:
     """The driver, and nvidia-fs where ``nvidia_fs_version`` isn't empty, as DKMS and the lock name them.
 
     source: ``build``, or ``receive`` on a host whose driver's packages bring DKMS along, which then builds nothing.
+    target_only: build for ``kernel_release`` alone, and not for every kernel with headers.
     """
 
     driver_version: str
@@ -35,6 +37,8 @@ class Desired:
     nvidia_fs_tree: str = ""
     nvidia_fs_dkms_name: str = "nvidia-fs"
     source: str = "build"
+    kernel_release: str = ""
+    target_only: bool = False
 
 
 class Recipes(FileResource[Desired]):
@@ -97,7 +101,7 @@ def driver(desired: Desired) -> str:
 # against the OFED of that kernel, and a build that is audited before it is installed.
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_only(desired.driver_version)}{_end(name)}"""
+{_only(desired, desired.driver_version)}{_end(name)}"""
 
 
 def nvidia_fs(desired: Desired) -> str:
@@ -116,7 +120,7 @@ BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
 BUILD_DEPENDS_REBUILD="yes"
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_only(dkms_state.version_of(desired.nvidia_fs_tree), desired.driver_tree)}{_end(name)}\
+{_only(desired, dkms_state.version_of(desired.nvidia_fs_tree), desired.driver_tree)}{_end(name)}\
 # No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
 if [ -n "${{REMAKE_INITRD:-}}" ]; then
     REMAKE_INITRD="no"
@@ -124,13 +128,21 @@ fi
 """
 
 
-def _only(version: str, tree: str = "") -> str:
-    """Lines that keep DKMS from building the sources of another version, or before ``tree`` is there.
+def _only(desired: Desired, version: str, tree: str = "") -> str:
+    """Lines that keep DKMS from building the sources of another version, before ``tree`` is there, or for no host.
 
     An upgrade brings the next kernel first: the old sources may not build for it, which would fail its installation.
+    Debian 13's DKMS builds for every kernel with headers when a package is installed; on a builder, those of earlier
+    locks are there.
     """
     missing = f' || [ ! -d "{tree}" ]' if tree else ""
+    release = re.escape(desired.kernel_release).replace("\\-", "-")
+    target = f"""\
+# This machine builds for others, and for no other kernel than theirs.
+BUILD_EXCLUSIVE_KERNEL="^{release}$"
+"""
     return f"""\
+{target if desired.target_only else ""}\
 # An upgrade brings its kernel before its sources; the old ones, which it replaces, aren't built for that kernel.
 if [ "${{PACKAGE_VERSION:-}}" != "{version}" ]{missing}; then
     BUILD_EXCLUSIVE_KERNEL="^$"

@@ -9,7 +9,7 @@ from typing import List
 from ..errors import BuildError, TreeError
 from ..io import atomic
 from .context import SKIPPED, BuildContext, Built
-from .kbuild import Log, first_error
+from .kbuild import Log, first_error, without_debug_information
 from .peermem import NAME as PEERMEM
 from .peermem import ofed_settings, require_ofed
 from .place import audit_built, place, provenance, record
@@ -31,7 +31,7 @@ def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
     argv = ["make", f"-j{max(request.jobs, 1)}", "modules", "KERNEL_UNAME=" + request.kernel.release]
     argv += ["NV_KERNEL_MODULES=" + " ".join(names), "NV_EXCLUDE_KERNEL_MODULES="]
     argv += [*ofed_settings(context, folder, ofed), *request.variables]
-    done = log.run(argv, folder, {"IGNORE_CC_MISMATCH": "1"})
+    done = log.run(argv, folder, {"IGNORE_CC_MISMATCH": "1", **without_debug_information(request.kernel)})
     files = [os.path.join(folder, name + ".ko") for name in names]
     missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
     if done.status != 0 or missing:

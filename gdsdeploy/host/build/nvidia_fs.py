@@ -15,7 +15,7 @@ from ..errors import BuildError, KernelError, TreeError
 from ..kmod.tree import digest_files
 from . import configure
 from .context import SKIPPED, BuildContext, BuildRequest, Built
-from .kbuild import Log, first_error, make_modules
+from .kbuild import Log, first_error, make_modules, without_debug_information
 from .place import audit_built, place, provenance, record
 
 
@@ -94,6 +94,7 @@ def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
         *request.variables,
     ]
     env = {"KCPPFLAGS": flags, "CONFIG_NVFS_BATCH_SUPPORT": "y", "CONFIG_NVFS_STATS": "y"}
+    env.update(without_debug_information(request.kernel))
     done = make_modules(log, request.kernel, folder, settings, request.jobs, env)
     built = os.path.join(folder, "nvidia-fs.ko")
     if done.status != 0 or not os.path.isfile(built):

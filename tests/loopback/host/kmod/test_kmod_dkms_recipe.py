@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,25 @@ def test_no_kernel_is_one_to_build_for_where_modules_are_received(tmp_path: Path
 @pytest.mark.parametrize(("version", "result"), [("550.163.01", ""), ("535.261.03", "excluded")])
 def test_sources_of_another_driver_are_built_for_no_kernel(tmp_path: Path, version: str, result: str) -> None:
     assert read_recipe(tmp_path, EXCLUDED, recipe="driver", stock=f'PACKAGE_VERSION="{version}"\n') == [result]
+
+
+@pytest.mark.parametrize("module", [recipes.driver, recipes.nvidia_fs])
+@pytest.mark.parametrize(
+    ("kernel", "result"),
+    [("6.12.94+deb13-amd64", ""), ("6.1.0-50-amd64", "excluded"), ("6.12.94+deb13-amd64-rt", "excluded")],
+)
+def test_a_builder_builds_for_the_locked_kernel_alone(
+    tmp_path: Path, module: Callable[[recipes.Desired], str], kernel: str, result: str
+) -> None:
+    """The headers of earlier locks are on it, and Debian 13's DKMS builds for each kernel with headers."""
+    (tmp_path / "driver").mkdir()
+    locked = replace(DESIRED, driver_tree=str(tmp_path / "driver"), kernel_release="6.12.94+deb13-amd64")
+    version = "550.163.01" if module is recipes.driver else "2.19.7"
+    for desired, expected in ((replace(locked, target_only=True), result), (locked, "")):
+        (tmp_path / "conf").write_text(f'PACKAGE_VERSION="{version}"\n' + module(desired))
+        script = f"set -eu; kernelver={kernel}; . {tmp_path}/conf; printf '%s\\n' {EXCLUDED}"
+        done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines() == [expected]
 
 
 @pytest.mark.parametrize(
