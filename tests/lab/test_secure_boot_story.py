@@ -27,6 +27,7 @@ from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.mokmanager import Console, Request
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock
+from tests.lab import mirrored
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.rollouts import PROGRAM, name_copies, outcome, steps, upgraded_lock, words
 from tests.lab.two_stacks import fleet
@@ -174,6 +175,7 @@ def pair(chain: Chain, provisioned: dict[str, Any], tmp_path_factory: pytest.Tem
     lifecycle.make(lab, two, archive)
     shutil.copyfile(one.directory / "disk.qcow2", two.directory / "disk.qcow2")
     lifecycle.start_vms(lab, archive)
+    mirrored.use(lab.group("vm"))
     write(lab, OLD_KEY, "gpu1", "gpu2")
     name_copies(lab, chain.lock, [two])
     certificate = make_key(lab, NEW_KEY)

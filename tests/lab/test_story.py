@@ -22,6 +22,7 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Target
+from tests.lab import mirrored
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.upgrade import Fleet
 
@@ -99,13 +100,17 @@ def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: None)
 
 
 def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned: None) -> None:
-    host = lab.host("gpu1")
+    """Where apt knows all of Debian's packages: on a light host, which reads them faster."""
+    holds = lab.host("gpu1").ssh(["apt-mark", "showhold"]).stdout.split()
+    assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(holds)
+    host, sources = lab.host("node1"), "/etc/apt/sources.list.d/debian.sources"
+    host.ssh(["sudo", "sh", "-c", f"cp {mirrored.SOURCES} {sources} && apt-get -qq update"], timeout=PATIENCE)
+    assert "Candidate: (none)" in host.ssh(["apt-cache", "policy", "nvidia-driver"]).stdout
     upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
     assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
-    holds = host.ssh(["apt-mark", "showhold"]).stdout.split()
-    assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(holds)
     refused = host.ssh(["sudo", "apt-get", "--simulate", "install", "nvidia-driver"], ok=(100,))
     assert "no installation candidate" in refused.stdout + refused.stderr
+    host.ssh(["sudo", "rm", sources])
 
 
 #: A package of a kernel that nothing was built for, with the maintainer scripts that Debian's kernels have.
@@ -260,10 +265,10 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
 
 
 #: Fetches the open driver of the release before from the same archive, unpacks it, and builds nvidia-fs against it.
-OTHER_DRIVER = r"""
+OTHER_DRIVER = rf"""
 set -eu
 rm -rf /tmp/other; mkdir -p /tmp/other/lists/partial; cd /tmp/other
-uri=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources | head -n 1)
+uri=$(sed -n 's/^URIs: *//p' {mirrored.SOURCES} | head -n 1)
 echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri bookworm contrib" > sources.list
 apt="-o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=/dev/null
      -o Dir::Etc::preferencesparts=/dev/null -o Dir::State::lists=$PWD/lists -o APT::Sandbox::User=root"
@@ -272,7 +277,7 @@ version=$(apt-cache $apt madison nvidia-open-kernel-dkms | head -n 1 | cut -d'|'
 apt-get -qq $apt download "nvidia-open-kernel-dkms=$version"
 dpkg-deb --extract nvidia-open-kernel-dkms_*.deb tree
 python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod build nvidia-fs --ahead --kernel "$1" --source "$2" \
-    --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${version%-*}" \
+    --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${{version%-*}}" \
     --output nvidia-fs.ko >&2
 xz --check=crc32 --stdout nvidia-fs.ko
 """

@@ -13,6 +13,7 @@ from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive, controller_archive
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.platform.debian import COMPONENTS
+from tests.lab import mirrored
 
 _OLD = {"driver": {"version": "535", "flavour": "open"}, "kernel": "6.1", "nvidia_fs": "2.13", "libcufile": "1.4"}
 _NEW = {"driver": {"version": "550", "flavour": "open"}, "kernel": "6.12"}
@@ -43,6 +44,7 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
     }
     if lab is None:
         return value
+    value |= mirrored.settings(lab, stack)
     value["ssh"] = {"user": guest.USER, "identity_file": "id_ed25519", "known_hosts": "known_hosts"}
     value["hosts"] = {}
     for group in ("vm", "node"):

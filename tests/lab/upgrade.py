@@ -9,6 +9,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from gdsdeploy.lab import guest, standin
 from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
-from tests.lab import builder_key
+from tests.lab import builder_key, mirrored
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import name_copies, upgraded_lock
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
+from tests.repos.archive import Key
 
 NODES, MACHINES = [f"node{number}" for number in range(1, 4)], ["gpu1"]
 #: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
@@ -90,15 +92,20 @@ def begin(folder: Path, at_end: Callable[[Callable[[], object]], object]) -> Fle
     first = folder / "fleet.yml"
     first.write_text(yaml.safe_dump(fleet("old", None), sort_keys=False))
     lab, patch = Lab(unique("rollout")), pytest.MonkeyPatch()
+    stack = ExitStack()
+    at_end(stack.close)
     at_end(patch.undo)
     at_end(lambda: labs.down(lab))
     preinstalled = guest.image_packages(upgraded_lock(first).targets["vm"])
     labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
     builder_key.give(lab)
-    old, users = provisioned(lab), paths.cache() / "builds"
+    key = stack.enter_context(mirrored.mirrors(lab, folder / "key"))
+    old, users = provisioned(lab, key), paths.cache() / "builds"
     patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
     write(lab, "new", ROLLOUT)
     new = upgraded_lock(lab.fleet_path)
+    mirrored.add(lab, "new", key)
+    write(lab, "new", ROLLOUT)
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
     gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
@@ -133,10 +140,13 @@ def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> Non
     lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))
 
 
-def provisioned(lab: Lab) -> Lock:
-    """The old stack on one host of each kind, and then on all of them; its lock."""
+def provisioned(lab: Lab, key: Key) -> Lock:
+    """The old stack on one host of each kind, and then on all of them; its lock.  key: of the mirrors."""
     write(lab, "old")
     old = upgraded_lock(lab.fleet_path)
+    mirrored.add(lab, "old", key)
+    write(lab, "old")
+    mirrored.use(lab.hosts())
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, lab.group("vm"), kernel)
     # The VM host gets the same modules; one look at what it hasn't yet takes a minute.
@@ -147,6 +157,7 @@ def provisioned(lab: Lab) -> Lock:
     without_builder = ["--limit", "gpu*,node*"] if from_cache else []
     gdsdeploy("provision", lab.fleet_path, *without_builder)
     copies = labs.clone(lab, lab.host("node1"), len(NODES))
+    mirrored.use(lab.group("node"))
     write(lab, "old")
     name_copies(lab, old, copies)
     gdsdeploy("plan", lab.fleet_path, *without_builder)
