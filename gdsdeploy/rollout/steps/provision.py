@@ -22,8 +22,9 @@ from gdsdeploy.rollout.steps import lease
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.zipapp import hostapp
 
-PLAYBOOK = "rollout_host"
-#: Step → its resources, as the playbook has them.  The boot default, loaded modules and the reboot have other steps.
+#: The playbook of a step.  Each has the roles of one step only, because Ansible starts a process for each skipped task.
+PLAYBOOK = "rollout_{}"
+#: Step → its resources, as its playbook has them.  The boot default, loaded modules and the reboot have other steps.
 STEPS: Mapping[str, frozenset[str]] = {
     "apply": frozenset({
         "repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile", "packages.driver",
@@ -101,9 +102,9 @@ def play(
     """
     document = render_inventory(work, shelf, supply, fit)
     # Beside its other variables, which would win against those of a group.
-    variables(document)[work.name][1].update({"gds_rollout_step": step, **(extra or {})})
+    variables(document)[work.name][1].update(extra or {})
     for left in range(_TRIES, -1, -1):
-        result = _play_once(work, document)
+        result = _play_once(work, step, document)
         if not isinstance(result.failure, Busy) or not left:
             break
         lease.wait_until_free(work)
@@ -112,15 +113,15 @@ def play(
     return result.changed
 
 
-def _play_once(work: Work, document: Mapping[str, Any]) -> ansible.HostResult:
-    """What one start of Ansible did with the inventory ``document``."""
+def _play_once(work: Work, step: str, document: Mapping[str, Any]) -> ansible.HostResult:
+    """What one start of Ansible did with the playbook of ``step`` and the inventory ``document``."""
     work.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{work.name}-{work.task.step.value}"
     path, log = work.logs / f"{stem}.yml", work.logs / f"{stem}.log"
     path.write_text(dump(document), encoding="utf-8")
     # One folder for each start: an open connection must not outlive the host's reboot.
     with tempfile.TemporaryDirectory(prefix="gds-") as control:
-        command = ansible.argv(PLAYBOOK, path, limit=[work.name], extra=[])
+        command = ansible.argv(PLAYBOOK.format(step), path, limit=[work.name], extra=[])
         program = hostapp.keep(paths.cache() / "program")
         environment = ansible.environment(control_dir=Path(control), program=program)
         outcome = ansible.play(command, environment, log=log, progress=work.say)

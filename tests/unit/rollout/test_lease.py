@@ -70,7 +70,7 @@ def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsEr
     inventories: list[dict[str, Any]] = []
     ends = iter(failures)
 
-    def once(_: Any, inventory: dict[str, Any]) -> HostResult:
+    def once(_: Any, _step: str, inventory: dict[str, Any]) -> HostResult:
         inventories.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
@@ -115,8 +115,8 @@ def test_what_only_a_rollout_knows_wins_against_the_inventory(monkeypatch: pytes
     """Ansible prefers a host's variables to those of its groups."""
     (inventory,) = played(monkeypatch, work(Step.APPLY, {}), None)
     values = inventory["all"]["children"]["hosts"]["hosts"]["gpu1"]
-    assert (values["gds_rollout_step"], values["gds_driver_leaving"]) == ("apply", ["x"])
-    assert not {"gds_rollout_step", "gds_driver_leaving"} & inventory["all"]["vars"].keys()
+    assert values["gds_driver_leaving"] == ["x"]
+    assert "gds_driver_leaving" not in inventory["all"]["vars"]
 
 
 # -- letting go
@@ -187,13 +187,26 @@ def test_every_resource_belongs_to_one_step() -> None:
 
 
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
-    (play,) = yaml.safe_load((ROOT / "playbooks/rollout_host.yml").read_text())
     for step, names in provision.STEPS.items():
-        entries = [role for role in play["roles"] if f'"{step}"' in role["when"] and "vars" not in role]
-        roles = {role["role"].removeprefix("gdsdeploy.gds.") for role in entries}
+        played = roles_of(step)
+        roles = {role["role"].removeprefix("gdsdeploy.gds.") for role in played if "vars" not in role}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
-    # What is loaded is exchanged by the step of reboots, when the audit has passed.
-    assert all(role.get("vars") != {"gds_modules_step": "load"} for role in play["roles"])
+        # What is loaded is exchanged by the step of reboots, when the audit has passed.
+        assert all(role.get("vars") != {"gds_modules_step": "load"} for role in played)
+
+
+def test_a_rollback_plays_all_roles_of_both_steps() -> None:
+    undo = roles_of("undo")
+    assert [role for role in undo if role in roles_of("apply")] == roles_of("apply")[1:]
+    # Whatever builds has its repositories from the step before.
+    assert [role for role in undo if role in roles_of("modules")][-5:] == roles_of("modules")[-5:]
+    assert undo[-1:] == roles_of("leftovers")
+
+
+def roles_of(step: str) -> list[dict[str, Any]]:
+    (play,) = yaml.safe_load((ROOT / f"playbooks/{provision.PLAYBOOK.format(step)}.yml").read_text())
+    roles: list[dict[str, Any]] = play["roles"]
+    return roles
 
 
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
