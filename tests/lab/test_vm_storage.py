@@ -15,22 +15,15 @@ import pytest
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
 from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
+from tests.lab import fetched
 
 pytestmark = pytest.mark.lab
 
 LAYERS = (Path(__file__).parent / "storage_layers.sh").read_text()
-PACKAGES = "cryptsetup-bin lvm2 mdadm fdisk xfsprogs btrfs-progs nfs-kernel-server nfs-common rpcbind"
-#: Prints the files of the packages that a machine with the given dpkg status lacks, without installing any.
-FETCH = rf"""
-set -eu
-rm -rf /tmp/tools; mkdir -p /tmp/tools/debs/partial /tmp/tools/root; cd /tmp/tools; cat >status
-apt-get -qq update >&2
-apt-get -qq install --yes --download-only --no-install-recommends -o Dir::State::status=$PWD/status \
-    -o Dir::Cache::archives=$PWD/debs -o APT::Sandbox::User=root {PACKAGES} >&2
-for deb in debs/*.deb; do dpkg-deb --extract "$deb" root; done
-tar --create --gzip --directory root \
-    --exclude=usr/share/man --exclude=usr/share/doc --exclude=usr/share/locale usr etc | base64
-"""
+PACKAGES = [
+    *("cryptsetup-bin", "lvm2", "mdadm", "fdisk", "xfsprogs", "btrfs-progs"),
+    *("nfs-kernel-server", "nfs-common", "rpcbind"),
+]
 PATIENCE = 600
 
 
@@ -41,8 +34,7 @@ def trials(lab: Any) -> dict[str, dict[str, Any]]:
     light: LabHost = lab.host("build1")
     vm.wait_ssh(420)
     light.wait_ssh()
-    status = vm.ssh(["cat", "/var/lib/dpkg/status"]).stdout
-    with_tools = light.ssh(["sudo", "sh", "-c", FETCH], input=status, timeout=PATIENCE).stdout
+    with_tools = fetched.fetch(PACKAGES, vm, light, fetched.FILES)
     unpack = "mkdir -p /run/storage-tools && base64 -d | tar -xz -C /run/storage-tools"
     vm.ssh(["sudo", "sh", "-c", unpack], input=with_tools, timeout=PATIENCE)
     vm.ssh(["sudo", "tee", "/run/storage-tools/host.pyz"], input=hostapp.build())

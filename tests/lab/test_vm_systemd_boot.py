@@ -16,6 +16,7 @@ from gdsdeploy import lab as labs
 from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.lab.firmware import Firmware
 from gdsdeploy.zipapp import hostapp
+from tests.lab import fetched
 from tests.lab.program import PATIENCE
 from tests.naming import unique
 
@@ -29,8 +30,9 @@ set -eu
 mkdir -p /etc/kernel
 printf 'layout=bls\nBOOT_ROOT=/boot/efi\n' >/etc/kernel/install.conf
 sed 's/BOOT_IMAGE=[^ ]* //' /proc/cmdline >/etc/kernel/cmdline
-apt-get -qq update
-DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends systemd-boot >/dev/null
+mkdir /var/tmp/debs
+base64 -d | tar -xC /var/tmp/debs
+DEBIAN_FRONTEND=noninteractive dpkg --install /var/tmp/debs/*.deb >/dev/null
 ls /boot/efi/loader/entries
 """
 
@@ -66,10 +68,11 @@ class Machine:
 def machine() -> Iterator[Machine]:
     lab = Lab(unique("systemd-boot"))
     try:
-        labs.up(lab.name, vms=1, lights=0, firmware=Firmware(uefi=True))
+        labs.up(lab.name, vms=1, lights=1, firmware=Firmware(uefi=True))
         host = lab.host("gpu1")
         host.ssh(["tee", PROGRAM], input=hostapp.build())
-        entries = host.ssh(["sudo", "sh", "-c", INSTALL], timeout=PATIENCE).stdout
+        packages = fetched.fetch(["systemd-boot"], host, lab.host("build1"))
+        entries = host.ssh(["sudo", "sh", "-c", INSTALL], input=packages, timeout=PATIENCE).stdout
         kernels = host.ssh(["ls", "/lib/modules"]).stdout.split()
         assert len(kernels) == 2
         assert all(f"-{kernel}.conf" in entries for kernel in kernels)
