@@ -22,16 +22,27 @@ DRIVER, NVIDIA_FS = "nvidia-standin/1.2.3", "nvidia-fs/2.19.7"
 NEXT = "nvidia-standin/1.2.4"
 
 
-def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", "")) -> None:
-    """What the role leaves in /etc/dkms."""
-    desired = apply_recipes.Desired(
+def desired_recipes(version: str, target: str) -> apply_recipes.Desired:
+    """target: the only kernel that a builder builds for."""
+    return apply_recipes.Desired(
         driver_version=version,
         driver_flavour="open",
         driver_tree=f"/usr/src/nvidia-standin-{version}",
         driver_dkms_name="nvidia-standin",
         nvidia_fs_version="2.19.7",
         nvidia_fs_tree="/usr/src/nvidia-fs-2.19.7",
+        kernel_release=target,
+        target_only=bool(target),
     )
+
+
+def driver_recipe(version: str = "1.2.3", target: str = "") -> str:
+    return apply_recipes.driver(desired_recipes(version, target))
+
+
+def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", ""), target: str = "") -> None:
+    """What the role leaves in /etc/dkms."""
+    desired = desired_recipes(version, target)
     texts = {"nvidia-fs": apply_recipes.nvidia_fs(desired), "nvidia-standin": apply_recipes.driver(desired)}
     for name, text in texts.items():
         host.write(f"/etc/dkms/{name}.conf", text.replace(*edit) if edit[0] else text)
@@ -115,6 +126,14 @@ def test_a_builder_builds_for_the_target_alone(host: Builder) -> None:
         host.run("dkms", "unbuild", name, "-k", host.other_kernel)
     assert answer(provide(host, "--check", "--target-only"))["changed"] is False
     assert {step["kernel_release"] for step in answer(provide(host, "--check"))["done"]} == {host.other_kernel}
+    # As packages' scripts do, which build while packages are installed: before Ansible's own step.
+    recipes(host, target=host.kernel)
+    host.run("dkms", "autoinstall", "-k", host.other_kernel)
+    host.run("dkms", "build", DRIVER, "-k", host.other_kernel, status=77)
+    assert installed_module(host, host.other_kernel) == ""
+    recipes(host)
+    host.run("dkms", "autoinstall", "-k", host.other_kernel)
+    assert installed_module(host, host.other_kernel)
 
 
 def test_a_kernel_that_an_upgrade_brings_gets_nothing_of_the_driver_that_it_replaces(host: Builder) -> None:
@@ -128,6 +147,30 @@ def test_a_kernel_that_an_upgrade_brings_gets_nothing_of_the_driver_that_it_repl
     recipes(host)
     host.run("dkms", "autoinstall", "-k", host.other_kernel)
     assert driver_of(host, installed_module(host, host.other_kernel)) == "1.2.3"
+
+
+@pytest.mark.parametrize(("release", "skips"), [("bookworm_base", False), ("kbuild_base", True)])
+def test_a_kernel_that_is_left_out_fails_no_package_of_a_kernel(
+    release: str, skips: bool, make_host: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """With DKMS 3.0 and 3.2, whose hook of kernels' packages passes on how DKMS ended."""
+    host: Builder = make_host(request.getfixturevalue(release), tmp_path / "host")
+    host.run("cp", "-a", "/usr/src/driver", "/usr/src/nvidia-standin-1.2.3")
+    host.run("dkms", "add", DRIVER)
+    for text in (driver_recipe(target="6.9.9-amd64"), driver_recipe(version="1.2.4")):
+        host.write("/etc/dkms/nvidia-standin.conf", text)
+        host.run("/etc/kernel/postinst.d/dkms", host.kernel)
+        assert (installed_driver(host) == "") is skips
+        if not skips:
+            host.run("dkms", "unbuild", DRIVER, "-k", host.kernel)
+    host.write("/etc/dkms/nvidia-standin.conf", driver_recipe(target=host.kernel))
+    host.run("/etc/kernel/postinst.d/dkms", host.kernel)
+    assert installed_driver(host)
+
+
+def installed_driver(host: Builder) -> str:
+    """The driver's module that modprobe would load, or empty."""
+    return host.run("sh", "-c", f"find /usr/lib/modules/{host.kernel} -name 'nvidia.ko*'").stdout
 
 
 def test_the_stock_recipe_cannot_be_built_with_the_open_drivers_name(host: Builder) -> None:

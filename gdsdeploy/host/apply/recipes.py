@@ -138,14 +138,17 @@ def _only(desired: Desired, version: str, tree: str = "") -> str:
     missing = f' || [ ! -d "{tree}" ]' if tree else ""
     release = re.escape(desired.kernel_release).replace("\\-", "-")
     target = f"""\
-# This machine builds for others, and for no other kernel than theirs.
-BUILD_EXCLUSIVE_KERNEL="^{release}$"
+    # This machine builds for others, and for no other kernel than theirs.
+    BUILD_EXCLUSIVE_KERNEL="^{release}$"
 """
     return f"""\
+# DKMS 3.2 skips kernels that are left out.  To DKMS 3.0 they are failures, and the installation of a kernel fails.
+if [[ "$(declare -f autoinstall)" == *skipped_modules* ]]; then
 {target if desired.target_only else ""}\
-# An upgrade brings its kernel before its sources; the old ones, which it replaces, aren't built for that kernel.
-if [ "${{PACKAGE_VERSION:-}}" != "{version}" ]{missing}; then
-    BUILD_EXCLUSIVE_KERNEL="^$"
+    # An upgrade brings its kernel before its sources; the old ones, which it replaces, aren't built for that kernel.
+    if [ "${{PACKAGE_VERSION:-}}" != "{version}" ]{missing}; then
+        BUILD_EXCLUSIVE_KERNEL="^$"
+    fi
 fi
 """
 

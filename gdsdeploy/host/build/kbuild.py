@@ -89,8 +89,8 @@ def make_modules(
 def without_debug_information(kernel: Kernel) -> Dict[str, str]:
     """Variables of the environment that leave debug information out, where only DKMS would read it, to strip it.
 
-    It takes a fifth of the compiler's time.  pahole makes BTF of it where the headers have a ``vmlinux``, as Debian 13's have; kernels
-    with CONFIG_GENDWARFKSYMS compute symbol versions from it.
+    It takes a fifth of the compiler's time.  pahole makes BTF of it where the headers have a ``vmlinux``, as Debian
+    13's have; kernels with CONFIG_GENDWARFKSYMS compute symbol versions from it.
     """
     if os.path.isfile(os.path.join(kernel.headers(), "vmlinux")) or "CONFIG_GENDWARFKSYMS" in kernel.config:
         return {}
