@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,13 @@ def is_playbook(text: str) -> bool:
     return isinstance(value, list) and any(isinstance(play, dict) and not _PLAY.isdisjoint(play) for play in value)
 
 
+@cache
 def playbooks() -> list[Playbook]:
     """Every playbook of every page."""
     return [Playbook(place, text) for page in all_pages() for place, _, text in blocks(page) if is_playbook(text)]
 
 
+@cache
 def commands() -> list[tuple[str, list[str]]]:
     """(page, words) of each ``ansible-doc`` and ``ansible-playbook`` with an argument, in blocks and code spans."""
     return [(page.relative_to(ROOT).as_posix(), words) for page in all_pages() for words in _commands(page)]

@@ -119,6 +119,7 @@ def _inlines(markdown: str) -> Iterator[tuple[Block, Token]]:
             yield Block(line, is_cell, _inline(token, code=False), _inline(token, code=True)), token
 
 
+@cache
 def parse(markdown: str) -> list[Token]:
     """A page, parsed."""
     return MarkdownIt("commonmark").enable("table").parse(markdown)

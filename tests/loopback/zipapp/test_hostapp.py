@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ MATERIALS = "gdsdeploy-host.cdx.json"
 TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
 
 
+@cache
 def interpreters() -> list[str]:
     """Every Python from 3.8 on that is installed here."""
     pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
