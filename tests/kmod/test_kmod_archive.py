@@ -45,29 +45,30 @@ def field(host: Builder, name: str, file: str) -> str:
     return host.run("modinfo", "-F", name, file).stdout.strip()
 
 
+def removed_after(host: Builder) -> Iterator[Builder]:
+    """The host, whose files belong to root, and are removed when its tests have ended."""
+    yield host
+    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+
+
 @pytest.fixture(scope="module")
 def trixie(kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     """A host with OFED for its kernel, on which nvidia-peermem and nvidia-fs were built."""
     host = make_host(kbuild_base, tmp_path_factory.mktemp("trixie") / "host")
     host.ofed(f"x86_64/{host.kernel}")
     host.write("/build/report.json", json.dumps(quick(host, "nvidia-peermem", "nvidia-fs")))
-    yield host
-    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+    yield from removed_after(host)
 
 
 @pytest.fixture(scope="module")
 def bookworm(bookworm_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
-    host = make_host(bookworm_base, tmp_path_factory.mktemp("bookworm") / "host")
-    yield host
-    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+    yield from removed_after(make_host(bookworm_base, tmp_path_factory.mktemp("bookworm") / "host"))
 
 
 @pytest.fixture
 def fresh(kbuild_base: Path, make_host: Any, tmp_path: Path) -> Iterator[Builder]:
     """A host of trixie with nothing built and no OFED."""
-    host = make_host(kbuild_base, tmp_path / "host")
-    yield host
-    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+    yield from removed_after(make_host(kbuild_base, tmp_path / "host"))
 
 
 def test_both_modules_of_the_release(trixie: Builder) -> None:

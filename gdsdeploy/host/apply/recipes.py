@@ -129,7 +129,7 @@ fi
 
 
 def _only(desired: Desired, version: str, tree: str = "") -> str:
-    """Lines that keep DKMS from building the sources of another version, before ``tree`` is there, or for no host.
+    """Lines that keep DKMS from building another version, before ``tree`` is there, or for a builder's other kernels.
 
     An upgrade brings the next kernel first: the old sources may not build for it, which would fail its installation.
     Debian 13's DKMS builds for every kernel with headers when a package is installed; on a builder, those of earlier
