@@ -213,11 +213,21 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait(timeout=seconds)
 
 
-def spawn(argv: Sequence[str | Path], *, doing: str, log: Path, cwd: Path | None = None) -> int:
-    """Start ``argv`` detached in the folder ``cwd``, its output to ``log``, and return its process id."""
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    doing: str,
+    log: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str | None] | None = None,
+) -> int:
+    """Start ``argv`` detached in the folder ``cwd``, its output to ``log``, and return its process id.
+
+    env: variables added to the current environment; None removes one.
+    """
     with log.open("ab") as sink:
         settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": sink, "stderr": subprocess.STDOUT}
-        return _popen(argv, doing, start_new_session=True, cwd=cwd, **settings).pid
+        return _popen(argv, doing, start_new_session=True, cwd=cwd, env=_environment(env), **settings).pid
 
 
 @dataclass(frozen=True)

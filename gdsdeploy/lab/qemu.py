@@ -57,6 +57,11 @@ def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None, uefi: U
     ]
 
 
+#: Large pages for what glibc's malloc returns: the emulator looks up jumps in tables of a hundred MB.  On one machine,
+#: a boot took 8 to 14 percent less processor time.
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:glibc.malloc.top_pad=67108864"}
+
+
 class VmHost(LabHost):
     """A QEMU machine; accelerator: "kvm" or "tcg".  emulator: from :func:`gdsdeploy.lab.emulator.root`.
 
@@ -106,7 +111,7 @@ class VmHost(LabHost):
         if self.uefi is not None and self.uefi.tpm:
             self.uefi.start_tpm(self.directory)
         log = self.directory / "qemu.log"
-        pid = run.spawn(argv, doing=f"start {self.name}", log=log, cwd=self.directory)
+        pid = run.spawn(argv, doing=f"start {self.name}", log=log, cwd=self.directory, env=MALLOC)
         self._record_process(pid)
         # If a port is in use or a disk locked, QEMU prints that and ends at once.
         time.sleep(0.3)
