@@ -62,7 +62,7 @@ _DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=*/lib/modules/*/kernel/*",
     *(f"path-include=*/lib/modules/*/kernel/{module}" for module in KERNEL_MODULES),
-    # Without it, kbuild makes no BTF of modules, and a driver compiles in two thirds of the time.
+    # Without it, kbuild makes no BTF of modules, and gdsdeploy compiles them without debug information.
     "path-exclude=/usr/src/linux-headers-*/vmlinux",
 )
 
