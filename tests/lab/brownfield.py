@@ -99,35 +99,24 @@ _UBUNTU = Family(
             leaving=frozenset({"nvidia-open", "nvidia-driver-550-open", "libnvidia-encode-550", "libnvidia-gl-550"}),
         ),
         "node2": Start(
-            _RUN_FILE.replace("@LIBRARIES@", "/usr/lib/x86_64-linux-gnu"),
-            foreign=frozenset({"runfile-driver", "library-without-package"}),
-            refusals=frozenset({"foreign.runfile-driver", "foreign.library-without-package"}),
-            way_out="/usr/bin/nvidia-uninstall --silent",
+            _apt("dkms", then=_BY_HAND) + _RUN_FILE.replace("@LIBRARIES@", "/usr/lib/x86_64-linux-gnu"),
+            foreign=frozenset({"dkms-by-hand", "runfile-driver", "library-without-package"}),
+            refusals=frozenset({"foreign.dkms-by-hand", "foreign.runfile-driver", "foreign.library-without-package"}),
+            way_out=f"{_WITHOUT_TREE} && /usr/bin/nvidia-uninstall --silent",
         ),
         "node3": Start(
-            _apt("dkms", then=_BY_HAND),
-            foreign=frozenset({"dkms-by-hand"}),
-            refusals=frozenset({"foreign.dkms-by-hand"}),
-            way_out=_WITHOUT_TREE,
-        ),
-        "node4": Start(
             _apt(
-                "libnvidia-compute-550",
+                *("libnvidia-compute-550", "libnvidia-gl-550", _PREBUILT),
                 then=f"apt-mark hold libnvidia-compute-550\n"
                 f"printf '%s\\n' 'Package: libnvidia-compute-550' 'Pin: version {OLD}*' 'Pin-Priority: 1001'"
                 f" >/etc/apt/preferences.d/00-a-site.pref\ncat >/etc/cufile.json <<'END'\n{_CUFILE}END\n",
             ),
-            foreign=frozenset({"hold", "pin", "cufile-json"}),
-            refusals=frozenset({"foreign.pin"}),
+            foreign=frozenset({"hold", "pin", "cufile-json", "prebuilt-modules", "driver-packages"}),
+            refusals=frozenset({"foreign.pin", "removals"}),
+            leaving=frozenset({_PREBUILT, "libnvidia-gl-550"}),
             way_out="rm /etc/apt/preferences.d/00-a-site.pref",
         ),
-        "node5": Start(
-            _apt(_PREBUILT, "libnvidia-gl-550"),
-            foreign=frozenset({"prebuilt-modules", "driver-packages"}),
-            refusals=frozenset({"removals"}),
-            leaving=frozenset({_PREBUILT, "libnvidia-gl-550"}),
-        ),
-        "node6": Start(
+        "node4": Start(
             # The build of its modules fails, and dpkg leaves it half-configured.
             _apt("dkms", "nvidia-dkms-550-open=550.54.15-0ubuntu1").replace("set -eu", "set -u") + "dpkg --audit",
             lost="(package iF|manual) nvidia-dkms-550-open.*",
@@ -201,20 +190,15 @@ _EL = Family(
             leaving=frozenset({"nvidia-open", "nvidia-driver-NVML"}),
         ),
         "node2": Start(
-            _RUN_FILE.replace("@LIBRARIES@", "/usr/lib64"),
-            foreign=frozenset({"runfile-driver", "library-without-package"}),
-            refusals=frozenset({"foreign.runfile-driver", "foreign.library-without-package"}),
-            way_out="/usr/bin/nvidia-uninstall --silent",
+            _RUN_FILE.replace("@LIBRARIES@", "/usr/lib64")
+            + "sed -i '/^exclude=/d' /etc/dnf/dnf.conf\n"
+            + "echo 'exclude=nvidia-driver* kmod-nvidia*' >>/etc/dnf/dnf.conf\n"
+            + f"cat >/etc/cufile.json <<'END'\n{_CUFILE}END\n",
+            foreign=frozenset({"runfile-driver", "library-without-package", "exclude", "cufile-json"}),
+            refusals=frozenset({"foreign.runfile-driver", "foreign.library-without-package", "foreign.exclude"}),
+            way_out="/usr/bin/nvidia-uninstall --silent && sed -i '/^exclude=/d' /etc/dnf/dnf.conf",
         ),
         "node3": Start(
-            "set -eu\nsed -i '/^exclude=/d' /etc/dnf/dnf.conf\n"
-            "echo 'exclude=nvidia-driver* kmod-nvidia*' >>/etc/dnf/dnf.conf\n"
-            f"cat >/etc/cufile.json <<'END'\n{_CUFILE}END\n",
-            foreign=frozenset({"exclude", "cufile-json"}),
-            refusals=frozenset({"foreign.exclude"}),
-            way_out="sed -i '/^exclude=/d' /etc/dnf/dnf.conf",
-        ),
-        "node4": Start(
             # Another provider of nvidia-kmod replaces it.
             _dnf(_KMOD),
             foreign=frozenset({"prebuilt-modules"}),
