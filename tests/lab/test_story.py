@@ -265,6 +265,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
 
 
 #: Fetches the open driver of the release before from the same archive, unpacks it, and builds nvidia-fs against it.
+#: Without debug information, its code would equal that of the right module, whose file then needs no reboot.
 OTHER_DRIVER = rf"""
 set -eu
 rm -rf /tmp/other; mkdir -p /tmp/other/lists/partial; cd /tmp/other
@@ -276,7 +277,9 @@ apt-get -qq $apt update
 version=$(apt-cache $apt madison nvidia-open-kernel-dkms | head -n 1 | cut -d'|' -f2 | tr -d ' ')
 apt-get -qq $apt download "nvidia-open-kernel-dkms=$version"
 dpkg-deb --extract nvidia-open-kernel-dkms_*.deb tree
-python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod build nvidia-fs --ahead --kernel "$1" --source "$2" \
+cp -a "$2" source
+echo 'static const char by_hand[] __attribute__((used)) = "by hand";' >>source/nvfs-core.c
+python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod build nvidia-fs --ahead --kernel "$1" --source source \
     --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${{version%-*}}" \
     --output nvidia-fs.ko >&2
 xz --check=crc32 --stdout nvidia-fs.ko
