@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from tests.lab.program import gdsdeploy
 
 PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
 EXPECTATION = "/etc/gdsdeploy/expectation.json"
+#: Takes what runs after the last test of a group.
+AtEnd = Callable[[Callable[[], object]], object]
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A host of ``lab`` called ``name``, which is provisioned and takes part in nothing; its modules are DKMS's."""
+
+    lab: Lab
+    name: str
 
 
 def upgraded_lock(path: Path) -> Lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,17 +28,17 @@ from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
 from tests.lab import builder_key, mirrored
 from tests.lab.program import gdsdeploy
-from tests.lab.rollouts import name_copies, upgraded_lock
+from tests.lab.rollouts import AtEnd, name_copies, upgraded_lock
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
 from tests.repos.archive import Key
 
-NODES, MACHINES = [f"node{number}" for number in range(1, 4)], ["gpu1"]
-#: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
+NODES, MACHINES = ["node1", "node2"], ["gpu1"]
+#: How the fleet wants to be rolled out: one after the other, nodes before VM hosts; one failure is enough.
 ROLLOUT: dict[str, Any] = {
     "canary": {"hosts": ["node1"], "soak": "5s"},
-    "batches": {"strategy": "fixed", "size": 2, "largest": 8},
-    "max_unavailable": 3,
+    "batches": {"strategy": "fixed", "size": 1, "largest": 8},
+    "max_unavailable": 2,
     "order": ["tier"],
     "failures": {"canary": 1, "later": 1},
     "reboot_timeout": "15m",
@@ -84,7 +84,7 @@ class Fleet:
         return events, json.loads(gdsdeploy("rollout", "status", self.path, "--json").stdout)
 
 
-def begin(folder: Path, at_end: Callable[[Callable[[], object]], object]) -> Fleet:
+def begin(folder: Path, at_end: AtEnd) -> Fleet:
     """All hosts with the old stack, proven; the fleet file and the lock of the new one, which the builder has built.
 
     folder: for files.  at_end: takes what ends the lab.
