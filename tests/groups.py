@@ -19,7 +19,8 @@ ORDER = (
     ("lab/test_removal_story.py", "machines"),
     # It compiles the modules of each family; labs of the same systems that start later receive them, and those that
     # start meanwhile wait for them (lab/family_builds.py).
-    ("lab/test_family_story.py", None),
+    ("lab/test_family_story.py", "families"),
+    ("lab/test_packaged_light.py", "families"),
     ("lab/test_rollout_light.py", None),
     ("lab/test_slurm_lights.py", None),
     ("lab/test_family_vm.py", None),

@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Lab, LabHost, state
 from tests import groups
-from tests.lab import builder_key, upgrade
+from tests.lab import builder_key, rollouts, upgrade
 from tests.naming import unique
 
 #: Callbacks for the end of the group of tests that uses the lab.
@@ -45,6 +45,17 @@ def lab() -> Lab:
     running = labs.up(_labs[0].name, vms=1, lights=1)
     builder_key.give(running)
     return running
+
+
+@pytest.fixture(scope="session")
+def at_end() -> rollouts.AtEnd:
+    return _finished.append
+
+
+@pytest.fixture(scope="session")
+def spare_hosts() -> dict[str, rollouts.Spare]:
+    """System → the host that one file of tests leaves to the next of its group."""
+    return {}
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 """The whole job on light hosts of other systems: lock, plan, provision, validate, plan again, roll out, remove.
 
 Repositories, names and layout are the vendors', the content is Debian's (docs/lab.md); DKMS compiles the driver and
-nvidia-fs.  The rollout brings another nvidia-fs and libcufile, so the driver is compiled once.  Its first attempt meets
-a fault in the canary.  The second host is a copy of the provisioned one.  The tests build on each other, in order.
+nvidia-fs.  The rollout brings another libcufile, and on Rocky Linux another nvidia-fs, so the driver is compiled once.
+Its first attempt meets a fault in the canary.  The second host is a copy of the provisioned one.  The tests build on
+each other, in order.
 
-Other labs of the run receive what the first host has built (family_builds.py).
+Other labs of the run receive what the first host has built (family_builds.py).  Ubuntu's lab has a second copy, with
+which the tests of test_packaged_light.py go on.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
 from tests.lab import family_builds, rollouts
 from tests.lab.program import gdsdeploy
-from tests.lab.rollouts import outcome, steps, words
+from tests.lab.rollouts import Spare, outcome, steps, words
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -79,6 +81,8 @@ echo
 base64 -w 0 {provenance.PUBLIC}
 rm -r $folder {provenance.KEY} {provenance.PUBLIC}
 """
+#: A copy that takes part in no rollout.
+SPARE = "node3"
 INSTALL = "apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install "
 
 
@@ -87,7 +91,7 @@ class Expected:
     """What the systems differ in.
 
     tree: of the driver's source.  packages: in the lock, by repository.  umbrellas: not in it.  modules: where DKMS
-    puts them.  stays: lines of a snapshot that `gdsdeploy remove` leaves.
+    puts them.  stays: lines of a snapshot that `gdsdeploy remove` leaves.  new: pins of the stack that comes later.
     """
 
     kernel: str
@@ -96,6 +100,7 @@ class Expected:
     umbrellas: set[str]
     modules: str
     stays: re.Pattern[str]
+    new: dict[str, str]
 
 
 _GDS = {"nvidia-fs-dkms", "libcufile-12-4", "gds-tools-12-4"}
@@ -111,6 +116,8 @@ EXPECTED = {
         umbrellas={"nvidia-open", "nvidia-driver-550-open"},
         modules="updates/dkms",
         stays=re.compile("nothing"),
+        # By apt, another nvidia-fs comes in test_rollout_story.py.
+        new=family_builds.PINS,
     ),
     "rocky-9": Expected(
         kernel=_ROCKY.release,
@@ -130,6 +137,7 @@ EXPECTED = {
             r"|file \S+ root /usr/lib/python3/dist-packages/dnf.*"
             r"|file \S+ root (/var/lib/dkms/mok\..*|/var/lib/gdsdeploy/installed)"
         ),
+        new={},
     ),
 }  # fmt: skip
 
@@ -186,9 +194,10 @@ def target_of(lock: Lock) -> Target:
     return target
 
 
-def write(lab: Lab, pins: dict[str, str], **more: Any) -> None:
-    """The fleet file for all hosts of ``lab``."""
-    value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
+def write(lab: Lab, pins: Mapping[str, Any], *, hosts: Sequence[LabHost] = (), **more: Any) -> None:
+    """The fleet file for these hosts of ``lab``; default: all but the spare one."""
+    hosts = hosts or [host for host in lab.hosts() if host.name != SPARE]
+    value = yaml.safe_load(fleet.render(lab.name, hosts, lab.system, controller_archive(), lab.server))
     value["profiles"]["nodes"].update(pins)
     lab.fleet_path.write_text(yaml.safe_dump({**value, **more}, sort_keys=False))
 
@@ -199,17 +208,15 @@ def os(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def family(os: str) -> Iterator[Family]:
+def family(os: str, at_end: rollouts.AtEnd) -> Family:
     lab = Lab(unique("family"))
-    try:
-        gdsdeploy("lab", "up", "--lab", lab.name, "--os", os, "--vm", "0", "--light", "0", "--node", "1", "--yes")
-        write(lab, OLD)
-        family = Family(lab, rollouts.upgraded_lock(lab.fleet_path), frozenset())
-        if lab.system.family == "ubuntu":
-            family.root("node1", f"{INSTALL} {' '.join(TOOLS)}")
-        yield replace(family, before=family.snapshot())
-    finally:
-        labs.down(lab)
+    at_end(lambda: labs.down(lab))
+    gdsdeploy("lab", "up", "--lab", lab.name, "--os", os, "--vm", "0", "--light", "0", "--node", "1", "--yes")
+    write(lab, OLD)
+    family = Family(lab, rollouts.upgraded_lock(lab.fleet_path), frozenset())
+    if lab.system.family == "ubuntu":
+        family.root("node1", f"{INSTALL} {' '.join(TOOLS)}")
+    return replace(family, before=family.snapshot())
 
 
 @pytest.fixture(scope="module")
@@ -274,15 +281,22 @@ def test_the_second_plan_is_empty(family: Family, provisioned: dict[str, Any]) -
 
 
 @pytest.fixture(scope="module")
-def new(family: Family, provisioned: dict[str, Any]) -> Lock:
-    """The lock of another stack, beside a fleet file of two hosts, and proven to build; both hosts have the old one."""
+def new(family: Family, provisioned: dict[str, Any], spare_hosts: dict[str, Spare]) -> Lock:
+    """The lock of another stack, beside a fleet file of two hosts, which have the old one.
+
+    A rollout needs a proof that the modules build only where nvidia-fs is another one.
+    """
     lab = family.lab
-    copies = labs.clone(lab, family.host, 2)
-    write(lab, OLD)
+    has_spare = lab.system.family == "ubuntu"
+    copies = labs.clone(lab, family.host, 3 if has_spare else 2)
+    write(lab, OLD, hosts=lab.hosts())
     rollouts.name_copies(lab, family.lock, copies)
-    write(lab, {}, rollout=ROLLOUT)
+    if has_spare:
+        spare_hosts[lab.system.os] = Spare(lab, SPARE)
+    write(lab, family.expected.new, rollout=ROLLOUT)
     lock = rollouts.upgraded_lock(lab.fleet_path)
-    gdsdeploy("kmod", "preflight", lab.fleet_path)
+    if target_of(lock).nvidia_fs != family.target.nvidia_fs:
+        gdsdeploy("kmod", "preflight", lab.fleet_path)
     return lock
 
 
@@ -291,13 +305,15 @@ def test_the_upgrade_leaves_the_driver(family: Family, new: Lock) -> None:
     assert (after.driver, after.kernel) == (before.driver, before.kernel)
     assert before.nvidia_fs is not None
     assert after.nvidia_fs is not None
-    assert (before.nvidia_fs.version, after.nvidia_fs.version) == cuda.NVIDIA_FS
+    first, second = cuda.NVIDIA_FS
+    expected = (first, first if family.expected.new else second)
+    assert (before.nvidia_fs.version, after.nvidia_fs.version) == expected
     assert [before.libcufile.version, after.libcufile.version] == list(cuda.LIBCUFILE)
 
 
 def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, new: Lock) -> None:
     before, untouched = family.snapshot(), family.contents("node2")
-    write(family.lab, NOWHERE, rollout=ROLLOUT)
+    write(family.lab, {**family.expected.new, **NOWHERE}, rollout=ROLLOUT)
     document = rollout(family.lab, status=51)
 
     assert outcome(document, "node1") == "rolled-back", words(document, "node1")
@@ -310,7 +326,7 @@ def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, new: Lock) ->
     assert sorted(family.snapshot() ^ before) == []
     assert family.contents("node2") == untouched
     gdsdeploy("rollout", "abort", family.lab.fleet_path)
-    write(family.lab, {}, rollout=ROLLOUT)
+    write(family.lab, family.expected.new, rollout=ROLLOUT)
 
 
 @pytest.mark.proves("rollout", "stand-in")
@@ -345,6 +361,8 @@ def test_remove_leaves_the_hosts_as_the_first_was(family: Family, new: Lock) -> 
         assert sorted(line for line in after - family.before if not family.expected.stays.fullmatch(line)) == []
 
 
+# Ubuntu's is needed longer.
+@pytest.mark.parametrize("os", list(EXPECTED)[1:], indirect=True)
 def test_the_lab_leaves_nothing(family: Family) -> None:
     server = family.lab.server
     assert server is not None

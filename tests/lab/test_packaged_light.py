@@ -1,7 +1,8 @@
 """A light host of Ubuntu goes from modules that it has built to those of packages: lock, plan, validate, remove.
 
-The lab's packages have the modules that this host builds first, signed with a key of the kit (docs/lab.md).  The host
-runs this machine's kernel, so nothing is loaded.  The tests build on each other, in order.
+Goes on with a copy of the host of test_family_story.py that has built its modules; alone, it begins with such a host.
+The lab's packages have these modules, signed with a key of the kit (docs/lab.md).  The host runs this machine's kernel,
+so nothing is loaded.  The tests build on each other, in order.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from gdsdeploy.lab.kit.content import Content
 from gdsdeploy.lab.server import Server
 from gdsdeploy.lab.state import Lab, cache_directory
 from gdsdeploy.model.lock import Target
-from tests.lab import rollouts
 from tests.lab.program import gdsdeploy
+from tests.lab.rollouts import AtEnd, Spare, upgraded_lock
 from tests.lab.test_family_story import target_of
 from tests.naming import unique
 
@@ -67,27 +68,29 @@ dkms install handmade/1.0 -k {NUMBER.release}
 
 @dataclass(frozen=True)
 class Stack:
-    """The lab, whose fleet file asks for packages, and the lock of that."""
+    """The lab, whose fleet file asks for packages, the lock of that, and the name of the host."""
 
     lab: Lab
     target: Target
+    name: str
 
     def root(self, script: str) -> str:
         """The output of ``script`` on the host."""
-        return self.lab.host("node1").ssh(["sudo", "sh", "-c", script]).stdout
+        return self.lab.host(self.name).ssh(["sudo", "sh", "-c", script]).stdout
 
     def plan(self, status: int = 0) -> dict[str, Any]:
         plan: dict[str, Any] = json.loads(gdsdeploy("plan", self.lab.fleet_path, "--json", status=status).stdout)
-        return dict(plan["hosts"]["node1"])
+        return dict(plan["hosts"][self.name])
 
     def findings(self, *, status: int = 0) -> dict[str, dict[str, Any]]:
         report = json.loads(gdsdeploy("validate", self.lab.fleet_path, "--json", status=status).stdout)
-        return {finding["check"]: finding for finding in report["hosts"]["node1"]["findings"]}
+        return {finding["check"]: finding for finding in report["hosts"][self.name]["findings"]}
 
 
-def write(lab: Lab, repositories: dict[str, Any] | None = None, **profile: Any) -> None:
-    """The lab's fleet file with these settings of its profile; repositories: more of them, which come first."""
-    value = yaml.safe_load(fleet.render(lab.name, lab.hosts(), lab.system, controller_archive(), lab.server))
+def write(host: Spare, repositories: dict[str, Any] | None = None, **profile: Any) -> None:
+    """The host's fleet file with these settings of its profile; repositories: more of them, which come first."""
+    lab = host.lab
+    value = yaml.safe_load(fleet.render(lab.name, [lab.host(host.name)], lab.system, controller_archive(), lab.server))
     value["repositories"].update(repositories or {})
     nodes = value["profiles"]["nodes"]
     nodes.update(profile, repositories=[*(repositories or {}), *nodes["repositories"]])
@@ -102,25 +105,27 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[Lab]:
-    """A lab whose host has built its modules with DKMS, by packages of NVIDIA's repository."""
+def built(spare_hosts: dict[str, Spare], at_end: AtEnd) -> Spare:
+    """A host that has built its modules with DKMS, by packages of NVIDIA's repository."""
+    if OS in spare_hosts:
+        return spare_hosts[OS]
     lab = Lab(unique("packaged"))
-    try:
-        gdsdeploy("lab", "up", "--lab", lab.name, "--os", OS, "--vm", "0", "--light", "0", "--node", "1", "--yes")
-        write(lab)
-        rollouts.upgraded_lock(lab.fleet_path)
-        gdsdeploy("provision", lab.fleet_path)
-        yield lab
-    finally:
-        labs.down(lab)
+    at_end(lambda: labs.down(lab))
+    gdsdeploy("lab", "up", "--lab", lab.name, "--os", OS, "--vm", "0", "--light", "0", "--node", "1", "--yes")
+    host = Spare(lab, "node1")
+    write(host)
+    upgraded_lock(lab.fleet_path)
+    gdsdeploy("provision", lab.fleet_path)
+    return host
 
 
 @pytest.fixture(scope="module")
-def stack(built: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same lab after its fleet file has asked for packages, which are made of what the host has built."""
+def stack(built: Spare, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The same host after its fleet file has asked for packages, which are made of what it has built."""
+    lab = built.lab
     folder = tmp_path_factory.mktemp("restricted")
     modules = {}
-    for line in built.host("node1").ssh(["sudo", "sh", "-c", MODULES]).stdout.splitlines():
+    for line in lab.host(built.name).ssh(["sudo", "sh", "-c", MODULES]).stdout.splitlines():
         name, _, content = line.partition(" ")
         modules[name] = folder / name
         modules[name].write_bytes(base64.b64decode(content))
@@ -142,7 +147,7 @@ def stack(built: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stac
             "fingerprints": [fingerprint],
         }
         write(built, {prebuilt.REPOSITORY: restricted}, modules="packaged")
-        yield Stack(built, target_of(rollouts.upgraded_lock(built.fleet_path)))
+        yield Stack(lab, target_of(upgraded_lock(lab.fleet_path)), built.name)
     finally:
         server.stop()
 
@@ -213,7 +218,7 @@ def test_a_module_that_was_changed_is_found_and_comes_back_by_the_command_that_i
 
 
 def test_remove_takes_the_packages_away(provisioned: Stack) -> None:
-    gdsdeploy("remove", provisioned.lab.fleet_path, "--limit", "node1", "--json")
+    gdsdeploy("remove", provisioned.lab.fleet_path, "--limit", provisioned.name, "--json")
     left = provisioned.root(
         "dpkg-query --show --showformat='${db:Status-Abbrev}${Package}\\n' 'linux-modules-nvidia*'; true"
     )
