@@ -68,7 +68,7 @@ dkms install handmade/1.0 -k {NUMBER.release}
 
 @dataclass(frozen=True)
 class Stack:
-    """The lab, whose fleet file asks for packages, the lock of that, and the name of the host."""
+    """The lab, the lock of its fleet file for packaged modules, and the name of the host."""
 
     lab: Lab
     target: Target
@@ -121,7 +121,7 @@ def built(spare_hosts: dict[str, Spare], at_end: AtEnd) -> Spare:
 
 @pytest.fixture(scope="module")
 def stack(built: Spare, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The same host after its fleet file has asked for packages, which are made of what it has built."""
+    """The same host with a fleet file for packaged modules.  The packages contain the modules that it built."""
     lab = built.lab
     folder = tmp_path_factory.mktemp("restricted")
     modules = {}
