@@ -59,9 +59,9 @@ def spare_hosts() -> dict[str, rollouts.Spare]:
 
 
 @pytest.fixture(scope="session")
-def upgraded(tmp_path_factory: pytest.TempPathFactory) -> upgrade.Fleet:
+def upgraded(tmp_path_factory: pytest.TempPathFactory, at_end: rollouts.AtEnd) -> upgrade.Fleet:
     """The fleet that goes from one stack to the next; its tests are one group, which begins with the rollout."""
-    return upgrade.begin(tmp_path_factory.mktemp("locks"), _finished.append)
+    return upgrade.begin(tmp_path_factory.mktemp("locks"), at_end)
 
 
 @pytest.hookimpl(wrapper=True)
