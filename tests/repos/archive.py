@@ -40,7 +40,7 @@ class Key:
     @classmethod
     def generate(cls, home: Path, name: str, *, expires: str = "never", at: datetime | None = None) -> Key:
         """Make a signing key, as of ``at`` if given; its public half is exported to ``keyring``, as gpgv reads it."""
-        clock = (f"--faked-system-time={at:%Y%m%dT%H%M%S}",) if at else ()
+        clock = _clock(at) if at else ()
         home.mkdir(mode=0o700, parents=True)
         user = f"{name} <{name}@archive.example>"
         _gpg(home, *clock, "--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", expires)
@@ -48,7 +48,8 @@ class Key:
         fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
         keyring = home / "keyring.gpg"
         _gpg(home, "--output", str(keyring), "--export", fingerprint)
-        return cls(home, fingerprint, keyring, clock)
+        # The clock runs on while gpg generates the key, and gpg refuses a key from the future.
+        return cls(home, fingerprint, keyring, _clock(at + timedelta(minutes=10)) if at else ())
 
     def clearsign(self, text: bytes) -> bytes:
         return self._sign(text, "--clearsign")
@@ -77,6 +78,10 @@ class Key:
             *how,
         ]
         return subprocess.run(argv, input=text, check=True, capture_output=True).stdout
+
+
+def _clock(at: datetime) -> tuple[str, ...]:
+    return (f"--faked-system-time={at:%Y%m%dT%H%M%S}",)
 
 
 def _gpg(home: Path, *arguments: str) -> str:
