@@ -190,53 +190,45 @@ def test_without_a_request_mokmanager_is_not_started(machine: Machine) -> None:
         mokmanager.operate(machine.lab, "gpu1", "delete")
 
 
-def test_a_request_that_nobody_answers_is_dropped(machine: Machine) -> None:
-    machine.request(machine.stranger)
-    assert machine.outcomes("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
-    done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "nothing")
-    assert "not enrolled: shim dropped the request" in done.stderr + done.stdout
-    assert machine.state() == "absent"
-    assert machine.outcomes("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
-
-
 def test_a_request_is_withdrawn_before_anybody_confirms_it(machine: Machine) -> None:
     machine.request(machine.stranger)
+    assert machine.outcomes("stranger") == {"stranger": (["error signature-key-pending"], "EKEYREJECTED")}
     machine.kmod("enrol", "--withdraw")
     assert machine.state() == "absent"
     assert machine.root(f"ls {ONE_TIME}") == ""
 
 
-def test_a_key_enrolled_at_the_console_signs_for_the_kernel(machine: Machine) -> None:
-    machine.request(machine.stranger)
-    done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name)
-    # As MokManager's screen shows it.
-    pending = hashlib.sha1(machine.stranger.certificate.read_bytes()).hexdigest()
-    assert f"{pending} enrolled" in done.stderr + done.stdout
-    assert machine.state() == "enrolled"
-    machine.kmod("enrol", "--certificate", KEY)
-    assert machine.root(f"ls {ONE_TIME}") == "", "deleted once the key is found enrolled"
-    assert machine.outcomes("stranger", "owner", "plain") == {
-        "stranger": ([], "loaded"),
-        "owner": ([], "loaded"),
-        "plain": (["error unsigned"], "EKEYREJECTED"),
-    }
-
-
 def test_a_key_that_is_deleted_at_the_console_signs_no_more(machine: Machine) -> None:
+    """That a key is enrolled at the console is in test_secure_boot_story.py."""
+    machine.host.ssh(["sudo", "tee", KEY], input=machine.owner.certificate.read_bytes())
     assert machine.kmod("unenrol", "--certificate", KEY)["state"] == "leaving"
-    assert machine.outcomes("stranger") == {"stranger": (["warning signature-key-leaving"], "loaded")}
-    gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "delete")
+    assert machine.outcomes("owner") == {"owner": (["warning signature-key-leaving"], "loaded")}
+    done = gdsdeploy("lab", "mokmanager", "gpu1", "--lab", machine.lab.name, "--action", "delete")
+    # As MokManager's screen shows it.
+    fingerprint = hashlib.sha1(machine.owner.certificate.read_bytes()).hexdigest()
+    assert f"{fingerprint} deleted" in done.stderr + done.stdout
     assert machine.state() == "absent"
-    assert machine.outcomes("stranger") == {"stranger": (["error signature-key"], "EKEYREJECTED")}
+    assert machine.outcomes("owner", "own") == {
+        "owner": (["error signature-key"], "EKEYREJECTED"),
+        "own": ([], "loaded"),
+    }
 
 
 def test_a_key_of_the_firmware_counts_and_debians_kernel_heeds_no_revocation(machine: Machine) -> None:
-    machine.boot("--add-db", OWNER, str(machine.vendor.certificate), variables=[revoked(machine.owner)])
-    assert machine.outcomes("vendor", "owner", "plain") == {
+    machine.request(machine.stranger)
+    begin = machine.host.log.stat().st_size
+    add = ("--add-db", OWNER, str(machine.vendor.certificate), "--add-mok", OWNER, str(machine.owner.certificate))
+    machine.boot(*add, variables=[revoked(machine.owner)])
+    assert machine.outcomes("vendor", "owner", "plain", "stranger") == {
         "vendor": ([], "loaded"),
         "owner": ([], "loaded"),
         "plain": (["error unsigned"], "EKEYREJECTED"),
+        "stranger": (["error signature-key"], "EKEYREJECTED"),
     }
+    # Nobody was at the console in that boot.
+    screen = mokmanager.compact(machine.host.log.read_bytes()[begin:].decode(errors="replace"))
+    assert mokmanager.compact("Press any key to perform MOK management") in screen
+    assert machine.state() == "absent", "shim dropped the request"
 
 
 def test_with_shims_validation_off_the_kernel_has_no_key_of_the_owner(machine: Machine) -> None:

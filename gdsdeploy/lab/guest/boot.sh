@@ -50,8 +50,9 @@ else
     grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
 fi
 
+# Not through the BIOS, which takes an emulated machine twice the processor time.
 chroot "$root" grub-mkimage --format=i386-pc --output="/boot/$grub/i386-pc/core.img" \
-    --prefix="(hd0,msdos1)/boot/$grub" biosdisk part_msdos ext2 normal
+    --prefix="(ahci0,msdos1)/boot/$grub" ahci part_msdos ext2 normal
 cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/$grub/i386-pc/core.img" "$out/"
 cp "$(printf '%s\n' "$root"/boot/vmlinuz-* | sort -V | tail -n 1)" "$out/vmlinuz"
 

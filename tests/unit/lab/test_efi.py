@@ -34,7 +34,9 @@ def test_machine_with_secure_boot() -> None:
         "if=pflash,format=raw,unit=1,file=/l/gpu1/VARS.fd",
         "file=/l/gpu1/esp.raw,if=none,id=esp,format=raw,cache=unsafe,discard=unmap",
     ]
-    assert words.index("virtio-blk-pci,drive=root") < words.index("virtio-blk-pci,drive=esp"), "the root disk is vda"
+    assert words.index("virtio-blk-pci,drive=root,share-rw=on") < words.index("virtio-blk-pci,drive=esp"), (
+        "the root disk is vda"
+    )
     assert words[words.index("-qmp") + 1] == "unix:monitor.sock,server=on,wait=off"
 
 

@@ -11,6 +11,8 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import files, process, qemu
 from gdsdeploy.lab.host import HostRecord
 
+UNSAFE, FILE = "cache.direct=off,cache.no-flush=on", "file.driver=file,file.filename"
+
 
 def vm(folder: Path) -> qemu.VmHost:
     return qemu.VmHost(HostRecord("gpu1", "vm", 22011, "/c/trixie/disk.qcow2"), folder, folder / "ssh_config", "tcg")
@@ -20,13 +22,14 @@ def test_machine() -> None:
     assert qemu.qemu_argv(vm(Path("/l/a,b/gpu1")), "tcg") == [
         "qemu-system-x86_64",
         "-name", "gdsdeploy-gpu1",
-        "-machine", "q35,sata=off,smbus=off",
+        "-machine", "q35,smbus=off",
         "-accel", "tcg", "-cpu", "Nehalem", "-smp", "1",
         "-m", "2048",
         "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",
         "-chardev", "file,id=console,append=on,path=/l/a,,b/gpu1/console.log", "-serial", "chardev:console",
-        "-drive", "file=/l/a,,b/gpu1/disk.qcow2,if=none,id=root,format=qcow2,cache=unsafe,discard=unmap",
-        "-device", "virtio-blk-pci,drive=root",
+        "-blockdev", f"driver=qcow2,node-name=root,discard=unmap,{UNSAFE},{FILE}=/l/a,,b/gpu1/disk.qcow2",
+        "-device", "virtio-blk-pci,drive=root,share-rw=on",
+        "-device", "ide-hd,bus=ide.0,drive=root,share-rw=on",
         "-drive", "file=/l/a,,b/gpu1/nvme.raw,if=none,id=nvme,format=raw,cache=unsafe,discard=unmap",
         "-device", "nvme,drive=nvme,serial=lab-gpu1",
         "-netdev", "user,id=net,hostname=gpu1,ipv6=off,hostfwd=tcp:127.0.0.1:22011-10.0.2.15:22",
