@@ -13,6 +13,7 @@ import yaml
 from gdsdeploy.converge.desired import TABLE, Use
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.model import schema
+from gdsdeploy.rollout.carriers.playbooks import role_of
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "gdsdeploy.gds.gds_"
@@ -61,9 +62,9 @@ def test_a_row_gives_every_field_of_its_resource(use: Use) -> None:
 def test_the_roles_stand_in_the_order_of_the_table() -> None:
     """A machine meets a role's tasks in the playbook's order; a role may stand there twice."""
     played = [
-        role["role"].rpartition(".")[2]
+        role_of(task)
         for play in yaml.safe_load((ROOT / "playbooks" / "provision.yml").read_text())
-        for role in play.get("roles", [])
+        for task in play["tasks"]
     ]
     remaining = iter(played)
     previous = ""

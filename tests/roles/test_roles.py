@@ -13,6 +13,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import resources
+from gdsdeploy.rollout.carriers.playbooks import IMPORT
 from tests.roles.readme import ROLES, ROOT, example, readme, spec
 
 #: Of a role, a module's own change logic not counted.
@@ -102,11 +103,28 @@ def test_nothing_dangerous(role: Path) -> None:
         assert word not in text
 
 
-def test_playbooks_have_no_tasks_of_their_own() -> None:
+def test_playbooks_only_import_roles_and_check_no_arguments_again() -> None:
+    """Except for what ends a play or a role, Ansible starts a process for each task, also for one that it skips."""
     for path in (ROOT / "playbooks").glob("*.yml"):
         for play in yaml.safe_load(path.read_text()):
-            assert set(play) <= {"name", "hosts", "gather_facts", "strategy", "roles", "become", "serial"}, path
-            assert all(role["role"].startswith("gdsdeploy.gds.gds_") for role in play["roles"])
+            assert set(play) <= {"name", "hosts", "gather_facts", "strategy", "tasks", "become", "serial"}, path
+            for task in play["tasks"]:
+                assert set(task) <= {"name", "when", "vars", IMPORT, "ansible.builtin.meta"}, task
+                if "ansible.builtin.meta" in task:
+                    assert task["ansible.builtin.meta"] == "end_host"
+                    continue
+                role = task[IMPORT]
+                name = role["name"].removeprefix("gdsdeploy.gds.")
+                assert (ROOT / "roles" / name / "tasks" / f"{role.get('tasks_from', 'main')}.yml").is_file()
+                assert role["rolespec_validate"] is False, task
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if (role / "tasks/install.yml").is_file()], ids=role_name)
+def test_a_role_alone_has_every_step(role: Path) -> None:
+    """main.yml imports a file for each choice of the role's step, and so does a file with part of another."""
+    imported = {task["ansible.builtin.import_tasks"] for task in tasks(role) if "ansible.builtin.import_tasks" in task}
+    assert imported == {path.name for path in role.glob("tasks/*.yml")} - {"main.yml"}
+    assert {f"{step}.yml" for step in spec(role)["options"][f"{role.name}_step"]["choices"]} <= imported
 
 
 @pytest.mark.parametrize("playbook", sorted((ROOT / "playbooks").glob("*.yml")), ids=lambda path: path.stem)

@@ -21,8 +21,9 @@ FILES = sorted(
 _KEYWORDS = "name when register vars tags changed_when failed_when check_mode loop until retries"
 KEYWORDS = set(_KEYWORDS.split())
 NESTED = {"tasks", "pre_tasks", "post_tasks", "handlers", "block", "always", "rescue"}
+_READING = "assert debug import_role import_tasks meta reboot set_fact slurp uri"
 #: They write no file of a host.
-READING = {f"ansible.builtin.{name}" for name in ("assert", "debug", "reboot", "set_fact", "slurp", "uri")}
+READING = {f"ansible.builtin.{name}" for name in _READING.split()}
 #: Option that says where they write, or all of the arguments of a program.
 WRITING = {"copy": "dest", "file": "path", "get_url": "dest", "command": "argv"}
 #: In folders that only root can change: the archive is in /var/lib/gdsdeploy.

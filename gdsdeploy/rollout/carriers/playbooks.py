@@ -11,6 +11,9 @@ import yaml
 from gdsdeploy.rollout.carriers.yamltext import dump
 
 Play = dict[str, Any]
+Task = dict[str, Any]
+
+IMPORT = "ansible.builtin.import_role"
 
 _HEAD = """\
 ---
@@ -22,7 +25,7 @@ _STAYS = "__gds_pull_reboot | default([]) | length == 0"
 
 def with_tags(text: str) -> str:
     """A playbook with every role's name, without its collection, as its tag."""
-    return _HEAD + "\n".join(_dump({**play, "roles": _tagged_roles(play)}) for play in yaml.safe_load(text))
+    return _HEAD + "\n".join(_dump({**play, "tasks": _tagged(play)}) for play in yaml.safe_load(text))
 
 
 def local(provision: str) -> str:
@@ -32,20 +35,20 @@ def local(provision: str) -> str:
     """
     parts = [_own_play("check")]
     for play in yaml.safe_load(provision):
-        roles = _tagged_roles(play)
-        names = [_short(role["role"]) for role in roles]
-        settings = {key: value for key, value in play.items() if key not in ("strategy", "roles")}
+        tasks = _tagged(play)
+        names = [role_of(task) for task in tasks]
+        settings = {key: value for key, value in play.items() if key not in ("strategy", "tasks")}
         settings["connection"] = "local"
-        if any(_short(role["role"]) == "gds_modules" and "receive" in str(role.get("when", "")) for role in roles):
+        if any(role_of(task) == "gds_modules" and "receive" in str(task.get("when", "")) for task in tasks):
             parts.append(_own_play("fetch"))
         if "gds_reboot" not in names:
-            parts.append(_dump({**settings, "roles": roles}))
+            parts.append(_dump({**settings, "tasks": tasks}))
             continue
         at = names.index("gds_reboot")
-        later = [{**role, "when": [*_list(role.get("when")), _STAYS]} for role in roles[at + 1 :]]
-        parts.append(_dump({**settings, "roles": roles[:at]}))
+        later = [{**task, "when": [*_list(task.get("when")), _STAYS]} for task in tasks[at + 1 :]]
+        parts.append(_dump({**settings, "tasks": tasks[:at]}))
         parts.append(_own_play("reboot"))
-        parts.append(_dump({**settings, "name": "Continue where no reboot is needed", "roles": later}))
+        parts.append(_dump({**settings, "name": "Continue where no reboot is needed", "tasks": later}))
     return _HEAD + "\n".join(parts)
 
 
@@ -57,14 +60,14 @@ def _dump(play: Play) -> str:
     return dump([play], sort_keys=False, width=120)
 
 
-def _tagged_roles(play: Mapping[str, Any]) -> list[Play]:
-    roles = [role if isinstance(role, dict) else {"role": role} for role in play.get("roles", [])]
-    return [{**role, "tags": [_short(role["role"])]} for role in roles]
+def _tagged(play: Mapping[str, Any]) -> list[Task]:
+    """The play's tasks; without a role, one has no tag, and a run of selected roles leaves it out."""
+    return [{**task, "tags": [role_of(task)]} if role_of(task) else task for task in play["tasks"]]
 
 
-def _short(role: str) -> str:
-    """The name of a role without its collection."""
-    return role.rpartition(".")[2]
+def role_of(task: Mapping[str, Any]) -> str:
+    """The role that a task imports, without its collection; empty: it imports none."""
+    return str(task.get(IMPORT, {}).get("name", "")).rpartition(".")[2]
 
 
 def _list(value: Any) -> list[Any]:

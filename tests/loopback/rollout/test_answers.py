@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import ansible
@@ -26,6 +27,7 @@ from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
+from tests.roles.readme import ROOT, spec
 from tests.unit.rollout.asked import BOOT, KERNEL, OLD, ScriptedWork, compared, differs, needed, snapshot, status, work
 
 ROLLOUT = Path(answers.__file__).parent
@@ -302,6 +304,8 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
     assert had["gds_restore_unwanted"] == ["new-one"]
     assert had["gds_restore_installed"] == had["gds_restore_held"] == ["nvidia-driver"]
     assert had["gds_restore_known"] is True
+    restore = {name: value for name, value in had.items() if name.startswith("gds_restore_")}
+    assert not ArgumentSpecValidator(spec(ROOT / "roles" / "gds_restore")["options"]).validate(restore).error_messages
     # The lock of before answers for cufile.json.
     assert had["gds_restore_files"] == [{"path": "/etc/modprobe.d/gdsdeploy.conf", "sha256": ""}]
     monkeypatch.setattr(rollback, "_managed", lambda *_: set())

@@ -18,6 +18,7 @@ from gdsdeploy.converge.inventory import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.rollout.carriers.playbooks import IMPORT, role_of
 from gdsdeploy.rollout.steps import lease, provision, real_effects
 from gdsdeploy.rollout.steps.provision import Look
 from tests.unit.rollout.asked import ScriptedWork, status, work
@@ -189,10 +190,10 @@ def test_every_resource_belongs_to_one_step() -> None:
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
     for step, names in provision.STEPS.items():
         played = roles_of(step)
-        roles = {role["role"].removeprefix("gdsdeploy.gds.") for role in played if "vars" not in role}
+        roles = {role_of(task) for task in played}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
         # What is loaded is exchanged by the step of reboots, when the audit has passed.
-        assert all(role.get("vars") != {"gds_modules_step": "load"} for role in played)
+        assert all(task[IMPORT].get("tasks_from") not in ("load", "default", "run") for task in played)
 
 
 def test_a_rollback_plays_all_roles_of_both_steps() -> None:
@@ -205,8 +206,8 @@ def test_a_rollback_plays_all_roles_of_both_steps() -> None:
 
 def roles_of(step: str) -> list[dict[str, Any]]:
     (play,) = yaml.safe_load((ROOT / f"playbooks/{provision.PLAYBOOK.format(step)}.yml").read_text())
-    roles: list[dict[str, Any]] = play["roles"]
-    return roles
+    tasks: list[dict[str, Any]] = play["tasks"]
+    return tasks
 
 
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:

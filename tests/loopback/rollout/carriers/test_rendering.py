@@ -27,6 +27,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.cli import carrier_check
 from gdsdeploy.lock import lockfile
 from gdsdeploy.rollout.carriers import CARRIERS
+from gdsdeploy.rollout.carriers.playbooks import IMPORT, role_of
 from gdsdeploy.rollout.carriers.yamltext import FOLDER_MARK, dump
 from tests.loopback.builds.test_cache import ORIGIN, archive
 
@@ -201,8 +202,9 @@ def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
 
 
 def steps(plays: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    roles = [role if isinstance(role, dict) else {"role": role} for play in plays for role in play.get("roles", [])]
-    return [(role["role"].rpartition(".")[2], role.get("vars")) for role in roles]
+    return [
+        (role_of(task), task[IMPORT].get("tasks_from")) for play in plays for task in play["tasks"] if role_of(task)
+    ]
 
 
 def test_pulling_runs_the_roles_of_provision_in_their_order_but_never_reboots(fleet: Path, tmp_path: Path) -> None:
@@ -217,15 +219,15 @@ def test_pulling_runs_the_roles_of_provision_in_their_order_but_never_reboots(fl
     assert {play["connection"] for play in plays} == {"local"}
     at = next(number for number, play in enumerate(plays) if play["name"] == "Report whether a reboot is needed")
     (condition,) = {
-        role["when"]
+        task["when"]
         for play in yaml.safe_load(resources.playbook("provision").read_text())
-        for role in play["roles"]
-        if role["role"] == "gdsdeploy.gds.gds_reboot"
+        for task in play["tasks"]
+        if role_of(task) == "gds_reboot"
     }
     assert plays[at]["tasks"][0]["when"] == f"{condition} and not ansible_check_mode"
-    waiting = [role for play in plays[at + 1 :] for role in play["roles"]]
+    waiting = [task for play in plays[at + 1 :] for task in play["tasks"]]
     assert waiting
-    assert all("__gds_pull_reboot | default([]) | length == 0" in role["when"] for role in waiting)
+    assert all("__gds_pull_reboot | default([]) | length == 0" in task["when"] for task in waiting)
     assert "ansible.builtin.reboot" not in (folder / "local.yml").read_text()
     for name in ("gpu1", "build1"):
         values = yaml.safe_load((folder / f"inventory/host_vars/{name}.yml").read_text())
