@@ -225,7 +225,7 @@ def test_a_key_of_the_firmware_counts_and_debians_kernel_heeds_no_revocation(mac
         "plain": (["error unsigned"], "EKEYREJECTED"),
         "stranger": (["error signature-key"], "EKEYREJECTED"),
     }
-    # Nobody was at the console in that boot.
+    # No key was pressed in that boot.
     screen = mokmanager.compact(machine.host.log.read_bytes()[begin:].decode(errors="replace"))
     assert mokmanager.compact("Press any key to perform MOK management") in screen
     assert machine.state() == "absent", "shim dropped the request"
