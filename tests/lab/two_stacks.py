@@ -53,7 +53,7 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
                 "profile": group,
                 "address": "127.0.0.1",
                 "port": host.port,
-                "labels": {"rack": f"r{number // 2 + 1}", "tier": "2" if group == "vm" else "1"},
+                "labels": {"rack": f"r{number // 2 + 1}"},
             }
     used = sorted({host["profile"] for host in value["hosts"].values()})
     value["profiles"] = {name: value["profiles"][name] for name in used}
