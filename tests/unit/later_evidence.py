@@ -58,6 +58,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     document.setdefault("load", {})
     document.setdefault("configs", {})
     document.setdefault("processes", {PROCESSES: {"programs": [], "unread": 0, "more": False}})
+    with_ended_programs(document)
     excerpts.setdefault(NCCL_FILE, dict(ABSENT))
     listings.setdefault(PYTHON_PACKAGES, [])
     for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):
@@ -77,6 +78,14 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     _devices(document)
     _kernel_log(document)
     _foreign(document)
+    return document
+
+
+def with_ended_programs(document: dict[str, Any]) -> dict[str, Any]:
+    """``document`` with the number of segments that ended programs have left: none."""
+    record = document["processes"].get(PROCESSES)
+    if record:
+        record.setdefault("dead", 0)
     return document
 
 

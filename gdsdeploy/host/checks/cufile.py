@@ -185,13 +185,13 @@ def statistics(facts: HostFacts, _expectation: Expectation) -> Answers:
             f"profile.cufile_stats is {level}, which has no paths, and from 1.16 on nothing for other processes",
             "Set cufile_stats: 3 in the profile of the fleet file, or 0, and provision again",
         )
-    dead = facts.processes.dead_segments
-    if not isinstance(dead, Unknown) and dead > DEAD_SEGMENTS:
+    dead = require(facts.processes.dead_segments)
+    if dead > DEAD_SEGMENTS:
         words = f"{dead} segments of shared memory are left of programs that ended"
         return failed(words, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
     if level != 3:
         return passed("off")
-    dead, programs = require(dead), require(facts.processes.programs)
+    programs = require(facts.processes.programs)
     silent = [f"{each.label}: {REASONS[each.counters][0]}" for each in programs if isinstance(each.counters, str)]
     return passed(f"{len(programs)} programs, {len(silent)} without; {dead} left of programs that ended", silent)
 

@@ -12,9 +12,10 @@ from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.registration import registrations
 from gdsdeploy.host.model.expectation import from_json
+from tests.unit.later_evidence import with_ended_programs
 
 RECORDED = json.loads((Path(__file__).parents[2] / "evidence" / "validate" / "h100.json").read_text())
-FACTS = facts_from(RECORDED["evidence"])
+FACTS = facts_from(with_ended_programs(RECORDED["evidence"]))
 FINDINGS = {finding.check: finding for finding in checks.run(FACTS, from_json(json.dumps(RECORDED["expectation"])))}
 
 

@@ -62,6 +62,7 @@ GOOD["processes"] = {
         ],
         "unread": 0,
         "more": False,
+        "dead": 0,
     }
 }  # fmt: skip
 Document = dict[str, Any]

@@ -80,6 +80,7 @@ def statistics(*changes: Change) -> Finding:
 def test_statistics_that_no_fleet_asks_for() -> None:
     assert (statistics().verdict, statistics().found) == (PASS, "off")
     assert statistics(level(0), summary(dead=5000)).verdict == FAIL
+    assert statistics(level(0), summary(dead=None)).verdict == UNKNOWN
 
 
 def test_levels_without_paths_fail() -> None:
@@ -91,7 +92,7 @@ def test_statistics_of_programs_and_of_those_that_ended() -> None:
     result = statistics(level(3), job(statistics={"reason": "statistics-off"}), summary(dead=3))
     assert (result.verdict, result.found) == (PASS, "1 programs, 1 without; 3 left of programs that ended")
     assert "statistics are off" in result.evidence[0]
-    assert statistics(level(3)).verdict == UNKNOWN
+    assert statistics(level(3), summary(dead=None)).verdict == UNKNOWN
     assert statistics(level(3), summary(dead=1000)).verdict == PASS
     full = statistics(level(3), summary(dead=1001))
     assert (full.verdict, full.hint) == (FAIL, "Remove them on the host: gdsdeploy-host.pyz watch --collect")
