@@ -31,21 +31,24 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of ``pid``, or None when there is no such process."""
+def _start(pid: int) -> int | None:
+    """Start time of ``pid``, or None when there is no such process or it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field, the program's name in parentheses, may contain spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], int(fields[19])
+    state, threads = fields[0], int(fields[17])
+    # A zombie has ended when none of its other threads is left: until then its files and ports are open.
+    ended = state == "X" or (state == "Z" and threads <= 1)
+    return None if ended else int(fields[19])
 
 
 def identify(pid: int) -> Process | None:
     """The record of ``pid``; None when it already ended (a zombie has ended)."""
-    stat = _stat(pid)
-    return Process(pid, stat[1], boot_id()) if stat and stat[0] not in "ZX" else None
+    start = _start(pid)
+    return None if start is None else Process(pid, start, boot_id())
 
 
 def alive(process: Process) -> bool:

@@ -72,6 +72,25 @@ def test_zombie_has_ended(sleeper: process.Process) -> None:
     os.waitpid(sleeper.pid, 0)
 
 
+def test_a_process_lives_as_long_as_one_of_its_threads() -> None:
+    """A server that is killed has its port until its last thread has ended, and may be a zombie before."""
+    # exit(2) ends the first thread alone.
+    program = (
+        "import ctypes,threading,time; threading.Thread(target=time.sleep, args=(60,)).start();"
+        " print('ready', flush=True); ctypes.CDLL(None).syscall(60, 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        status = Path(f"/proc/{started.pid}/status")
+        while "State:\tZ" not in status.read_text():
+            time.sleep(0.01)
+        record = process.identify(started.pid)
+        assert record is not None
+        process.stop(record)
+        assert not process.alive(record)
+
+
 def test_name_with_spaces_and_parentheses_does_not_confuse(tmp_path: Path) -> None:
     program = tmp_path / "a) b (c"
     program.symlink_to("/bin/sleep")
