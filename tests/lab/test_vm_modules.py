@@ -76,11 +76,12 @@ def host(upgraded: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def audit_errors(host: LabHost, *names: str) -> dict[str, set[str]]:
     """File → ids of the errors that the audit finds in it."""
     release = host.ssh(["uname", "-r"]).stdout.strip()
-    argv = f"python3 {PROGRAM} kmod audit --kernel {release} --peermem --json {FOLDER}/driver.ko"
     # One by one, each with the driver that is to be there: files that are audited together are taken for one stack.
-    script = f"for name in {' '.join(names)}; do {argv} {FOLDER}/$name.ko; echo ,; done"
-    text = host.ssh(["sh", "-c", script], ok=(0, 1, 3), timeout=600).stdout
-    results: list[list[dict[str, Any]]] = json.loads(f"[{text.rstrip().rstrip(',')}]")
+    options = ["--kernel", release, "--peermem", f"{FOLDER}/driver.ko"]
+    words = json.dumps([[*options, f"{FOLDER}/{name}.ko"] for name in names])
+    script = (SCRIPTS / "audit_modules.py").read_text()
+    text = host.ssh(["python3", "-", PROGRAM, words], input=script, timeout=600).stdout
+    results: list[list[dict[str, Any]]] = json.loads(text)
     return {
         Path(result["file"]).stem: {answer["id"] for answer in result["findings"] if answer["severity"] == "error"}
         for _, result in results

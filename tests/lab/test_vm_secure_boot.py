@@ -34,6 +34,7 @@ from tests.unit.host.kmod.kmod_keys import SHIM, signature_list
 pytestmark = pytest.mark.lab
 
 LOAD = (Path(__file__).parent / "load_modules.py").read_text()
+AUDIT = (Path(__file__).parent / "audit_modules.py").read_text()
 #: Modules of the kernel that aren't loaded and that nothing needs.
 OWN = "lib/crc7.ko.xz"
 #: Not in /tmp, which a reboot empties.
@@ -66,14 +67,12 @@ class Machine:
 
     def audits(self, *names: str) -> list[dict[str, Any]]:
         """The audits of modules, with findings about their signatures only."""
-        argv = ["sudo", "python3", "-I", "-S", PROGRAM, "kmod", "audit", "--json"]
-        results = []
-        for name in names:
-            # One by one: files that are audited together are one stack.
-            text = self.host.ssh([*argv, f"{FOLDER}/{name}.ko"], ok=range(255), timeout=PATIENCE).stdout
-            (audit,) = json.loads(text)
+        # One by one: files that are audited together are one stack.
+        words = json.dumps([[f"{FOLDER}/{name}.ko"] for name in names])
+        text = self.host.ssh(["sudo", "python3", "-", PROGRAM, words], input=AUDIT, timeout=PATIENCE).stdout
+        results: list[dict[str, Any]] = [audit for (audit,) in json.loads(text)]
+        for audit in results:
             audit["findings"] = [each for each in audit["findings"] if "sign" in each["id"]]
-            results.append(audit)
         return results
 
     def kmod(self, *words: str) -> dict[str, Any]:

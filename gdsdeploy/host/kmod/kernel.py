@@ -153,12 +153,10 @@ class Kernel:
         except OSError as error:
             raise KernelError(f"{path}: cannot be read: {error.strerror}", _SYMVERS_HINT) from None
 
-    def observed(self) -> Dict[str, int]:
-        """Versions that the kernel's own modules import, for hosts without headers."""
-        versions: Dict[str, int] = {}
+    def observed(self) -> Iterator[Dict[str, int]]:
+        """Versions that each of the kernel's own modules imports, for hosts without headers; reads them one by one."""
         for module in islice(self._own_modules(), OBSERVED_LIMIT):
-            versions.update((symbol, crc) for symbol, crc in module.imports.items() if crc is not None)
-        return versions
+            yield {symbol: crc for symbol, crc in module.imports.items() if crc is not None}
 
     def headers(self) -> str:
         """The build folder on this machine; raises KernelError when the headers are not installed."""

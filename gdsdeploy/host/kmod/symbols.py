@@ -48,6 +48,7 @@ class Symbols:
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
         self._observed: Dict[str, int] = {}
+        self._not_observed = kernel.observed()
         self._files: Set[str] = set(replaced)
         #: whether a symbol that is not found is certainly missing
         self.complete = bool(self._symvers)
@@ -64,11 +65,20 @@ class Symbols:
         return {provider.module for provider in self._from_modules.values()}
 
     def prepare(self, module: Module, observe: bool = True) -> None:
-        """Read what ``module`` depends on; observe: without Module.symvers, also the kernel's own modules."""
+        """Read what ``module`` depends on.
+
+        observe: without Module.symvers, also the kernel's own modules, until each import of ``module`` is known.
+        """
         for name in module.depends:
             self._add_name(self._kernel.by_name.get(name, []))
-        if observe and not self.complete and not self._observed:
-            self._observed = self._kernel.observed()
+        if observe and not self.complete:
+            unknown = module.imports.keys() - self._from_modules.keys() - self._observed.keys()
+            while unknown:
+                versions = next(self._not_observed, None)
+                if versions is None:
+                    return
+                self._observed.update(versions)
+                unknown -= versions.keys()
 
     def find(self, symbol: str) -> Optional[Provider]:
         """The exporter of ``symbol``; None when nothing known exports it."""
