@@ -9,7 +9,7 @@ from typing import Any, ClassVar, List, Sequence
 
 from ..errors import CannotTellError
 from ..gate import metrics
-from ..gate.gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from ..gate.gate import LOCK, PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
 from ..io.prometheus import places
 from ..model.schema import LINES
 from . import services
@@ -22,7 +22,7 @@ from .program import COMMAND
 UNIT = "gds-gate.service"
 SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
 #: What it has found, and the file that is there while it is open.
-_RESULTS = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
+_RESULTS = (f"{RUN_FOLDER}/{RECORD}", f"{RUN_FOLDER}/{LOCK}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
 #: How the file begins that a fleet file may have elsewhere: when the gate opened.
 _FIRST_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 _SLURM_HEALTH_TEXT = f"""\

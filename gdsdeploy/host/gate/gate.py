@@ -5,13 +5,15 @@ It is closed at first: only a verdict of this boot opens it.  /run has this boot
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import time
 import traceback
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
 from ..io.phrases import first_few
@@ -26,6 +28,8 @@ PATH = "/etc/gdsdeploy/gate.json"
 RUN_FOLDER = "/run/gdsdeploy"
 STATE_FOLDER = "/var/lib/gdsdeploy"
 RECORD = "gate.json"
+#: In RUN_FOLDER: locked by flock(2) while the gate works.
+LOCK = "gate.lock"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _STAT = "/proc/stat"
 OPEN, CLOSED = "open", "closed"
@@ -142,6 +146,30 @@ def boot_time(path: str = _STAT) -> int:
 
 def basis(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8")).hexdigest()
+
+
+@contextlib.contextmanager
+def turn(folder: str, patience: float) -> Iterator[None]:
+    """Run the block after other runs of the gate, or once another has taken ``patience`` seconds.
+
+    Without a file that can be locked, it runs at once: two verdicts are better than none.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            lock = stack.enter_context(os.fdopen(atomic.open_descriptor(os.path.join(folder, LOCK)), "r+"))
+            _lock(lock.fileno(), time.monotonic() + patience)
+        yield
+
+
+def _lock(descriptor: int, end: float) -> None:
+    """Lock, and try it until ``end``; raises OSError."""
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(0.2)
 
 
 def judge(expectation: str, settings: str) -> Record:

@@ -105,7 +105,8 @@ def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> 
 
 def _gate(work: Work, report: HostReport) -> None:
     """Have the gate judge this boot, and require that it opens."""
-    record = work.ask(answers.RUN_GATE, "--once", timeout=work.profile.gate.seconds + 120.0)
+    # It may wait for the boot's own run, and judge again if that closed the gate.
+    record = work.ask(answers.RUN_GATE, "--once", timeout=2 * work.profile.gate.seconds + 120.0)
     if record.state != "open" or record.boot_id != report.boot_id:
         state, boot_id = record.state or "without a verdict", record.boot_id or "unknown"
         raise ChecksFailed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import checks
+from gdsdeploy.host.cli import gate as cli_gate
 from gdsdeploy.host.gate import gate, metrics
 from gdsdeploy.host.io import prometheus
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
@@ -109,6 +111,36 @@ def test_once_is_for_a_boot_that_is_open_by_the_same_standard(bare: None, run: R
     record.write_text(earlier.to_json())
     run("run", *settings(tmp_path, waivers=EVERYTHING), "--once")
     assert gate.record_from(record.read_text()).boot_id == gate.boot_id()
+
+
+def test_once_waits_for_a_run_that_another_started(
+    bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a reboot: the host answers ssh before the boot's own run has ended."""
+    argv = settings(tmp_path, waivers=EVERYTHING)
+    run("run", *argv)
+    record = tmp_path / "run" / "gate.json"
+    verdict = record.read_text()
+    record.unlink()
+    answers: list[tuple[int, str, str]] = []
+    other = threading.Thread(target=lambda: answers.append(run("run", *argv, "--once")))
+    with gate.turn(str(tmp_path / "run"), 0):
+        other.start()
+        other.join(0.5)
+        assert other.is_alive()
+        record.write_text(verdict)
+    other.join(30)
+    assert answers[0][0] == 0
+    assert record.read_text() == verdict, "this host was judged twice"
+
+    # A run that doesn't end is no reason to have no verdict.
+    monkeypatch.setattr(cli_gate, "MARGIN", 0.1)
+    record.unlink()
+    argv = settings(tmp_path, waivers=EVERYTHING, seconds=0.1)
+    with gate.turn(str(tmp_path / "run"), 0):
+        assert run("run", *argv, "--once")[0] == 0
+        assert run("run", *argv)[0] == 0
+    assert run("run", *settings(tmp_path, seconds="half a minute"), "--once")[0] == 30
 
 
 def test_a_verdict_of_another_boot_opens_nothing(bare: None, run: Run, tmp_path: Path) -> None:
