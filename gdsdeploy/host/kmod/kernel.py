@@ -153,10 +153,9 @@ class Kernel:
         except OSError as error:
             raise KernelError(f"{path}: cannot be read: {error.strerror}", _SYMVERS_HINT) from None
 
-    def observed(self) -> Iterator[Dict[str, int]]:
-        """Versions that each of the kernel's own modules imports, for hosts without headers; reads them one by one."""
-        for module in islice(self._own_modules(), OBSERVED_LIMIT):
-            yield {symbol: crc for symbol, crc in module.imports.items() if crc is not None}
+    def observed(self) -> Iterator[Module]:
+        """The kernel's own modules, read one by one: for hosts without headers, their imports have its versions."""
+        return islice(self._own_modules(), OBSERVED_LIMIT)
 
     def headers(self) -> str:
         """The build folder on this machine; raises KernelError when the headers are not installed."""

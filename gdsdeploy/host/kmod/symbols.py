@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
+from typing import AbstractSet, Collection, Dict, List, Mapping, NamedTuple, Optional, Set
 
 from ..errors import ElfError
 from .kernel import Kernel
@@ -36,7 +36,7 @@ class Symbols:
     def __init__(
         self,
         kernel: Kernel,
-        chosen: Iterable[Module],
+        chosen: Collection[Module],
         extra: Mapping[str, Export],
         replaced: AbstractSet[str] = frozenset(),
     ) -> None:
@@ -48,7 +48,9 @@ class Symbols:
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
         self._observed: Dict[str, int] = {}
-        self._not_observed = kernel.observed()
+        # A module that is audited is no evidence for itself.
+        audited = {module.name for module in chosen}
+        self._not_observed = (module for module in kernel.observed() if module.name not in audited)
         self._files: Set[str] = set(replaced)
         #: whether a symbol that is not found is certainly missing
         self.complete = bool(self._symvers)
@@ -74,9 +76,10 @@ class Symbols:
         if observe and not self.complete:
             unknown = module.imports.keys() - self._from_modules.keys() - self._observed.keys()
             while unknown:
-                versions = next(self._not_observed, None)
-                if versions is None:
+                other = next(self._not_observed, None)
+                if other is None:
                     return
+                versions = {symbol: crc for symbol, crc in other.imports.items() if crc is not None}
                 self._observed.update(versions)
                 unknown -= versions.keys()
 

@@ -234,6 +234,26 @@ def test_without_headers_the_kernels_own_modules_bear_witness(root: Root) -> Non
     assert ids(look(root)["nvidia"]) == ["error symbol-crc"]
 
 
+@pytest.mark.parametrize("file", ["kernel/drivers/gpu/drm/a.ko", "kernel/net/z.ko"])
+def test_without_headers_a_module_of_the_kernel_is_no_witness_for_itself(root: Root, file: str) -> None:
+    """Whether it comes before or after the others."""
+    root.remove_headers()
+    root.module(file, "changed", info=[("intree", "Y")], imports={"kfree": 1})
+    assert ids(look(root, Path(file).stem)["changed"]) == ["error symbol-crc"]
+    assert look(root, Path(file).stem, "own")["changed"]["ok"] is None, "there is no other witness"
+
+
+def test_without_headers_no_more_modules_are_read_than_needed(root: Root) -> None:
+    root.remove_headers()
+    broken = root.modules / "kernel/zlib/zlib.ko"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"no module")
+    root.nvidia(imports={"kfree": KERNEL_EXPORTS["kfree"]}, depends="")
+    assert look(root)["nvidia"]["ok"] is True
+    root.nvidia(imports={"unseen": 1}, depends="")
+    assert ids(look(root)["nvidia"]) == ["warning input-unknown", "warning symbol-unknown"]
+
+
 def test_without_headers_what_nobody_bears_witness_to_is_not_passed(root: Root) -> None:
     root.remove_headers()
     root.nvidia(imports={"unseen": 1}, depends="")
