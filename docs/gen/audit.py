@@ -61,8 +61,8 @@ The audit compares the versions of symbols with
 - the modules on disk that would be loaded
 - OFED's tree of that kernel
 
-Without headers, the audit takes symbol versions from the imports of the kernel's own modules. If none of these modules
-imports a symbol, its version is unknown, and the audit reports that.
+Without headers, the audit takes symbol versions from the imports of the kernel's own modules, except those that it
+audits. If none of these modules imports a symbol, its version is unknown, and the audit reports that.
 
 | finding | severity | means | to do |
 | --- | --- | --- | --- |

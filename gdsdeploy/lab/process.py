@@ -32,7 +32,7 @@ def boot_id() -> str:
 
 
 def _start(pid: int) -> int | None:
-    """Start time of ``pid``, or None when there is no such process or it has ended."""
+    """Start time of ``pid``; None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -48,7 +48,7 @@ class Symbols:
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
         self._observed: Dict[str, int] = {}
-        # A module that is audited is no evidence for itself.
+        # A module under audit can't vouch for itself.
         audited = {module.name for module in chosen}
         self._not_observed = (module for module in kernel.observed() if module.name not in audited)
         self._files: Set[str] = set(replaced)

@@ -133,7 +133,7 @@ def test_once_waits_for_a_run_that_another_started(
     assert answers[0][0] == 0
     assert record.read_text() == verdict, "this host was judged twice"
 
-    # A run that doesn't end is no reason to have no verdict.
+    # If the other run never ends, the gate judges the host anyway.
     monkeypatch.setattr(cli_gate, "MARGIN", 0.1)
     record.unlink()
     argv = settings(tmp_path, waivers=EVERYTHING, seconds=0.1)
