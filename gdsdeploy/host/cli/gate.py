@@ -53,13 +53,14 @@ def add_parsers(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
+    configured = _settings(settings)
     lines: List[Tuple[int, str]] = []
     # The run that the boot has started often isn't at its end when a controller asks for the verdict.
-    with gate.turn(arguments.run_folder, _patience(settings) if arguments.once else 0.0):
+    with gate.turn(arguments.run_folder, _patience(configured) if arguments.once else 0.0):
         record = _open_record(arguments.run_folder, gate.basis(expectation, settings)) if arguments.once else None
         if record is None:
             record = gate.judge(expectation, settings)
-            lines = _publish(record, _settings(settings), arguments)
+            lines = _publish(record, configured, arguments)
     if arguments.json:
         print(json.dumps(asdict(record), sort_keys=True))
     elif not arguments.quiet:
@@ -75,10 +76,9 @@ def _open_record(folder: str, basis: str) -> Optional[gate.Record]:
     return record if usable else None
 
 
-def _patience(settings: str) -> float:
-    """Seconds that another run may take."""
-    seconds = _settings(settings).seconds
-    return MARGIN + (seconds if isinstance(seconds, (int, float)) else 0.0)
+def _patience(settings: gate.Settings) -> float:
+    """Seconds that another run may take; the file of the settings may have anything as their number."""
+    return MARGIN + (settings.seconds if isinstance(settings.seconds, (int, float)) else 0.0)
 
 
 def _settings(text: str) -> gate.Settings:
