@@ -12,16 +12,13 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import complete, options
-from gdsdeploy.errors import ChecksUnknown, GdsError, did_you_mean
+from gdsdeploy.errors import ChecksUnknown, GdsError
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
 # What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
 if TYPE_CHECKING:
     from gdsdeploy.host.facts import HostFacts
-
-#: As host/explain/launch.py has them.
-MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
 
 
 @click.command()
@@ -45,15 +42,6 @@ MANAGERS = ("docker", "podman", "apptainer", "enroot", "kubernetes")
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
 @click.option(
-    "--for", "consumer", metavar="NAME", help="Show what kvikio, nccl or another consumer needs, and if it holds."
-)
-@click.option(
-    "--launch",
-    "manager",
-    type=click.Choice(MANAGERS),
-    help="Print how to start a container that sees what cuFile needs, with MOUNT in it.",
-)
-@click.option(
     "--support", is_flag=True, help="Show which paths a filesystem (or all) can take instead, without a host."
 )
 @click.option("--mode", metavar="MODE", help="With --support: nvidia-fs, p2pdma, peermem, dmabuf or compat.")
@@ -72,8 +60,6 @@ def command(
     fleet: Path,
     evidence: Path | None,
     error: str | None,
-    consumer: str | None,
-    manager: str | None,
     timeout: float,
     as_json: bool,
     **query: str | None,
@@ -106,12 +92,10 @@ def command(
       dmesg | gdsdeploy explain --log
       gdsdeploy explain --log ticket.txt --redact    # the text, ready to be shown to others
       gdsdeploy explain gpu1 --ticket . --redact     # one file for a vendor's support
-      gdsdeploy explain gpu1 --for nccl              # what NCCL needs on gpu1, and whether it holds
-      gdsdeploy explain gpu1 /mnt/nvme --launch podman
       gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
-    answering = ticket is None and evidence is None and error is None and consumer is None and manager is None
+    answering = ticket is None and evidence is None and error is None
     if logs and ticket is None:
         options.require(answering and not query["support"], "--log FILE... goes with --ticket, --redact or --json only")
         _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json, redact)
@@ -125,8 +109,8 @@ def command(
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
     options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
-        alone = host is None and evidence is None and consumer is None and manager is None and ticket is None
-        options.require(alone, "--error CODE doesn't go with HOST, --evidence, --for, --launch or --ticket")
+        alone = host is None and evidence is None and ticket is None
+        options.require(alone, "--error CODE doesn't go with HOST, --evidence or --ticket")
         _print(as_json, *_error(error))
         return
     if host is not None and host.startswith("/"):
@@ -135,38 +119,27 @@ def command(
     if host is not None and host.isdecimal() and mount is None:
         host, mount = None, host
     pid = int(mount[:10]) if mount and mount.isdecimal() else None
-    options.require(pid is None or not (consumer or manager or ticket), "PID goes with --fleet, --evidence, --json")
+    options.require(pid is None or not ticket, "PID goes with --fleet, --evidence, --json")
     if pid is not None:
         _print(as_json, *_process(_facts(host, "", fleet, evidence, timeout), host or "this host", pid))
         return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
-    if consumer is not None:
-        options.require(manager is None, "--for doesn't go with --launch: pass one of them")
-        options.require(mount is None, "--for NAME is about a host, so it takes no MOUNT")
-        _require_consumer(consumer)
-    options.require(ticket is None or consumer is manager is None, "--ticket doesn't go with --for or --launch")
     facts = _facts(host, path, fleet, evidence, timeout)
     if ticket is not None:
         _ticket(ticket, facts, path, logs, redact)
     else:
-        _print(as_json, *_answer(facts, host or "this host", path, consumer, manager))
+        _print(as_json, *_answer(facts, host or "this host", path))
 
 
-def _answer(facts: HostFacts, host: str, path: str, consumer: str | None, manager: str | None) -> tuple[Any, str]:
+def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
     """The document and the text."""
-    from gdsdeploy.host.explain import as_document, consumers, launch
+    from gdsdeploy.host.explain import as_document
     from gdsdeploy.host.explain.text import render
     from gdsdeploy.ssh import reply_schema
     from gdsdeploy.validate.explain import explain_facts
 
     with reply_schema.unexpected_errors(host):
-        if consumer is not None:
-            needs = consumers.needs_of(consumer, facts)
-            return consumers.as_document(needs), consumers.render(needs)
-        if manager is not None:
-            command_line = launch.launch(manager, launch.view(facts, [path] if path else []))
-            return {"version": 1, "manager": manager, "launch": command_line}, command_line
         explanation = explain_facts(facts, path)
         return as_document(explanation), render(explanation)
 
@@ -190,14 +163,6 @@ def _print(as_json: bool, document: Any, text: str) -> None:
         console.json(document)
     else:
         console.data(text)
-
-
-def _require_consumer(name: str) -> None:
-    from gdsdeploy.host.explain import consumers
-
-    names = consumers.names()
-    if name not in names:
-        raise GdsError(f"unknown consumer {name!r}{did_you_mean(name, names)} (known: {', '.join(names)})")
 
 
 def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:

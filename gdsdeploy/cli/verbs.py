@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli.removed import explain_removed
 from gdsdeploy.errors import did_you_mean
 
 #: Key of a context for options that stand before the verb: ``gdsdeploy --json plan`` is ``gdsdeploy plan --json``.
@@ -50,10 +51,19 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
+            explain_removed(ctx, name)
             ctx.fail(f"No such command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
         resolved = super().resolve_command(ctx, args)
         _require_early(ctx, resolved[0], resolved[1])
         return resolved
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.ctx is not None:
+                explain_removed(error.ctx, error.option_name)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         defined = {name: self.commands[name].get_short_help_str(200) for name in super().list_commands(ctx)}

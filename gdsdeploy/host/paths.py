@@ -56,8 +56,6 @@ CGROUP = "/proc/1/cgroup"
 #: Where a host gives variables to programs: all of them, or those of a login or a service.
 VARIABLE_FILES = ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf")
 VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d")
-#: Where NCCL reads variables besides its environment.
-NCCL_FILE = "/etc/nccl.conf"
 #: Variables in every container of a manager.
 VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_NAME", "SINGULARITY_NAME")
 #: Beginning of the variables in every container of Enroot.
@@ -100,8 +98,6 @@ PROOF_COMPAT = "cufile-proof-compat"
 REGISTRATION = "rdma-registration"
 #: The record of running programs that have loaded libcufile.
 PROCESSES = "libcufile"
-#: The list of Python packages of interest.
-PYTHON_PACKAGES = "python packages"
 #: Where package managers have their repositories, and dnf the variables in their addresses.
 APT_SOURCES, APT_PARTS = "/etc/apt/sources.list", "/etc/apt/sources.list.d"
 DNF_PARTS, DNF_VARIABLES = "/etc/yum.repos.d", "/etc/dnf/vars"

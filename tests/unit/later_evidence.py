@@ -23,12 +23,10 @@ from gdsdeploy.host.paths import (
     LEGACY_SERVICE,
     LOADER_UNITS,
     MODULE_LOADER,
-    NCCL_FILE,
     OWN_NAME,
     OWN_PARENTS,
     PREFERENCE_PARTS,
     PROCESSES,
-    PYTHON_PACKAGES,
     RUNFILE_PROGRAM,
     SERVICE_FOLDERS,
 )
@@ -59,8 +57,6 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     document.setdefault("configs", {})
     document.setdefault("processes", {PROCESSES: {"programs": [], "unread": 0, "more": False}})
     with_ended_programs(document)
-    excerpts.setdefault(NCCL_FILE, dict(ABSENT))
-    listings.setdefault(PYTHON_PACKAGES, [])
     for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):
         listings.setdefault(path, [])
     files.setdefault(DKMS_SETTINGS, dict(ABSENT))

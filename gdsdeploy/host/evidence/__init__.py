@@ -28,7 +28,7 @@ The document (version 1)::
     load      mount point → the reading there under load, if requested: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
-    environment  variable → value, in this program's environment: libcufile's variables and those of its consumers
+    environment  variable → value, in this program's environment: libcufile's variables
     configs   path of a configuration that CUFILE_ENV_PATH_JSON names → {config: its known sections} |
               {broken: why libcufile refuses it} | {"error"}; of a program in a container, below /proc/PID/root
     processes libcufile → {programs, unread: processes whose mappings can't be read, more: whether a limit ended the

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Dict, Mapping
 
 from ..facts.document import Document
 from ..facts.environment import Variable, environment_facts, sets_variables
 from ..facts.overlay import VARIABLE
-from ..model.consumer import variable_names
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,
     ENROOT,
-    NCCL_FILE,
     OWN_NAME,
     OWN_PARENTS,
     VARIABLE_FILES,
@@ -27,11 +24,8 @@ from .request import EvidenceRequest
 
 #: Words of container managers in the control group of the first process.
 MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
-#: libcufile's variables in files; those of its consumers follow.
+#: libcufile's variables in files.
 VARIABLES = r"CUFILE_[A-Z]"
-#: A consumer's value is recorded only where it is a word or a number.
-_WORD = re.compile(r"[\w.+-]{0,64}")
-_OTHER = "(not a word)"
 
 
 def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
@@ -41,13 +35,12 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     names = [name for name in os.environ if name.startswith(ENROOT) or name in VARIABLE_NAMES]
     own = {name: os.environ[name] for name in sorted(names)}
     recorder.document["environment"] = {**own, **relevant(os.environ)}
-    pattern = "|".join((VARIABLES, *variable_names()))
-    for path in (*VARIABLE_FILES, NCCL_FILE):
-        recorder.excerpt(path, pattern)
+    for path in VARIABLE_FILES:
+        recorder.excerpt(path, VARIABLES)
     for folder in VARIABLE_FOLDERS:
         for name in recorder.names(folder):
             if sets_variables(name):
-                recorder.excerpt(folder + "/" + name, pattern)
+                recorder.excerpt(folder + "/" + name, VARIABLES)
     for folder in OWN_PARENTS:
         recorder.names(folder, OWN_NAME)
     # A container may not have these of its host.
@@ -59,10 +52,5 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
 
 
 def relevant(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Libcufile's variables and those of its consumers; any other may hold a secret."""
-    consumers = variable_names()
-    return {
-        name: value if name.startswith("CUFILE_") or _WORD.fullmatch(value) else _OTHER
-        for name, value in sorted(environment.items())
-        if name.startswith("CUFILE_") or name in consumers
-    }
+    """Libcufile's variables; any other may hold a secret."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith("CUFILE_")}

@@ -1,6 +1,6 @@
 """Running programs that have loaded libcufile: which library, which of its variables, configuration and counters.
 
-Of their environment only libcufile's variables and those of data/consumers.json are recorded.  A program in a container
+Of their environment only libcufile's variables are recorded.  A program in a container
 has its own files: they're read through /proc/PID/root.  The environment is that of the program's start; a program may
 have changed it since.
 """

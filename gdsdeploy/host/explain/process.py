@@ -71,7 +71,7 @@ def _own(facts: HostFacts, program: Program, way: Route) -> Iterator[Cause]:
     label = f"/proc/{program.pid}"
     if program.nvidia_fs is False:
         what = "the process has no /dev/nvidia-fs* open, so its I/O can't take nvidia-fs"
-        fix = "load nvidia-fs, give a container its devices (gdsdeploy explain --launch MANAGER), and start it again"
+        fix = "load nvidia-fs, give a container its devices (docs/containers.md), and start it again"
         yield Cause("process.no-nvidia-fs", what, fix, (f"{label}/fd: no /dev/nvidia-fs*",), reference.COMPATIBILITY)
     yield from _libraries(facts, program)
     if way.unaligned:

@@ -47,7 +47,7 @@ def rule(about: str, rank: int) -> Callable[[F], F]:
 def ranked(about: str) -> Tuple[Callable[..., Any], ...]:
     """Every rule about a subject, in the order of their ranks."""
     # These use the rules, register none, and aren't always needed.
-    import_modules(__name__.rpartition(".")[0], skip=("consumers", "mechanisms", "text"))
+    import_modules(__name__.rpartition(".")[0], skip=("mechanisms", "text"))
     return tuple(function for _, function in sorted(_RULES[about].items()))
 
 

@@ -6,13 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import List, Mapping, Optional, Tuple
 
-from ..model.consumer import variable_names
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,
     ENROOT,
     MOUNTINFO,
-    NCCL_FILE,
     OWN_NAME,
     OWN_PARENTS,
     VARIABLE_FILES,
@@ -29,8 +27,7 @@ _NAMING = CONTAINER_FILES[:2]
 _VARIABLES = dict(zip((*VARIABLE_NAMES, ENROOT), ("Kubernetes", "Apptainer", "Singularity", "Enroot")))
 #: Word in the control group of the first process → the manager.
 _GROUPS = {"kubepods": "Kubernetes", "crio": "CRI-O", "libpod": "Podman", "docker": "Docker", "/lxc": "LXC"}
-_ASSIGNMENT = r"\b({})(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)"
-_ASSIGNED = re.compile(_ASSIGNMENT.format("|".join(("CUFILE_[A-Z0-9_]+", *variable_names()))))
+_ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
 
 
 @dataclass(frozen=True)
@@ -54,12 +51,10 @@ class EnvironmentFacts:
     udev: Maybe[Tuple[str, ...]]
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
-    #: libcufile's variables and its consumers', by name; of a name that is set in several places, the last
+    #: libcufile's variables by name; of a name that is set in several places, the last
     variables: Mapping[str, Variable]
     #: whether every place was looked at
     complete: Maybe[bool]
-    #: the same for the consumers' variables, which older evidence doesn't have
-    consumers_complete: Maybe[bool]
     #: gdsdeploy's own folders on this host; an empty tuple: gdsdeploy has never changed it, or its change was reverted
     own_folders: Maybe[Tuple[str, ...]]
 
@@ -67,8 +62,7 @@ class EnvironmentFacts:
         """The variable, or None where no place sets it."""
         if name in self.variables:
             return self.variables[name]
-        complete = self.complete if name.startswith("CUFILE_") else self.consumers_complete
-        return complete if isinstance(complete, Unknown) else None
+        return self.complete if isinstance(self.complete, Unknown) else None
 
     def switch(self, name: str) -> Maybe[Optional[bool]]:
         """A switch of libcufile; None where no place sets it, or libcufile ignores its value.
@@ -81,7 +75,6 @@ class EnvironmentFacts:
 
 def environment_facts(document: Document) -> EnvironmentFacts:
     variables, complete = _variables(document)
-    missing = document.not_collected("the variables of cuFile's consumers were", "environment")
     return EnvironmentFacts(
         container=_container(document),
         devices=with_default(document.names("/dev/nvidia*"), ()),
@@ -90,7 +83,6 @@ def environment_facts(document: Document) -> EnvironmentFacts:
         root=when_known(document.uid(), lambda uid: uid == 0),
         variables={variable.name: variable for variable in variables},
         complete=complete,
-        consumers_complete=complete if NCCL_FILE in document.paths("excerpts") else missing,
         own_folders=_own_folders(document),
     )
 
@@ -148,8 +140,7 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
     """Every variable, in the order in which places count; and whether every place was looked at."""
     folders = {folder: document.names(folder) for folder in VARIABLE_FOLDERS}
     paths = [f"{folder}/{name}" for folder in folders for name in document.existing(folder) if sets_variables(name)]
-    collected = [NCCL_FILE] if NCCL_FILE in document.paths("excerpts") else []
-    files = {path: document.lines(path) for path in (*VARIABLE_FILES, *paths, *collected)}
+    files = {path: document.lines(path) for path in (*VARIABLE_FILES, *paths)}
     own, place = document.environment(), "the environment of this program"
     variables = [
         Variable(name, value, path, line.strip())
@@ -161,7 +152,7 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
     variables += [
         Variable(name, value, place, f"{name}={value}")
         for name, value in sorted(if_known(own, {}).items())
-        if name.startswith("CUFILE_") or name in variable_names()
+        if name.startswith("CUFILE_")
     ]
     return variables, when_known(all_known([own, *folders.values(), *files.values()]), lambda _: True)
 

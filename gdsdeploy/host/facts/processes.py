@@ -47,7 +47,7 @@ class Program:
     container: Maybe[bool]
     #: file of each libcufile → its version
     libraries: Mapping[str, Maybe[str]]
-    #: libcufile's variables and its consumers', as the program was started
+    #: libcufile's variables, as the program was started
     variables: Maybe[Mapping[str, str]]
     #: the path and the content of its /etc/cufile.json; None: there is none
     base_path: str

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Tuple
 
-from ..paths import FIRMWARE, FIRMWARE_PATH, PYTHON_PACKAGES
+from ..paths import FIRMWARE, FIRMWARE_PATH
 from .document import Document
-from .unknown import Maybe, Unknown, why_not, with_default
+from .unknown import Maybe, Unknown, why_not
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 #: The folder of an NVIDIA wheel with a libcufile; the groups are its CUDA release, up to 12, and its version.
@@ -30,14 +30,11 @@ class UserlandFacts:
     libraries: Mapping[str, Maybe[Optional[Library]]]
     #: driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks
     firmware: Maybe[Mapping[str, Tuple[str, ...]]]
-    #: ``.dist-info`` folders of Python packages that use cuFile or bring a libcufile
-    python_packages: Maybe[Tuple[str, ...]] = ()
 
 
 def userland_facts(document: Document) -> UserlandFacts:
     libraries = {name: _library(document, name) for name in LIBRARIES}
-    packages = with_default(document.names(PYTHON_PACKAGES), ())
-    return UserlandFacts(libraries, _firmware(document), packages)
+    return UserlandFacts(libraries, _firmware(document))
 
 
 def _library(document: Document, name: str) -> Maybe[Optional[Library]]:

@@ -118,13 +118,6 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
         (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
         (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST"),
-        (("--for", "nccl", "--error", "5027"), "--error CODE doesn't go with HOST"),
-        (("gpu1", "/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
-        (("/data", "--for", "nccl"), "--for NAME is about a host, so it takes no MOUNT"),
-        (("--for", "nccl", "--launch", "docker"), "--for doesn't go with --launch"),
-        (("data", "x", "--launch", "docker"), "MOUNT is an absolute path, and 'x' isn't"),
-        (("--support", "--launch", "docker"), "--support takes a FILESYSTEM only"),
-        (("--log", SAVED, "--for", "nccl"), "--log FILE... goes with --ticket, --redact or --json only"),
         (("--log", SAVED, "--support"), "--log FILE... goes with --ticket, --redact or --json only"),
         (("--redact",), "--redact needs --log FILE or --ticket PATH"),
         (("gpu1", "/data", "more"), "no third argument is expected: more"),
@@ -148,61 +141,18 @@ def test_a_host_without_its_fleet(run: Run, make_fleet: Make, tmp_path: Path, mo
     assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
 
 
-def test_how_a_container_is_started(run: Run) -> None:
-    code, out, err = run("--evidence", SAVED, "--launch", "podman", "--json")
-    assert code == 0, err
-    answer = json.loads(out)
-    assert (answer["version"], answer["manager"]) == (1, "podman")
-    assert answer["launch"].startswith("podman run")
-    listed = json.loads(SAVED.read_text())["listings"]["/dev/nvidia*"]
-    devices = [f"--device /dev/{name} " for name in listed if name.startswith("nvidia-fs")]
-    assert devices
-    assert [device for device in devices if device not in answer["launch"]] == []
-    assert "--volume /mnt/a:/mnt/a " in run("/mnt/a", "--launch", "docker")[1]
-
-
-@pytest.mark.parametrize("manager", ["docker", "podman", "apptainer", "enroot", "kubernetes"])
-def test_a_container_gets_only_what_the_host_has(run: Run, tmp_path: Path, manager: str) -> None:
-    """Docker would make a folder /etc/cufile.json on a host without that file."""
-    document = json.loads(SAVED.read_text())
-    document["listings"]["/run/udev"] = ["data"]
-    for record, shown in (("{}", True), ({"error": "ENOENT"}, False)):
-        document["files"]["/etc/cufile.json"] = record
-        (tmp_path / "x.json").write_text(json.dumps(document))
-        code, out, err = run("--evidence", tmp_path / "x.json", "--launch", manager)
-        assert code == 0, err
-        assert ("/etc/cufile.json" in out) is shown
-        assert "/run/udev" in out
-
-
-def test_what_a_consumer_needs(run: Run, make_fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = make_fleet(gpu1={"profile": "right"})
-    code, out, err = run("gpu1", "--fleet", fleet.path, "--for", "nccl", "--json")
-    assert code == 0, err
-    report = json.loads(out)
-    assert (report["host"], report["consumer"]) == ("gpu1", "nccl")
-    assert {need["id"]: need["state"] for need in report["needs"]}["nccl.gdr-level"] == "holds"
-    code, out, _ = run("--for", "kvikio", "--evidence", SAVED)
-    assert code == 0
-    assert "[kvikio.compat-mode]\n         seen the variables of cuFile's consumers were not collected: an older" in out
-    monkeypatch.setenv("KVIKIO_COMPAT_MODE", "on")
-    code, out, _ = run("--for", "kvikio")
-    assert code == 0
-    assert "FAILS    KVIKIO_COMPAT_MODE isn't ON" in out
-    assert "the environment of this program: KVIKIO_COMPAT_MODE=on" in out
-
-
-def test_an_unknown_consumer(run: Run) -> None:
-    code, out, err = run("--for", "kvikoi")
-    assert (code, out) == (1, "")
-    assert "error: unknown consumer 'kvikoi'; did you mean 'kvikio'? (known: kvikio, cudf, dali, " in err
+@pytest.mark.parametrize(("option", "page"), [("--for", "docs/consumers.md"), ("--launch", "docs/containers.md")])
+def test_a_removed_option_names_what_to_use_now(run: Run, option: str, page: str) -> None:
+    code, out, err = run("gpu1", option, "nccl")
+    assert (code, out) == (2, "")
+    assert f"gdsdeploy explain {option} was removed" in err
+    assert page in err
 
 
 def test_evidence_that_does_not_exist(run: Run, tmp_path: Path) -> None:
-    for more in ((), ("--for", "nccl"), ("--launch", "docker")):
-        code, out, err = run("--evidence", tmp_path / "none.json", *more)
-        assert (code, out) == (1, "")
-        assert f"{tmp_path}/none.json: cannot be read: No such file" in err
+    code, out, err = run("--evidence", tmp_path / "none.json")
+    assert (code, out) == (1, "")
+    assert f"{tmp_path}/none.json: cannot be read: No such file" in err
 
 
 # --- the program on the host

@@ -7,9 +7,6 @@ import sys
 
 import pytest
 
-from gdsdeploy.cli.explain import MANAGERS
-from gdsdeploy.host.explain import launch
-
 #: Libraries that take tens of milliseconds to import, and parts of gdsdeploy that import most of the rest.
 HEAVY = {
     *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography", "securesystemslib"),
@@ -87,7 +84,3 @@ def test_a_rollout_is_shown_and_paused_without_what_its_steps_need(verb: str) ->
 def test_a_lab_reads_no_lock_and_no_certificate_before_it_needs_them() -> None:
     assert loaded("import gdsdeploy.cli.lab") == {"gdsdeploy.lab", "gdsdeploy.host.apply", "jinja2", "yaml"}
     assert "pydantic" in loaded("import gdsdeploy.model.lock")
-
-
-def test_the_help_of_explain_names_every_manager_of_containers() -> None:
-    assert tuple(launch.MANAGERS) == MANAGERS

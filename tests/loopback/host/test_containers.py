@@ -18,12 +18,12 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.explain import as_document, explain
-from gdsdeploy.host.explain.launch import MANAGERS, View, launch
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.finding import FAIL
 from gdsdeploy.zipapp import hostapp
 from tests.unit.host.explain.test_explain_proof import EXPECTATION
 
+PAGE = Path(__file__).parents[3] / "docs" / "containers.md"
 PROGRAM = ["/usr/bin/python3", "-I", "-S", "/host.pyz"]
 #: Links at the root of a system whose files are below /usr.
 LINKS = ("bin", "sbin", "lib", "lib64")
@@ -102,17 +102,16 @@ def test_what_the_container_lacks_is_named(bare: dict[str, Any], name: str) -> N
     )
 
 
-def test_options_of_the_launch_line_show_the_host_s_parts(root: Path, tmp_path: Path) -> None:
-    """The options that don't need a GPU, taken from the line itself, with stand-ins for the host's parts."""
+def test_options_of_the_page_show_the_host_s_parts(root: Path, tmp_path: Path) -> None:
+    """The options that don't need a GPU, taken from the page itself, with stand-ins for the host's parts."""
     udev, config, data = tmp_path / "udev", tmp_path / "cufile.json", tmp_path / "data"
     (udev / "data").mkdir(parents=True)
     config.write_text('{"properties": {"allow_compat_mode": false}}')
     data.mkdir()
-    (tmp_path / "nvidia-fs0").touch()
-    line = launch("podman", View((), False, ("/data",))).replace(" \\\n", "").split()
+    line = PAGE.read_text().replace(" \\\n", "").partition("    podman run ")[2].partition("\n")[0].split()
     volumes = [line[place + 1] for place, word in enumerate(line) if word == "--volume"]
-    assert volumes == ["/run/udev:/run/udev:ro", "/etc/cufile.json:/etc/cufile.json:ro", "/data:/data"]
-    stand_ins = {"/run/udev": udev, "/etc/cufile.json": config, "/data": data}
+    assert volumes == ["/run/udev:/run/udev:ro", "/etc/cufile.json:/etc/cufile.json:ro", "/mnt/nvme:/mnt/nvme"]
+    stand_ins = {"/run/udev": udev, "/etc/cufile.json": config, "/mnt/nvme": data}
     options = [f"{stand_ins[volume.split(':')[0]]}:{volume.partition(':')[2]}" for volume in volumes]
     options = [word for option in options for word in ("--volume", option)]
     facts = facts_from(evidence(podman(root, *options)))
@@ -120,19 +119,4 @@ def test_options_of_the_launch_line_show_the_host_s_parts(root: Path, tmp_path: 
     assert facts.cufile.setting("properties", "allow_compat_mode", True) is False
     mounts = facts.storage.mounts
     assert isinstance(mounts, dict)
-    assert "/data" in mounts
-
-
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_each_launch_has_all_parts(manager: str) -> None:
-    text = launch(manager, View(("/dev/nvidia-fs0", "/dev/nvidia-fs1"), True, ("/mnt/nvme",)))
-    for part in ("/run/udev", "/etc/cufile.json", "/mnt/nvme"):
-        assert part in text
-    if manager == "kubernetes":
-        assert json.loads(text)["spec"]["containers"][0]["env"][0] == {"name": "NVIDIA_GDS", "value": "enabled"}
-    elif manager != "apptainer":
-        assert "/dev/nvidia-fs1" in text
-
-
-def test_a_folder_with_a_space_is_one_word() -> None:
-    assert "'/mnt/my data:/mnt/my data'" in launch("docker", View((), False, ("/mnt/my data",)))
+    assert "/mnt/nvme" in mounts

@@ -25,7 +25,6 @@ NAMES = sorted(TABLES)
 KEYS = {
     "audit_findings": ("id",),
     "compat": ("id",),
-    "consumers": ("name",),
     "causes": ("id",),
     "cufile_counters": ("version", "size"),
     "cufile_errors": ("family", "code"),

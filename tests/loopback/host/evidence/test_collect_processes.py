@@ -89,14 +89,14 @@ def test_a_program_with_its_own_configuration(wheel: Path, tmp_path: Path) -> No
     own = tmp_path / "own.json"
     own.write_text("// mine\n" + FORCED)
     argv = [sys.executable, "-c", JOB, str(wheel)]
-    with job(argv, CUFILE_ENV_PATH_JSON=str(own), KVIKIO_COMPAT_MODE="OFF", PASSWORD="hunter2") as pid:
+    with job(argv, CUFILE_ENV_PATH_JSON=str(own), PASSWORD="hunter2") as pid:
         document, facts = collected()
     program = one(facts, pid)
     assert program.name.startswith("python")
     assert program.unit.startswith("/")
     assert program.container is False
     assert program.libraries == {str(wheel): VERSION}
-    assert program.variables == {"CUFILE_ENV_PATH_JSON": str(own), "KVIKIO_COMPAT_MODE": "OFF"}
+    assert program.variables == {"CUFILE_ENV_PATH_JSON": str(own)}
     assert isinstance(program.overlay, Overlay)
     assert program.overlay.config == {"properties": {"force_compat_mode": True}}
     assert "hunter2" not in str(document)

@@ -1,0 +1,19 @@
+"""What the command line once had: the errors about it say what to use now."""
+
+from __future__ import annotations
+
+import click
+
+#: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
+REMOVED = {
+    "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
+    "explain --launch": "Copy the command for your container manager from docs/containers.md",
+}
+
+
+def explain_removed(context: click.Context, word: str) -> None:
+    """End with a usage error if ``word``, a verb or an option, once stood behind ``context``'s command."""
+    # The first word is the program's name.
+    removed = " ".join([*context.command_path.split()[1:], word])
+    if removed in REMOVED:
+        raise click.UsageError(f"gdsdeploy {removed} was removed. {REMOVED[removed]}", ctx=context)
