@@ -1,5 +1,7 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
-# make test   sets everything up, then runs every test and linter; make test TESTS=PATH: those, in one process
+# make test   sets everything up, then runs the linters and all tests that need no emulated machine and no compiled driver;
+#             make test TESTS=PATH: those, in one process
+# make test-machines  sets everything up, then runs the others; SHARD=2/4: the second of four shares, of about the same time
 # make fuzz   gives every reader of files and answers N hostile inputs (100000), and prints a table; READER="fleet.yml" for one
 # make packages  sets everything up, then builds a Debian package and an rpm of the host program: docs/packages.md
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
@@ -13,14 +15,18 @@ SIDE_BY_SIDE := --numprocesses 3 --durations 15
 # Programs start some hundred times in the tests: without their bytecode, each start compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fuzz packages setup lock clean
+.PHONY: demo test test-machines fuzz packages setup lock clean
 
 demo: setup
 	$(BIN)/gdsdeploy lab demo --yes
 
 test: setup
 	$(BIN)/python -m tests.packages
-	$(BIN)/python -m pytest $(or $(TESTS),$(SIDE_BY_SIDE))
+	$(BIN)/python -m tests.contained $(BIN)/python -m pytest $(or $(TESTS),$(SIDE_BY_SIDE))
+
+test-machines: setup
+	$(BIN)/python -m tests.packages
+	$(BIN)/python -m tests.contained $(BIN)/python -m pytest $(SIDE_BY_SIDE) --machines $(or $(SHARD),1/1)
 
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.campaign $(or $(N),100000) $(if $(READER),"$(READER)")

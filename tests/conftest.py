@@ -1,20 +1,55 @@
-"""Settings for all tests: their order, and separate Ansible folders and labs for each process of each run."""
+"""Settings for all tests: their tier and order, and separate Ansible folders and labs for each process of each run."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import fcntl
 import os
+import re
 import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from gdsdeploy import lab as labs
 from tests import groups, timing
 from tests.naming import RUN
+
+ROOT = Path(__file__).parent
+#: The folders of runs; sockets need short paths.
+RUNS = Path("/tmp")
+#: The file that a run holds locked as long as it lives.
+_held: list[IO[str]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the second tier."""
+    parser.addoption(
+        "--machines", metavar="K/N", type=_shard,
+        help="run the tests that boot machines or compile drivers: the share K of N shares, or all of them (1/1)",
+    )  # fmt: skip
+
+
+def _shard(text: str) -> frozenset[str]:
+    """The groups of machines that --machines names."""
+    match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} names no share; the first of four is 1/4, the last is 4/4")
+    return groups.shard(int(match[1]), int(match[2]))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the modules of the other tier, unless the command line names paths."""
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or not collection_path.match("test_*.py"):
+        return None
+    shard: frozenset[str] | None = config.getoption("--machines")
+    group = groups.machines(collection_path.relative_to(ROOT).as_posix())
+    taken = group is None if shard is None else group in shard
+    return None if taken else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,8 +67,10 @@ def worker(config: pytest.Config) -> str | None:
 def pytest_configure(config: pytest.Config) -> None:
     """Give this run a folder, and Ansible one for this process, in place of ~/.ansible."""
     if worker(config) is None:
-        # Sockets need short paths.
-        os.environ[RUN] = tempfile.mkdtemp(prefix="gds-run-", dir="/tmp")
+        _clear_killed_runs()
+        os.environ[RUN] = tempfile.mkdtemp(prefix="gds-run-", dir=RUNS)
+        _held.append((Path(os.environ[RUN]) / "running").open("w"))
+        fcntl.flock(_held[0], fcntl.LOCK_EX)
     os.environ["ANSIBLE_HOME"] = f"{os.environ[RUN]}/{worker(config) or 'ansible'}"
 
 
@@ -80,6 +117,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         _others().rmdir()
     timing.forget()
     run = Path(os.environ.pop(RUN))
+    _clear(run)
+
+
+def _clear_killed_runs() -> None:
+    """Remove what earlier runs left on disk because they were killed; their processes and mounts ended with them."""
+    for running in RUNS.glob("gds-run-*/running"):
+        with contextlib.suppress(OSError), running.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _clear(running.parent)
+
+
+def _clear(run: Path) -> None:
+    """Remove a run's folder, and its labs."""
     for note in sorted(run.glob("labs/*")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GDSDEPLOY_STATE_DIR", note.read_text())

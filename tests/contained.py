@@ -1,0 +1,46 @@
+"""Run a command so that nothing it starts outlives it, however it ends: ``python -m tests.contained COMMAND …``.
+
+Tests start virtual machines, containers and daemons, and mount filesystems.  All of them are in a process and mount
+namespace whose first process is this module's.  When the command ends, also by SIGKILL, the first process ends, and the
+kernel ends the others and drops their mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+_UNSHARE = ("unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc", "--")
+
+
+def contain(command: list[str]) -> None:
+    """Replace this process by the command in a namespace of its own; without root, by the command alone."""
+    if os.geteuid() != 0:
+        os.execvp(command[0], command)
+    os.execvp(_UNSHARE[0], [*_UNSHARE, sys.executable, "-m", __spec__.name, "--first", *command])
+
+
+def first(command: list[str]) -> int:
+    """Be the namespace's first process until the command ends; returns its exit status."""
+    child = os.fork()
+    if child == 0:
+        os.execvp(command[0], command)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    # Programs whose parent has ended become this process's children.
+    while True:
+        process, status = os.wait()
+        if process == child:
+            return os.waitstatus_to_exitcode(status) % 256
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[0] == "--first":
+        return first(arguments[1:])
+    contain(arguments)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
