@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     metavar="FILE...",
     help="Explain pasted logs of any kind instead; - is standard input.",
 )
-@click.option(
-    "--ticket", type=options.PATH, metavar="PATH", help="Write all of it, and --log files, to a file for a support."
-)
-@click.option("--redact", is_flag=True, help="With --log or --ticket: take out what identifies your site.")
 @options.fleet_of_host
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
@@ -55,8 +50,6 @@ def command(
     mount: str | None,
     more: tuple[str, ...],
     logs: tuple[str, ...],
-    ticket: Path | None,
-    redact: bool,
     fleet: Path,
     evidence: Path | None,
     error: str | None,
@@ -90,17 +83,14 @@ def command(
       gdsdeploy explain --error 5027
       gdsdeploy explain --log cufile.log dmesg.txt   # the causes that pasted text shows: docs/logs.md
       dmesg | gdsdeploy explain --log
-      gdsdeploy explain --log ticket.txt --redact    # the text, ready to be shown to others
-      gdsdeploy explain gpu1 --ticket . --redact     # one file for a vendor's support
       gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
       gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
-    answering = ticket is None and evidence is None and error is None
-    if logs and ticket is None:
-        options.require(answering and not query["support"], "--log FILE... goes with --ticket, --redact or --json only")
-        _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json, redact)
+    answering = evidence is None and error is None
+    if logs:
+        options.require(answering and not query["support"], "--log FILE... goes with --json only")
+        _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json)
         return
-    options.require(ticket is not None or not redact, "--redact needs --log FILE or --ticket PATH")
     options.require(not more, f"no third argument is expected: {' '.join(more)}")
     if query.pop("support"):
         options.require(answering and mount is None, "--support takes a FILESYSTEM only; leave the other arguments out")
@@ -109,8 +99,7 @@ def command(
     options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
     options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
-        alone = host is None and evidence is None and ticket is None
-        options.require(alone, "--error CODE doesn't go with HOST, --evidence or --ticket")
+        options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
         _print(as_json, *_error(error))
         return
     if host is not None and host.startswith("/"):
@@ -119,17 +108,13 @@ def command(
     if host is not None and host.isdecimal() and mount is None:
         host, mount = None, host
     pid = int(mount[:10]) if mount and mount.isdecimal() else None
-    options.require(pid is None or not ticket, "PID goes with --fleet, --evidence, --json")
     if pid is not None:
         _print(as_json, *_process(_facts(host, "", fleet, evidence, timeout), host or "this host", pid))
         return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
     facts = _facts(host, path, fleet, evidence, timeout)
-    if ticket is not None:
-        _ticket(ticket, facts, path, logs, redact)
-    else:
-        _print(as_json, *_answer(facts, host or "this host", path))
+    _print(as_json, *_answer(facts, host or "this host", path))
 
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
@@ -204,39 +189,14 @@ def _error(code: str) -> tuple[Any, str]:
         raise GdsError(unknown.message, hint=f"The nearest are: {names}" if names else None) from None
 
 
-def _logs(names: list[str], as_json: bool, redact: bool) -> None:
+def _logs(names: list[str], as_json: bool) -> None:
     from gdsdeploy.host.logs import document, files, text
-    from gdsdeploy.host.logs.redact import redacted
 
-    contents = _read(names)
-    if redact:
-        console.data(redacted(contents).rstrip("\n"))
-        return
-    answer = files.answer_to(contents)
+    try:
+        answer = files.answer_to(files.read(names))
+    except UsageError as error:
+        raise GdsError(str(error)) from None
     _print(as_json, document.document(answer), text.render(answer))
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
         raise ChecksUnknown("nothing in this text is known here", hint=hint)
-
-
-def _read(names: Sequence[str]) -> list[tuple[str, bytes]]:
-    from gdsdeploy.host.logs import files
-
-    try:
-        return files.read(names)
-    except UsageError as error:
-        raise GdsError(str(error)) from None
-
-
-def _ticket(place: Path, facts: HostFacts, mount: str, logs: Sequence[str], redact: bool) -> None:
-    from gdsdeploy.validate.output import require_folder, write
-    from gdsdeploy.validate.ticket import pack_ticket
-
-    name = "host" if redact or not isinstance(facts.name, str) else facts.name
-    file = place / f"gdsdeploy-ticket-{name}.tar.gz" if place.is_dir() else place
-    require_folder(file)
-    data, replaced = pack_ticket(facts, mount, _read(logs), redact=redact)
-    write(file, data, mode=0o600)
-    if redact:
-        console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
-    console.data(str(file))

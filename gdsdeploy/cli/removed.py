@@ -8,6 +8,8 @@ import click
 REMOVED = {
     "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
     "explain --launch": "Copy the command for your container manager from docs/containers.md",
+    "explain --redact": "Pack what others may see with gdsdeploy support-bundle, which replaces names and addresses",
+    "explain --ticket": "Pack one file for a vendor's support with gdsdeploy support-bundle FLEET -o FILE --limit HOST",
 }
 
 

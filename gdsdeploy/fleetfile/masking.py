@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
-from gdsdeploy.host.io.secretwords import REDACTED
+from gdsdeploy.files.secretwords import REDACTED
 
 #: Keys whose values, however deep, are masked: they are secrets, lead to one, or hold one in an argument.
 PRIVATE: Final = frozenset(

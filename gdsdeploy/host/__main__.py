@@ -157,7 +157,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         return OK
     if arguments.log is not None:
         files = [*arguments.log, *([arguments.mount] if arguments.mount else [])]
-        return OK if explain.print_logs(files, arguments.json, arguments.redact) else UNDECIDED
+        return OK if explain.print_logs(files, arguments.json) else UNDECIDED
     if (arguments.mount or "").isdecimal():
         explain.print_process(_explained(arguments, None), int(arguments.mount[:10]), arguments.json)
         return OK

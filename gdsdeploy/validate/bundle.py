@@ -31,13 +31,13 @@ from gdsdeploy import __version__
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import evidence_file
 from gdsdeploy.host.facts.evidence_file import FOLDER, VERSION
-from gdsdeploy.host.io.redact import Redactor
 from gdsdeploy.host.model import schema
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.host.model.waiver import Waiver, waiver_from
 from gdsdeploy.report.model import Trouble
 from gdsdeploy.ssh.evidence_file import evidence_errors
+from gdsdeploy.validate.redact import Redactor
 
 #: Bytes of a log that are packed.
 LOG_LIMIT = 512 * 1024

@@ -14,7 +14,6 @@ from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.fleetfile.masking import mask_fleet
-from gdsdeploy.host.io.redact import USER, Redactor
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -36,6 +35,7 @@ from gdsdeploy.validate.fleet_validation import (
     report_without_evidence,
     utc_now,
 )
+from gdsdeploy.validate.redact import USER, Redactor
 
 #: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")

@@ -11,7 +11,6 @@ from random import Random
 from gdsdeploy.host.logs import document, text
 from gdsdeploy.host.logs.answer import DIRECT, POSSIBLE
 from gdsdeploy.host.logs.files import answer_to
-from gdsdeploy.host.logs.redact import redacted
 from gdsdeploy.host.logs.signs import signs
 from tests.fuzz.mutation import damaged
 
@@ -87,8 +86,6 @@ def read(data: bytes) -> None:
     json.dumps(document.document(answer))
     shown = text.render(answer)
     assert shown
-    if len(data) % 5 == 0:  # it takes longer than all the rest
-        assert redacted([("paste", data)])
     if answer.path == DIRECT:
         whole = data.decode("utf-8", "replace")
         contradiction = CONTRADICTIONS.search(whole)

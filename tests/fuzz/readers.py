@@ -51,7 +51,6 @@ from gdsdeploy.host.facts.evidence_file import EvidenceFileError
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import runs
-from gdsdeploy.host.io.redact import Redactor
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.host.model import expectation
@@ -71,6 +70,7 @@ from gdsdeploy.ssh import endpoint, known_hosts
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import bundle, explain, fleet_validation
 from gdsdeploy.validate.bundle import Bundle
+from gdsdeploy.validate.redact import Redactor
 from gdsdeploy.validate.support_bundle import judge
 from tests.fuzz import logs, repositories, watching
 from tests.fuzz.campaign import Reader

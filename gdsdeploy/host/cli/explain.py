@@ -24,7 +24,6 @@ def add_parser(commands: Any, action: Run) -> None:
     parser.add_argument("--error", metavar="CODE", help="say what an error of cuFile means instead, e.g. 5027")
     words = "explain pasted logs of any kind instead; - is standard input"
     parser.add_argument("--log", nargs="*", metavar="FILE", help=words)
-    parser.add_argument("--redact", action="store_true", help="with --log: print the text without names and addresses")
 
 
 def print_error(code: str, as_json: bool) -> None:
@@ -73,19 +72,13 @@ def print_process(evidence: Any, pid: int, as_json: bool) -> None:
     print(json.dumps(process.as_document(answer), sort_keys=True) if as_json else process.render(answer))
 
 
-def print_logs(names: Sequence[str], as_json: bool, redact: bool) -> bool:
-    """Print what the files show, or the files themselves redacted; False: nothing in them was recognised.
+def print_logs(names: Sequence[str], as_json: bool) -> bool:
+    """Print what the files show; False: nothing in them was recognised.
 
     names: no name stands for standard input.  Raises UsageError.
     """
     from ..logs import document, files, text
 
-    contents = files.read(names or (files.STDIN,))
-    if redact:
-        from ..logs.redact import redacted
-
-        print(redacted(contents), end="")
-        return True
-    answer = files.answer_to(contents)
+    answer = files.answer_to(files.read(names or (files.STDIN,)))
     print(json.dumps(document.document(answer), sort_keys=True) if as_json else text.render(answer))
     return answer.recognised

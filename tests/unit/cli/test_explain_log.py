@@ -59,15 +59,8 @@ def test_bad_input_is_one_plain_error(text: bytes) -> None:
 
 
 def test_other_questions_and_missing_ones_are_refused() -> None:
-    for words in (("--redact",), ("--log", str(TRACE), "--error", "5027"), ("a", "/b", "c")):
+    for words in (("--log", str(TRACE), "--error", "5027"), ("a", "/b", "c")):
         assert explain(*words).exit_code == 2
-
-
-def test_redacted_text_is_the_text_without_names() -> None:
-    result = explain("--log", "--redact", text=XID)
-    assert result.exit_code == 0
-    assert "gpu7" not in result.stdout
-    assert "PCI:0000:3b:00): 79" in result.stdout
 
 
 def test_the_host_program_answers_the_same(capsys: pytest.CaptureFixture[str]) -> None:

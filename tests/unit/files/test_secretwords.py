@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.io.redact import Redactor
-from gdsdeploy.host.io.secretwords import REDACTED, hide
+from gdsdeploy.files.secretwords import REDACTED, hide
+from gdsdeploy.validate.redact import Redactor
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2_hunter2-hunter2"
 PEM = "-----BEGIN {}PRIVATE KEY-----\nMIIEhunter2\n-----END {}PRIVATE KEY-----"

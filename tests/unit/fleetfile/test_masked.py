@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gdsdeploy.files.secretwords import REDACTED
 from gdsdeploy.fleetfile.masking import PRIVATE, mask_fleet
-from gdsdeploy.host.io.redact import Redactor
-from gdsdeploy.host.io.secretwords import REDACTED
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.validate.redact import Redactor
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yml"))
 

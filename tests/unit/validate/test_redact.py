@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.files.secretwords import REDACTED
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.io.redact import Redactor
-from gdsdeploy.host.io.secretwords import REDACTED
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.validate import bundle
 from gdsdeploy.validate.bundle import Bundle, BundleHost
+from gdsdeploy.validate.redact import Redactor
 from gdsdeploy.validate.support_bundle import judge, redactor_for
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"

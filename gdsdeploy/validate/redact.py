@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..paths import SECURE_BOOT, SHIM_STATE
-from .secretwords import REDACTED, hide, names_secret
+from gdsdeploy.files.secretwords import REDACTED, hide, names_secret
+from gdsdeploy.host.paths import SECURE_BOOT, SHIM_STATE
 
 _IPV4 = re.compile(r"(?<![\w.+~])(?:\d{1,3}\.){3}\d{1,3}(?![\w+~]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
