@@ -37,7 +37,7 @@ packages: setup
 setup: $(VENV)/.complete
 
 # The stamp is written last, so that an interrupted setup starts over and a complete one is not repeated.
-$(VENV)/.complete: pyproject.toml requirements-dev.lock
+$(VENV)/.complete: pyproject.toml lab/pyproject.toml requirements-dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "error: gdsdeploy needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 4; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
@@ -45,7 +45,7 @@ $(VENV)/.complete: pyproject.toml requirements-dev.lock
 	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 650 MB, half a minute)"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable lab
 	@touch $@
 
 # Resolves the development set anew, with the sha256 of each file: setup takes no other.

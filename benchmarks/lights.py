@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
+from gdslab.host import LabHost
+from gdslab.state import Lab
 
 PROGRAM = Path(sys.executable).parent / "gdsdeploy"
 

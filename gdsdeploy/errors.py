@@ -140,10 +140,6 @@ class PrometheusUnusable(GdsError, exit_code=34):
     """A Prometheus server did not answer, its answer is not one, or it knows no host of the fleet."""
 
 
-class LabUnavailable(GdsError, exit_code=40):
-    """The lab cannot run here, or one of its hosts did not come up."""
-
-
 class RolloutRefused(GdsError, exit_code=50):
     """A rollout did not start: a host, a kernel or a driver is not ready for it; every reason is listed."""
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from tests import groups, timing
 from tests.naming import RUN
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
-from gdsdeploy.lab import efi, requirements
-from gdsdeploy.lab.requirements import Requirement
+from gdslab import efi, requirements
+from gdslab.requirements import Requirement
 
 #: The browser that shows pages.
 CHROMIUM = "/usr/bin/chromium-headless-shell"

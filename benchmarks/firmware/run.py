@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import LabHost, systems
-from gdsdeploy.lab.firmware import Firmware
+import gdslab as labs
+from gdslab import LabHost, systems
+from gdslab.firmware import Firmware
 
 KINDS = {
     "bios": Firmware(),

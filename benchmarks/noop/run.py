@@ -19,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+import gdslab as labs
 from gdsdeploy import console, paths
-from gdsdeploy import lab as labs
 from gdsdeploy.builds import run_archives
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.pins import pins
 from gdsdeploy.model.lock import Lock
+from gdslab.state import Lab
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.lab import small_stack

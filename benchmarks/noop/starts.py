@@ -15,7 +15,7 @@ from pathlib import Path
 from small import fleet
 
 from gdsdeploy import console
-from gdsdeploy.lab.host import LabHost
+from gdslab.host import LabHost
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lights import command

@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from lights import command  # noqa: E402
 
+import gdslab as labs  # noqa: E402
 from gdsdeploy import console  # noqa: E402
-from gdsdeploy import lab as labs  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.model.fleet import Fleet  # noqa: E402

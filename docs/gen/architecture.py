@@ -74,7 +74,7 @@ def _drawing(rooms: Rooms, layers: list[list[str]]) -> str:
 def _layers(container: str) -> list[list[str]]:
     """The rooms of a container as the contracts of import-linter order them, from the top down."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = next(contract["layers"] for contract in contracts if contract["containers"] == [container])
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == [container])
     return [layer.split(" | ") for layer in layers]
 
 

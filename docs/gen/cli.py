@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 
 from docs.gen import table_row, unexecuted
-from gdsdeploy.cli import group
+from gdsdeploy.cli import group, lab
 
 HEAD = """\
 # Commands
@@ -75,6 +75,7 @@ def _commands(
         for verb in command.list_commands(context):
             below = command.get_command(context, verb)
             assert below is not None
+            assert below is not lab.absent, "gdslab isn't installed here: make setup"
             yield from _commands(below, f"{name} {verb}", click.Context(below, parent=context, info_name=verb))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import NoReturn
 
 import click
 
@@ -66,8 +67,13 @@ def group() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    end_with(group, "gdsdeploy", argv)
+
+
+def end_with(command: click.Command, name: str, argv: list[str] | None = None) -> NoReturn:
+    """Run a command line, the program ``name``, and end the process with its exit code."""
     try:
-        status = group.main(args=argv, prog_name="gdsdeploy", standalone_mode=False)
+        status = command.main(args=argv, prog_name=name, standalone_mode=False)
     except GdsError as error:
         if error.message:
             console.error(error.message, error.hint)

@@ -19,7 +19,7 @@ from typing import Final
 
 from gdsdeploy import console, paths, run
 from gdsdeploy.errors import GdsError
-from gdsdeploy.lab import files
+from gdsdeploy.files import folders
 from gdsdeploy.repo.order import Kind
 
 #: Part of every layer's name: change it with unpack.sh or ``_finish``.
@@ -79,7 +79,7 @@ def layer(packages: Sequence[Path], *, what: str) -> str:
             run.run([str(word) for word in argv], doing=f"unpack {what}")
         _finish(work / "root")
 
-    entry = files.cached_folder(_layers(), name, make, what=what)
+    entry = folders.cached_folder(_layers(), name, make, what=what)
     os.utime(entry)
     return f"{name}/root"
 
@@ -142,8 +142,8 @@ def _prune(place: Path) -> None:
         _remove(entry, place)
     for entry in _layers().iterdir() if _layers().is_dir() else ():
         if entry.is_dir() and ".tmp-" not in entry.name and now - entry.stat().st_mtime > KEEP_DAYS * 86400:
-            with files.hold_lock(_layers() / f"{entry.name}.lock", what="an old layer"):
-                files.remove_tree(entry, within=_layers())
+            with folders.hold_lock(_layers() / f"{entry.name}.lock", what="an old layer"):
+                folders.remove_tree(entry, within=_layers())
 
 
 def _remove(work: Path, place: Path) -> None:
@@ -151,4 +151,4 @@ def _remove(work: Path, place: Path) -> None:
     locked = work / "work" / "work"
     if locked.is_dir() and locked.stat().st_uid == os.geteuid():
         locked.chmod(0o700)
-    files.remove_tree(work, within=place)
+    folders.remove_tree(work, within=place)

@@ -19,8 +19,9 @@ import platformdirs
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.lab import archive, files, guest
+from gdsdeploy.files import folders
 from gdsdeploy.zipapp import hostapp
+from gdslab import archive, guest
 
 #: By suite: apt's pattern for its header packages.  Debian 13 has two or more, and other ones after each point release;
 #: Debian 12 gets none any more, and has several.
@@ -182,7 +183,7 @@ def _base(suite: str) -> Path:
         target = [suite, str(work / "root"), source.uri]
         run.run(run.as_root([*argv, *target]), doing="make a root for building modules", log=work / "log")
 
-    return files.cached_folder(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
+    return folders.cached_folder(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
 
 
 @pytest.fixture

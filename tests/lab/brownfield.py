@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsdeploy.lab.kit import cuda, deb, elversions, rpm, sign, ubuntu
-from gdsdeploy.lab.kit.deb import Deb
-from gdsdeploy.lab.kit.rpm import Rpm
+from gdslab.kit import cuda, deb, elversions, rpm, sign, ubuntu
+from gdslab.kit.deb import Deb
+from gdslab.kit.rpm import Rpm
 
 #: The driver that hosts have, of the lock's branch.
 OLD = "550.90.07"

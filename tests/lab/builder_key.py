@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.host.archive import provenance
-from gdsdeploy.lab.state import Lab
+from gdslab.state import Lab
 
 _SEED = b"gdsdeploy: a key only for tests."
 

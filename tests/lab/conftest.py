@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import Lab, LabHost, state
+import gdslab as labs
+from gdslab import Lab, LabHost, state
 from tests import groups
 from tests.lab import builder_key, rollouts, upgrade
 from tests.naming import unique

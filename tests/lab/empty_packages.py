@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gdsdeploy.lab import LabHost
+from gdslab import LabHost
 
 #: Its arguments are a name, a version and further lines of control for each package.
 _SCRIPT = r"""

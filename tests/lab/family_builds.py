@@ -19,16 +19,16 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import BuildFacts, want
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.host.archive.provenance import Origin
-from gdsdeploy.lab import fleet
-from gdsdeploy.lab.archive import controller_archive
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
+from gdslab import fleet
+from gdslab.archive import controller_archive
+from gdslab.state import Lab
 from tests.lab.program import gdsdeploy
 from tests.naming import RUN, unique
 

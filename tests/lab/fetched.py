@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdsdeploy.lab import LabHost
+from gdslab import LabHost
 
 _FETCH = r"""
 set -eu

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.qemu import VmHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
+from gdslab import guest
+from gdslab.host import LabHost
+from gdslab.qemu import VmHost
+from gdslab.state import Lab
 from tests.lab.program import gdsdeploy
 from tests.repos.archive import Key, serve
 

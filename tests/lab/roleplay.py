@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy import resources
-from gdsdeploy.lab.host import LabHost
+from gdslab.host import LabHost
 
 ROOT = Path(__file__).parents[2]
 

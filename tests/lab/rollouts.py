@@ -10,10 +10,10 @@ from typing import Any
 
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.program import gdsdeploy
 
 PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]

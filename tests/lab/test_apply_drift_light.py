@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.validate.fleet_validation import ValidateOptions, validate
 from gdsdeploy.zipapp import hostapp
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab import small_stack
 from tests.lab.drifts import unexplained
 from tests.lab.small_stack import SWITCH

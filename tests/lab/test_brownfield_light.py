@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import fleet
-from gdsdeploy.lab.archive import controller_archive
-from gdsdeploy.lab.state import Lab
+import gdslab as labs
 from gdsdeploy.lock import lockfile
+from gdslab import fleet
+from gdslab.archive import controller_archive
+from gdslab.state import Lab
 from tests.lab import brownfield, family_builds, rollouts
 from tests.lab.program import gdsdeploy
 from tests.lab.test_family_story import EXPECTED, LEFT, SNAPSHOT

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy import resources
 from gdsdeploy.builds import cache, run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
@@ -28,10 +28,10 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC, public_pem
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.zipapp import hostapp
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.roleplay import connections
 from tests.naming import unique
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root

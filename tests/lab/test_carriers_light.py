@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.builds.builder_keys import BuilderKeys
@@ -27,9 +27,9 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.publishing import Published, published
 from tests.lab.roleplay import connections, put
 from tests.naming import unique

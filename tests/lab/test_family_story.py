@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.host.archive import provenance
-from gdsdeploy.lab import fleet
-from gdsdeploy.lab.archive import controller_archive
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import cuda, elversions, ubuntu
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
+from gdslab import fleet
+from gdslab.archive import controller_archive
+from gdslab.host import LabHost
+from gdslab.kit import cuda, elversions, ubuntu
+from gdslab.state import Lab
 from tests.lab import family_builds, rollouts
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import Spare, outcome, steps, words

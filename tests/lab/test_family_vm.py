@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import guest, standin
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import elversions, ubuntu
-from gdsdeploy.lab.process import Process
-from gdsdeploy.lab.state import Lab
+import gdslab as labs
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
+from gdslab import guest, standin
+from gdslab.host import LabHost
+from gdslab.kit import elversions, ubuntu
+from gdslab.process import Process
+from gdslab.state import Lab
 from tests.lab import family_builds
 from tests.lab.program import gdsdeploy
 from tests.naming import unique

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

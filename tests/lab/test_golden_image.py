@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy import run
-from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import fleet, guest, images, lifecycle, recipe, standin
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab, cache_directory
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
+from gdslab import archive as archives
+from gdslab import fleet, guest, images, lifecycle, recipe, standin
+from gdslab.host import LabHost
+from gdslab.state import Lab, cache_directory
 from tests.lab import builder_key
 from tests.lab.program import BIN, PATIENCE, gdsdeploy
 from tests.naming import unique

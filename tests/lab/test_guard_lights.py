@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.host.boot.grubmenu import entries
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
+from gdslab import guest
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, VERSION, Root

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import el, elversions
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
+from gdslab import guest
+from gdslab.host import LabHost
+from gdslab.kit import el, elversions
+from gdslab.state import Lab
 from tests.lab.program import gdsdeploy
 from tests.naming import unique
 

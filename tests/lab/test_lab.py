@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import gdslab as labs
 from gdsdeploy import atomic
-from gdsdeploy import lab as labs
-from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
-from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, nspawn, qemu, ssh, standin, state
+from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, ProgramFailed
+from gdslab import Lab, LabHost, guest, lifecycle, nspawn, qemu, ssh, standin, state
+from gdslab.errors import LabUnavailable
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
@@ -216,7 +217,7 @@ def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: LabHost)
 def test_interrupted_base_is_discarded_with_all_that_made_it(lab: Lab, tmp_path: Path) -> None:
     """Kill the making of a base system in the middle, by Ctrl-C to its process group, as a terminal does."""
     program = (
-        "import sys; from pathlib import Path; from gdsdeploy.lab import archive, guest, images, recipe\n"
+        "import sys; from pathlib import Path; from gdslab import archive, guest, images, recipe\n"
         "made = recipe.debian(guest.release('trixie'), archive.controller_archive(), 'light')\n"
         "images.light_base(Path(sys.argv[1]), made)\n"
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy import paths
-from gdsdeploy.lab import Lab
+from gdslab import Lab
 from tests.lab.roleplay import connections
 from tests.naming import unique
 

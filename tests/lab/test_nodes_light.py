@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.errors import LabUnavailable
+import gdslab as labs
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.state import Lab
+from gdslab.errors import LabUnavailable
+from gdslab.state import Lab
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab

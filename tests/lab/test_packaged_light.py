@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import files, fleet
-from gdsdeploy.lab.archive import controller_archive
-from gdsdeploy.lab.kit import cuda, prebuilt, ubuntu
-from gdsdeploy.lab.kit.content import Content
-from gdsdeploy.lab.server import Server
-from gdsdeploy.lab.state import Lab, cache_directory
+import gdslab as labs
 from gdsdeploy.model.lock import Target
+from gdslab import fleet, records
+from gdslab.archive import controller_archive
+from gdslab.kit import cuda, prebuilt, ubuntu
+from gdslab.kit.content import Content
+from gdslab.server import Server
+from gdslab.state import Lab, cache_directory
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import AtEnd, Spare, upgraded_lock
 from tests.lab.test_family_story import target_of
@@ -136,7 +136,7 @@ def stack(built: Spare, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     work.mkdir()
     content = Content(cache_directory(), controller_archive(), work)
     fingerprint = prebuilt.publish(OS, content, modules, out, work / "kit")
-    files.write_json(out / "kit.json", {"keys": {prebuilt.REPOSITORY: fingerprint}})
+    records.write_json(out / "kit.json", {"keys": {prebuilt.REPOSITORY: fingerprint}})
     server = Server(folder, free_port(), out)
     server.start(in_use=False)
     try:

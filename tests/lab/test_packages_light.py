@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import Lab, LabHost
+import gdslab as labs
+from gdslab import Lab, LabHost
 from tests.lab.empty_packages import offer
 from tests.lab.roleplay import play
 from tests.naming import unique

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
+import gdslab as labs
 from gdsdeploy.zipapp import hostapp
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy import resources
-from gdsdeploy.lab import Lab, LabHost
+from gdslab import Lab, LabHost
 from tests.lab.empty_packages import offer
 from tests.lab.roleplay import connections
 from tests.naming import unique

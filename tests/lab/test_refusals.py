@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab, free_port
+import gdslab as labs
 from gdsdeploy.lock import lockfile
+from gdslab import ssh
+from gdslab.host import LabHost
+from gdslab.state import Lab, free_port
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab

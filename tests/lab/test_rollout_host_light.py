@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import Lab, LabHost
+import gdslab as labs
 from gdsdeploy.zipapp import hostapp
+from gdslab import Lab, LabHost
 from tests.lab.roleplay import put
 from tests.naming import unique
 

@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, Kind, RollbackBegun
 from gdsdeploy.model.lock import Lock
@@ -33,6 +31,8 @@ from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import StateMachine
 from gdsdeploy.rollout.steps.real_effects import RealEffects
 from gdsdeploy.rollout.steps.work import Patience
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab import small_stack
 from tests.lab.cuttable import Way
 from tests.lab.small_stack import Small

@@ -19,13 +19,13 @@ import pytest
 import yaml
 
 from gdsdeploy import paths
-from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import lifecycle, mokmanager
-from gdsdeploy.lab.firmware import Firmware
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.mokmanager import Console, Request
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock
+from gdslab import archive as archives
+from gdslab import lifecycle, mokmanager
+from gdslab.firmware import Firmware
+from gdslab.host import LabHost
+from gdslab.mokmanager import Console, Request
+from gdslab.state import Lab
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.rollouts import PROGRAM, outcome, steps, upgraded_lock, words
 from tests.lab.two_stacks import fleet

@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.slurm import Node, node_from
-from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import Drainer, State, reason_of
 from gdsdeploy.zipapp import hostapp
+from gdslab import ssh
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

@@ -20,8 +20,8 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Target
+from gdslab.state import Lab
 from tests.lab import mirrored
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.upgrade import Fleet

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
+from gdslab import LabHost
 from tests.lab.program import gdsdeploy
 from tests.lab.upgrade import Fleet
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.zipapp import hostapp
+from gdslab import Lab, LabHost
 
 pytestmark = pytest.mark.lab
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.errors import LabUnavailable
+import gdslab as labs
 from gdsdeploy.host.secure_boot.mok import ONE_TIME
-from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, mokmanager
-from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab.qemu import VmHost
-from gdsdeploy.lab.signing import ModuleKey, make_key, unsigned
 from gdsdeploy.zipapp import hostapp
+from gdslab import Lab, LabHost, guest, lifecycle, mokmanager
+from gdslab import archive as archives
+from gdslab.errors import LabUnavailable
+from gdslab.qemu import VmHost
+from gdslab.signing import ModuleKey, make_key, unsigned
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.naming import unique
 from tests.unit.host.kmod.kmod_keys import SHIM, signature_list

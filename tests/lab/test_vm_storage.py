@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
-from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
+from gdslab import LabHost
 from tests.lab import fetched
 
 pytestmark = pytest.mark.lab

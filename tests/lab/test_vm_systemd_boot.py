@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lab as labs
-from gdsdeploy.lab import Lab, LabHost
-from gdsdeploy.lab.firmware import Firmware
+import gdslab as labs
 from gdsdeploy.zipapp import hostapp
+from gdslab import Lab, LabHost
+from gdslab.firmware import Firmware
 from tests.lab import fetched
 from tests.lab.program import PATIENCE
 from tests.naming import unique

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.archive import Archive, controller_archive
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.platform.debian import COMPONENTS
+from gdslab import guest
+from gdslab.archive import Archive, controller_archive
+from gdslab.state import Lab
 from tests.lab import mirrored
 
 _OLD = {"driver": {"version": "535", "flavour": "open"}, "kernel": "6.1", "nvidia_fs": "2.13", "libcufile": "1.4"}

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lab as labs
+import gdslab as labs
 from gdsdeploy import paths
 from gdsdeploy.builds import cache
 from gdsdeploy.builds.assign import BuildFacts, want
 from gdsdeploy.builds.builder_keys import BuilderKeys
-from gdsdeploy.lab import guest, standin
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Lock, Target
+from gdslab import guest, standin
+from gdslab.host import LabHost
+from gdslab.state import Lab
 from tests.lab import builder_key, mirrored
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import AtEnd, upgraded_lock

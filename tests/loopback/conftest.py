@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gdsdeploy.lab import requirements
 from gdsdeploy.run import as_root
+from gdslab import requirements
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.packages import REQUIREMENTS

@@ -34,7 +34,7 @@ PROGRAMS = (".ci/run", "packaging/reload")
         ["mypy", "--implicit-reexport", "--package=tests", "--cache-dir=.mypy_cache/tests"],
         ["mypy", "packaging/build.py"],
         ["lint-imports", "--no-cache"],
-        ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
+        ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "lab", "plugins"],
         ["antsibull-changelog", "lint"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],
@@ -59,12 +59,13 @@ def _scripts(folder: Path) -> list[Path]:
         (folder / name).write_text(text)
     scripts = [
         *(ROOT / "gdsdeploy").rglob("*.sh"),
+        *(ROOT / "lab").rglob("*.sh"),
         *(ROOT / "tests").rglob("*.sh"),
         *(ROOT / name for name in PROGRAMS),
     ]
     # NVIDIA's style, imitated.
     ours = [path for path in scripts if "sources" not in path.parts]
-    guest = ROOT / "gdsdeploy" / "lab" / "guest"
+    guest = ROOT / "lab" / "gdslab" / "guest"
     return [*ours, guest / "grub-probe", guest / "seed", *(folder / name for name in written)]
 
 

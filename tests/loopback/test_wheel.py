@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WHEEL_BYTES, INSTALLED_BYTES = 3 << 20, 150 << 20
 #: Folders of which the source archive has every file; programs leave others beside these files.
 FOLDERS = (
-    "benchmarks", "changelogs", "docs", "examples", "extensions", "gdsdeploy", "packaging", "roles", "tests",
+    "benchmarks", "changelogs", "docs", "examples", "extensions", "gdsdeploy", "lab", "packaging", "roles", "tests",
 )  # fmt: skip
 CACHES = re.compile(r"(^|/)(__pycache__|\.[^/]*|[^/]*\.egg-info)/")
 
@@ -95,7 +95,7 @@ def test_its_dependencies_are_those_it_declares(installed: Path, tmp_path: Path)
 
 
 def test_every_verb_has_help(installed: Path, tmp_path: Path) -> None:
-    for verb in ("lock", "provision", "validate", "diff", "support-bundle", "remove", "lab"):
+    for verb in ("lock", "provision", "validate", "diff", "support-bundle", "remove"):
         assert "Usage: gdsdeploy" in run([installed / "gdsdeploy", verb, "--help"], tmp_path)
 
 
@@ -236,6 +236,38 @@ def test_pipx_installs_it_and_it_is_not_large(wheel: Path, tmp_path: Path) -> No
     assert 512 * blocks <= INSTALLED_BYTES
 
 
+@pytest.fixture(scope="module")
+def lab_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lab")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, ROOT / "lab"]
+    subprocess.run(build, check=True, capture_output=True, env=environment(folder))
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_lab_is_a_wheel_of_its_own(wheel: Path, lab_wheel: Path) -> None:
+    tree = {path.relative_to(ROOT / "lab").as_posix() for path in (ROOT / "lab/gdslab").rglob("*") if path.is_file()}
+    names = set(zipfile.ZipFile(lab_wheel).namelist())
+    assert {name for name in tree if not CACHES.search(name)} == {name for name in names if name.startswith("gdslab/")}
+    assert lab_wheel.name.startswith(f"gdslab-{__version__}-")
+    metadata = zipfile.ZipFile(lab_wheel).read(f"gdslab-{__version__}.dist-info/METADATA").decode()
+    assert f"Requires-Dist: gdsdeploy=={__version__}\n" in metadata
+    assert [name for name in zipfile.ZipFile(wheel).namelist() if "gdslab" in name or "/lab/" in name] == []
+
+
+def test_with_the_labs_wheel_its_verbs_are_verbs(installed: Path, lab_wheel: Path, tmp_path: Path) -> None:
+    pip = [installed / "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", lab_wheel]
+    subprocess.run(pip, check=True, capture_output=True, env=environment(tmp_path))
+    for program in ([installed / "gdsdeploy", "lab"], [tmp_path / "site/bin/gdslab"]):
+        argv = ["env", f"PYTHONPATH={tmp_path / 'site'}", *program, "list"]
+        assert "There is no lab. Create one: gdsdeploy lab up" in run(argv, tmp_path)
+
+
 def answers(program: Path, cwd: Path) -> None:
     assert run([program, "--version"], cwd) == f"gdsdeploy, version {__version__}\n"
     assert "Usage: gdsdeploy explain" in run([program, "explain", "--help"], cwd)
+    for words in ("lab", "lab up --yes", "lab --help"):
+        assert run([program, *words.split()], cwd, status=4).splitlines() == [
+            "error: gdsdeploy lab is part of gdslab, which isn't installed here",
+            "hint: In a checkout of gdsdeploy: pip install . ./lab",
+        ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import cuda
-from gdsdeploy.lab.kit.content import Content
+from gdslab.archive import Archive
+from gdslab.kit import cuda
+from gdslab.kit.content import Content
 
 _CURRENT = "usr/lib/x86_64-linux-gnu/nvidia/current"
 _SOURCE = f"usr/src/nvidia-current-open-{cuda.DRIVER}"

@@ -14,7 +14,7 @@ import pytest
 
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.lab import archive
+from gdslab import archive
 
 SUITE = "trixie"
 IMAGE = "linux-image-cloud-arm64"

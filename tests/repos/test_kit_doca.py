@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.lab.kit import doca, eldoca, rpm, sign
-from gdsdeploy.lab.kit.elversions import Versions
-from gdsdeploy.lab.kit.trees import Trees
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
+from gdslab.kit import doca, eldoca, rpm, sign
+from gdslab.kit.elversions import Versions
+from gdslab.kit.trees import Trees
 from tests.commandline import run
 from tests.repos import kitcontent
 from tests.repos.conftest import Rhel, Ubuntu

@@ -9,10 +9,10 @@ import pytest
 
 from gdsdeploy.host.apply.packages.aptsources import missing_stanzas, parse_sources
 from gdsdeploy.host.apply.packages.managers import Index
-from gdsdeploy.lab.kit import cuda, deb, installer
-from gdsdeploy.lab.kit.rpm import Rpm
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
+from gdslab.kit import cuda, deb, installer
+from gdslab.kit.rpm import Rpm
 from tests.commandline import run
 from tests.repos import kitcontent, rpmstack
 from tests.repos.conftest import Rhel, Ubuntu

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.lab.kit import kernel, prebuilt
-from gdsdeploy.lab.kit.content import Content
-from gdsdeploy.lab.kit.ubuntu import RELEASES
 from gdsdeploy.lock import lockfile
+from gdslab.kit import kernel, prebuilt
+from gdslab.kit.content import Content
+from gdslab.kit.ubuntu import RELEASES
 from tests.commandline import run
 from tests.repos import kitcontent
 from tests.repos.conftest import Ubuntu

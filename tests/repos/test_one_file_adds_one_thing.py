@@ -129,7 +129,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(ROOT / "gdsdeploy", folder / "gdsdeploy", ignore=shutil.ignore_patterns("__pycache__", "lab"))
+        shutil.copytree(ROOT / "gdsdeploy", folder / "gdsdeploy", ignore=shutil.ignore_patterns("__pycache__"))
         for name in BESIDE:
             (folder / name).symlink_to(ROOT / name)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import GdsError, all_errors, with_fleet
+from gdslab.errors import LabUnavailable
 
 DOCS = Path(__file__).parents[2] / "docs" / "exit-codes.md"
 
@@ -42,5 +43,6 @@ def test_a_path_is_one_word_of_the_command() -> None:
 
 
 def test_the_documentation_lists_every_code() -> None:
+    assert LabUnavailable in all_errors()
     rows = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS.read_text(), re.MULTILINE))
     assert rows == {str(error.exit_code): error.__name__ for error in all_errors()}

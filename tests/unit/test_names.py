@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
-    for folder in ("gdsdeploy", "plugins", "docs", "packaging", "tests", "benchmarks", "extensions")
+    for folder in ("gdsdeploy", "lab", "plugins", "docs", "packaging", "tests", "benchmarks", "extensions")
     for path in (ROOT / folder).rglob("*.py")
     if "_share" not in path.parts and "sources" not in path.parts
 )

@@ -19,13 +19,13 @@ ON_HOSTS = {"gdsdeploy/host/apply/gate.py", "gdsdeploy/host/apply/guard.py", "gd
 ON_HOSTS |= {"gdsdeploy/host/apply/signing.py"}
 PYTHON = sorted(
     path
-    for folder in ("gdsdeploy", "plugins", "docs", "packaging", "extensions")
+    for folder in ("gdsdeploy", "lab", "plugins", "docs", "packaging", "extensions")
     for path in (ROOT / folder).rglob("*.py")
     if "_share" not in path.parts and path.relative_to(ROOT).as_posix() not in ON_HOSTS
 )
 OTHERS = sorted(
     path
-    for folder in ("changelogs", "extensions", "gdsdeploy", "playbooks", "roles", "templates")
+    for folder in ("changelogs", "extensions", "gdsdeploy", "lab", "playbooks", "roles", "templates")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".yml", ".j2", ".json", ".sh"} and "_share" not in path.parts
 )

@@ -12,7 +12,7 @@ from gdsdeploy.host.apply.program import COMMAND
 from gdsdeploy.zipapp import hostapp
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("gdsdeploy", "roles", "templates", "plugins", "playbooks", "docs", "examples")
+FOLDERS = ("gdsdeploy", "lab", "roles", "templates", "plugins", "playbooks", "docs", "examples")
 FILES = sorted(
     path
     for folder in FOLDERS

@@ -13,13 +13,18 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "gdsdeploy"
-SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_share" not in path.parts)
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path
+    for folder in ("gdsdeploy", "lab/gdslab")
+    for path in (ROOT / folder).rglob("*.py")
+    if "_share" not in path.parts
+)
 #: What would run its argument, and where that is ours: what the controller sends to hosts, and a template of the lab.
 RUNS = {"eval", "exec", "compile", "system", "popen", "from_string"}
-RUNS_BY_DESIGN = {"zipapp/bootstrap.py", "lab/fleet.py"}
+RUNS_BY_DESIGN = {"gdsdeploy/zipapp/bootstrap.py", "lab/gdslab/fleet.py"}
 #: Jinja is given names of files there.
-TEMPLATES = {"report/page.py", "cufile/render.py", "lab/fleet.py"}
+TEMPLATES = {"gdsdeploy/report/page.py", "gdsdeploy/cufile/render.py", "lab/gdslab/fleet.py"}
 FORMATS, STATEMENTS = {"format", "format_map"}, {"execute", "executemany", "executescript"}
 
 
@@ -41,7 +46,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
 
 def wrong(path: Path) -> Iterator[str]:
     """Places where a text that was put together is a format or a statement, and where any text is run."""
-    name = path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     for call, word in calls(path):
         text = ast.unparse(call)
         formats = word in FORMATS and isinstance(call.func, ast.Attribute) and is_made(call.func.value)
@@ -51,14 +56,14 @@ def wrong(path: Path) -> Iterator[str]:
             yield f"{name}:{call.lineno}: {text[:80]}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_text_is_a_format_a_statement_or_a_program(path: Path) -> None:
     assert list(wrong(path)) == []
 
 
 def test_templates_are_files_of_ours() -> None:
     pattern = re.compile(r"^\s*(from|import) (jinja2|ansible\.template)", re.MULTILINE)
-    users = {path.relative_to(PACKAGE).as_posix() for path in SOURCES if pattern.search(path.read_text())}
+    users = {path.relative_to(ROOT).as_posix() for path in SOURCES if pattern.search(path.read_text())}
     assert users == TEMPLATES
 
 

@@ -22,19 +22,19 @@ from pathlib import Path
 
 import yaml
 
+import gdslab as labs
 from gdsdeploy import console
-from gdsdeploy import lab as labs
 from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.zipapp import hostapp
+from gdslab.host import LabHost
+from gdslab.state import Lab
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lights import command, spread, write_fleet

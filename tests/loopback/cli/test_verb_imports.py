@@ -11,10 +11,10 @@ import pytest
 HEAVY = {
     *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography", "securesystemslib"),
     *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
-    *("gdsdeploy.lab", "gdsdeploy.preflight"),
+    *("gdslab", "gdsdeploy.preflight"),
 }
 #: Of those, what asking hosts and judging their answers needs.
-ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib", "gdsdeploy.lab", "gdsdeploy.preflight"}
+ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib", "gdslab", "gdsdeploy.preflight"}
 #: What resolving a lock needs, without hosts to ask, stacks to build and a key to sign with.
 RESOLVES = {"httpx", "resolvelib", "debian", "pydantic", "yaml"}
 RESOLVES |= {"gdsdeploy.host.facts", "gdsdeploy.host.apply", "gdsdeploy.platform"}
@@ -72,7 +72,7 @@ def test_a_lock_is_resolved_without_what_asks_builds_and_signs() -> None:
     asks, builds, signs = "lock.adopt_hosts", "preflight.prove", "attest.signing"
     later = {module: loaded(f"import gdsdeploy.{module}") - RESOLVES for module in (asks, builds, signs)}
     assert "paramiko" in later[asks]
-    assert {"gdsdeploy.preflight", "gdsdeploy.lab"} <= later[builds]
+    assert "gdsdeploy.preflight" in later[builds]
     assert "securesystemslib" in later[signs]
 
 
@@ -82,5 +82,5 @@ def test_a_rollout_is_shown_and_paused_without_what_its_steps_need(verb: str) ->
 
 
 def test_a_lab_reads_no_lock_and_no_certificate_before_it_needs_them() -> None:
-    assert loaded("import gdsdeploy.cli.lab") == {"gdsdeploy.lab", "gdsdeploy.host.apply", "jinja2", "yaml"}
+    assert loaded("import gdslab.cli") == {"gdslab", "gdsdeploy.host.apply", "jinja2", "yaml"}
     assert "pydantic" in loaded("import gdsdeploy.model.lock")

@@ -22,9 +22,9 @@ from gdsdeploy import run
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.image.ask import Parcel, ask
 from gdsdeploy.image.root import open_root
-from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import guest, images, recipe
-from gdsdeploy.lab.state import cache_directory
+from gdslab import archive as archives
+from gdslab import guest, images, recipe
+from gdslab.state import cache_directory
 from tests.unit.host.apply.apply_tree import differing, tree
 
 OS = "debian-13"

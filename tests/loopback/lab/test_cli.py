@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gdsdeploy.cli import lab as cli
-from gdsdeploy.errors import LabUnavailable, NameUnknown
-from gdsdeploy.lab.state import Lab
+from gdsdeploy.errors import NameUnknown
+from gdslab import cli as cli
+from gdslab.errors import LabUnavailable
+from gdslab.state import Lab
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from gdsdeploy.lab import efi
-from gdsdeploy.lab.efi import Uefi
+from gdslab import efi
+from gdslab.efi import Uefi
 
 SECTORS = efi.DISK_BYTES // efi.SECTOR
 

@@ -11,8 +11,8 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.errors import ProgramFailed
-from gdsdeploy.lab import emulator
-from gdsdeploy.lab.archive import Archive
+from gdslab import emulator
+from gdslab.archive import Archive
 
 OLD = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright (c) 2003-2022 …\n"
 NEW = "QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)\nCopyright (c) 2003-2025 …\n"

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import fleet
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.state import Lab
+from gdslab import fleet
+from gdslab.archive import Archive
+from gdslab.state import Lab
 
 
 @pytest.fixture

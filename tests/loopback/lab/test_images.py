@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.lab import guest, images, recipe
-from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lock import lockfile
+from gdslab import guest, images, recipe
+from gdslab.archive import Archive
 
 TRIXIE = guest.RELEASES["trixie"]
 

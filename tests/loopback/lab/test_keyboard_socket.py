@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab.keyboard import SOCKET, Keyboard
+from gdslab.errors import LabUnavailable
+from gdslab.keyboard import SOCKET, Keyboard
 
 
 class Qemu(threading.Thread):

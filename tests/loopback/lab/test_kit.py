@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable, RepositoryUntrusted
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import cuda, deb, kits, sign, ubuntu
-from gdsdeploy.lab.kit.content import Content, Original
-from gdsdeploy.lab.kit.deb import Deb
+from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.index import Repository
+from gdslab import guest
+from gdslab.archive import Archive
+from gdslab.errors import LabUnavailable
+from gdslab.kit import cuda, deb, kits, sign, ubuntu
+from gdslab.kit.content import Content, Original
+from gdslab.kit.deb import Deb
 from tests.repos import kitcontent
 from tests.repos.archive import serve
 

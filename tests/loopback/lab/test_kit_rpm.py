@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.kit import cuda, elnvidia, elversions, rpm, sign
-from gdsdeploy.lab.kit.content import Content, Original
-from gdsdeploy.lab.kit.rpm import Rpm, Stream
-from gdsdeploy.lab.kit.trees import Trees, replace
 from gdsdeploy.repo import rpm as repositories
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.index import Repository
+from gdslab.archive import Archive
+from gdslab.kit import cuda, elnvidia, elversions, rpm, sign
+from gdslab.kit.content import Content, Original
+from gdslab.kit.rpm import Rpm, Stream
+from gdslab.kit.trees import Trees, replace
 from tests.repos import kitcontent
 from tests.repos.archive import serve
 

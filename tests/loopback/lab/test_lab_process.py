@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.lab import process
+from gdslab import process
 
 
 @pytest.fixture

@@ -11,28 +11,28 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.builds.builder_keys import BuilderKeys
-from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab import (
+from gdslab import (
     elbase,
     emulator,
     families,
-    files,
     guest,
     images,
     lifecycle,
     nspawn,
     qemu,
+    records,
     standin,
     state,
     systems,
 )
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.host import LabHost
-from gdsdeploy.lab.kit import doca, el, elversions, kits
-from gdsdeploy.lab.kit.kits import Kit
-from gdsdeploy.lab.recipe import Boot, Recipe
-from gdsdeploy.lab.state import Lab
+from gdslab.archive import Archive
+from gdslab.errors import LabUnavailable
+from gdslab.host import LabHost
+from gdslab.kit import doca, el, elversions, kits
+from gdslab.kit.kits import Kit
+from gdslab.recipe import Boot, Recipe
+from gdslab.state import Lab
 
 
 class Machines:
@@ -155,7 +155,7 @@ def kit(machines: Machines, home: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     folder = home / "cache/lab/kit-ubuntu-24.04-0"
     folder.mkdir(parents=True)
     (folder / "ubuntu.gpg").write_bytes(b"key")
-    files.write_json(
+    records.write_json(
         folder / "kit.json", {"keys": {"ubuntu": "A" * 40, "cuda": "B" * 40, **dict.fromkeys(doca.MAKERS, "C" * 40)}}
     )
     empty_kit = kits.load(folder)
@@ -205,7 +205,7 @@ def test_rocky_hosts_come_from_the_labs_repositories(
     folder.mkdir(parents=True)
     for name in el.KEYS.values():
         (folder / name).write_text(f"key {name}")
-    files.write_json(folder / "kit.json", {"keys": dict.fromkeys(el.KEYS, "A" * 40)})
+    records.write_json(folder / "kit.json", {"keys": dict.fromkeys(el.KEYS, "A" * 40)})
     monkeypatch.setattr(kits, "make", lambda *_: kits.load(folder))
     lab = lifecycle.up("rocky", os="rocky-9")
     try:

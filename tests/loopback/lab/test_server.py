@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import files, lifecycle, process
-from gdsdeploy.lab.server import Server
-from gdsdeploy.lab.state import Lab, port_in_use, recorded_ports
+from gdsdeploy.files import folders
+from gdslab import lifecycle, process, records
+from gdslab.errors import LabUnavailable
+from gdslab.server import Server
+from gdslab.state import Lab, port_in_use, recorded_ports
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def lab(home: Path) -> Iterator[Lab]:
     kit = home / "cache/lab/kit-x"
     (kit / "ubuntu").mkdir(parents=True)
     (kit / "ubuntu/file").write_text("content")
-    files.write_json(kit / "kit.json", {"keys": {"ubuntu": "A" * 40}})
+    records.write_json(kit / "kit.json", {"keys": {"ubuntu": "A" * 40}})
     dev = Lab("dev")
     dev.write({"os": "ubuntu-24.04", "release": "bookworm", "hosts": []})
     dev.add_server(kit)
@@ -79,7 +80,7 @@ def test_a_port_of_another_program(lab: Lab) -> None:
 
 
 def test_a_kit_that_was_deleted(lab: Lab, home: Path) -> None:
-    files.remove_tree(home / "cache/lab/kit-x", within=home)
+    folders.remove_tree(home / "cache/lab/kit-x", within=home)
     with pytest.raises(LabUnavailable, match="were deleted"):
         start(lab)
     lifecycle.down(lab)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
-from gdsdeploy.lab import ssh
+from gdslab import ssh
 
 
 def test_known_hosts_names_port_and_key_without_comment() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import standin
-from gdsdeploy.lab.state import Lab
+from gdslab import standin
+from gdslab.errors import LabUnavailable
+from gdslab.state import Lab
 
 LOCK = """
 targets:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import state
-from gdsdeploy.lab.state import Lab
+from gdslab import state
+from gdslab.errors import LabUnavailable
+from gdslab.state import Lab
 
 
 @pytest.fixture(autouse=True)

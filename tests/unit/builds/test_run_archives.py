@@ -20,8 +20,8 @@ from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotPr
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.secure_boot.certificate import read_certificate
-from gdsdeploy.lab.signing import make_key
 from gdsdeploy.lock import lockfile
+from gdslab.signing import make_key
 from tests.loopback.builds.test_cache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"

@@ -33,6 +33,6 @@ def test_every_option_is_on_the_page() -> None:
 
 
 def test_every_variable_is_on_the_page() -> None:
-    sources = [path.read_text() for path in (ROOT / "gdsdeploy").rglob("*.py")]
+    sources = [path.read_text() for folder in ("gdsdeploy", "lab") for path in (ROOT / folder).rglob("*.py")]
     used = {name for text in sources for name in re.findall(r"\bGDSDEPLOY_[A-Z_]+\b", text)}
     assert used - INTERNAL == {name for name in cli.VARIABLES if name.startswith("GDSDEPLOY_")}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.lab import state
-from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive
+from gdslab import state
+from gdslab.archive import DEBIAN_KEYRING, Archive
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import archive
 from gdsdeploy.run import Completed
+from gdslab import archive
+from gdslab.errors import LabUnavailable
 
 DEB822 = """\
 # comment

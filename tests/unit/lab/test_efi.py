@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable, ProgramFailed
-from gdsdeploy.lab import efi, files, images, qemu
-from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.efi import Uefi
-from gdsdeploy.lab.host import HostRecord
+from gdsdeploy.errors import ProgramFailed
+from gdsdeploy.files import folders
+from gdslab import efi, images, qemu
+from gdslab.archive import Archive
+from gdslab.efi import Uefi
+from gdslab.errors import LabUnavailable
+from gdslab.host import HostRecord
 
 SECTORS = efi.DISK_BYTES // efi.SECTOR
 
@@ -100,7 +102,7 @@ def test_variables_are_the_hosts_own(tmp_path: Path, packages: Path, monkeypatch
 
 
 def test_an_archive_without_them_is_one_error(tmp_path: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cached_folder(directory: Path, name: str, make: files.Make, *, what: str) -> Path:
+    def cached_folder(directory: Path, name: str, make: folders.Make, *, what: str) -> Path:
         make(directory)
         return directory / name
 
@@ -109,7 +111,7 @@ def test_an_archive_without_them_is_one_error(tmp_path: Path, mirror: Archive, m
         assert "--include=grub-efi-amd64-signed,ovmf,python3-virt-firmware,shim-signed" in words
         raise ProgramFailed("cannot fetch it")
 
-    monkeypatch.setattr(images.files, "cached_folder", cached_folder)
+    monkeypatch.setattr(images.folders, "cached_folder", cached_folder)
     monkeypatch.setattr(efi.run, "run", run)
     monkeypatch.setattr(efi.run, "as_root", list)
     with pytest.raises(LabUnavailable, match="cannot fetch it") as caught:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.lab import elbase, systems
-from gdsdeploy.lab.kit import el
-from gdsdeploy.lab.kit.elversions import RELEASES, Versions
+from gdslab import elbase, systems
+from gdslab.kit import el
+from gdslab.kit.elversions import RELEASES, Versions
 
 ROCKY = [system for system in systems.SYSTEMS.values() if system.kit == "el"]
 

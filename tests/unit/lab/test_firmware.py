@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gdsdeploy.cli import lab as verb
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import firmware, lifecycle
-from gdsdeploy.lab.firmware import Firmware
-from gdsdeploy.lab.host import HostRecord
-from gdsdeploy.lab.qemu import VmHost
-from gdsdeploy.lab.signing import make_key
-from gdsdeploy.lab.state import Lab
+from gdslab import cli as verb
+from gdslab import firmware, lifecycle
+from gdslab.errors import LabUnavailable
+from gdslab.firmware import Firmware
+from gdslab.host import HostRecord
+from gdslab.qemu import VmHost
+from gdslab.signing import make_key
+from gdslab.state import Lab
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import guest
-from gdsdeploy.lab.archive import Archive
+from gdslab import guest
+from gdslab.archive import Archive
+from gdslab.errors import LabUnavailable
 
 TRIXIE = guest.RELEASES["trixie"]
 

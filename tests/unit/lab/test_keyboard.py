@@ -6,8 +6,8 @@ import string
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab.keyboard import strokes
+from gdslab.errors import LabUnavailable
+from gdslab.keyboard import strokes
 
 
 def test_letters_digits_and_signs() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.lab.kit import kernel
+from gdslab.kit import kernel
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, VERMAGIC, module_bytes
 
 NAME = "6.14.0-37-generic"

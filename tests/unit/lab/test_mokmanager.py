@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import mokmanager
-from gdsdeploy.lab.firmware import Firmware
-from gdsdeploy.lab.host import HostRecord, LabHost
-from gdsdeploy.lab.keyboard import DOWN, ENTER
-from gdsdeploy.lab.mokmanager import Console, Request
-from gdsdeploy.lab.qemu import VmHost
-from gdsdeploy.lab.state import Lab
+from gdslab import mokmanager
+from gdslab.errors import LabUnavailable
+from gdslab.firmware import Firmware
+from gdslab.host import HostRecord, LabHost
+from gdslab.keyboard import DOWN, ENTER
+from gdslab.mokmanager import Console, Request
+from gdslab.qemu import VmHost
+from gdslab.state import Lab
 
 DIGITS = "716d2435c17909cb954c10eeb912129b03ef7c33"
 COLONS = ":".join(DIGITS[place : place + 2] for place in range(0, 40, 2))

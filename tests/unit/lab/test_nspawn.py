@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import guest, nspawn
-from gdsdeploy.lab.host import HostRecord, LabHost
+from gdslab import guest, nspawn
+from gdslab.errors import LabUnavailable
+from gdslab.host import HostRecord, LabHost
 
 COMMON = [
     "systemd-nspawn",

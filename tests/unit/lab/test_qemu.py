@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import files, process, qemu
-from gdsdeploy.lab.host import HostRecord
+from gdslab import process, qemu, records
+from gdslab.errors import LabUnavailable
+from gdslab.host import HostRecord
 
 UNSAFE, FILE = "cache.direct=off,cache.no-flush=on", "file.driver=file,file.filename"
 
@@ -82,9 +82,9 @@ def test_kvm_that_hangs_the_kernel_is_not_used(tmp_path: Path, trials: dict[str,
 
 
 def test_verdict_of_another_boot_does_not_count(tmp_path: Path, trials: dict[str, Any]) -> None:
-    files.write_json(tmp_path / "accelerator.json", {"boot": "another", "accelerator": "tcg"})
+    records.write_json(tmp_path / "accelerator.json", {"boot": "another", "accelerator": "tcg"})
     assert qemu.accelerator(tmp_path, tmp_path / "vmlinuz") == "kvm"
-    assert files.read_json(tmp_path / "accelerator.json") == {"boot": process.boot_id(), "accelerator": "kvm"}
+    assert records.read_json(tmp_path / "accelerator.json") == {"boot": process.boot_id(), "accelerator": "kvm"}
 
 
 def test_no_kvm_needs_no_trial(tmp_path: Path, trials: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import requirements
 from gdsdeploy.run import Completed
+from gdslab import requirements
+from gdslab.errors import LabUnavailable
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.host.secure_boot.signing import is_signed
-from gdsdeploy.lab import signing
+from gdslab import signing
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import guest, systems
-from gdsdeploy.lab.kit import ubuntu
 from gdsdeploy.platform import supported_systems
+from gdslab import guest, systems
+from gdslab.errors import LabUnavailable
+from gdslab.kit import ubuntu
 
 
 def test_every_system_is_one_that_gdsdeploy_serves() -> None:

@@ -1,0 +1,65 @@
+"""``gdsdeploy lab demo``: the verbs as a user would type them, in order, on a lab."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cli import lock as lock_verb
+from gdsdeploy.cli import provision as provision_verb
+from gdsdeploy.cli import validate as validate_verb
+from gdslab import lifecycle, standin
+from gdslab.errors import LabUnavailable
+from gdslab.state import Lab
+
+
+@click.command()
+@click.option("--lab", "lab_name", default="demo", show_default=True, help="Name of the lab to use or create.")
+@click.option("--yes", is_flag=True, help="Install missing packages on this machine without asking.")
+@click.pass_context
+def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
+    """Rehearse the whole job on a lab: up, lock, provision, reboot, validate, report.
+
+    \b
+    A VM host boots Debian's own kernel. The driver, nvidia-fs and libcufile come from Debian's archive. The
+    modules are built, installed and loaded, and checked again after a real reboot. Only the GPU isn't real: a
+    small kernel module stands in for it.
+
+    You can interrupt and repeat it: finished work stays, and the next run resumes there. The lab stays up
+    afterwards; `gdsdeploy lab down --lab demo` removes it.
+    """
+    begin = time.monotonic()
+    confirm = lifecycle.agree if yes else lambda question: click.confirm(question, default=True)
+    lab = lifecycle.up(lab_name, confirm=confirm)
+    fleet = lab.fleet_path
+    _say("lock", f"gdsdeploy lock {fleet}")
+    ctx.invoke(lock_verb.command, fleet=fleet, check=False, as_json=False)
+    _plug(lab)
+    _say("provision", f"gdsdeploy provision {fleet}")
+    ctx.invoke(provision_verb.command, fleet=fleet, ansible=(), limit=None, as_json=False)
+    _say("validate", f"gdsdeploy validate {fleet}")
+    report = lab.directory / "report.html"
+    try:
+        ctx.invoke(validate_verb.command, fleet=fleet, html=report)
+    finally:
+        if report.exists():
+            console.say(f"\nReport: {report}")
+        console.say(f"Took {time.monotonic() - begin:.0f} s. Look around: gdsdeploy lab ssh gpu1 --lab {lab_name}")
+        console.say(f"Remove the lab: gdsdeploy lab down --lab {lab_name}")
+
+
+def _plug(lab: Lab) -> None:
+    """Plug the stand-in GPU into every VM host, for every locked kernel."""
+    hosts = [host for host in lab.hosts() if host.kind == "vm"]
+    if not hosts:
+        raise LabUnavailable(
+            f"lab {lab.name} has no VM host to load modules on", hint=f"gdsdeploy lab up --lab {lab.name} --vm 1"
+        )
+    for kernel in standin.locked_kernels(lab):
+        standin.plug_all(lab, hosts, kernel)
+
+
+def _say(verb: str, command_line: str) -> None:
+    console.say(f"\n── {verb} " + "─" * (70 - len(verb)) + f"\n$ {command_line}")
