@@ -409,7 +409,8 @@ OTHERS = {
     "cufile check": "fuzz/test_fuzz.py", "cufile effective": "loopback/cufile", "cufile migrate": "fuzz/test_fuzz.py",
     "diff": "fuzz/test_fuzz.py", "gdscheck parse": "unit/test_console.py", "verify": "fuzz/test_fuzz.py",
     "kmod audit": "fuzz/test_fuzz.py", "kmod build": "kmod", "kmod sign": "kmod", "kmod keygen": "kmod",
-    "kmod enrol": "kmod", "kmod unenrol": "loopback/host/kmod", "lab mokmanager": "unit/lab", "kmod trees": "kmod",
+    "kmod enrol": "kmod", "kmod unenrol": "loopback/host/kmod", "kmod trees": "kmod",
+    "lab mokmanager": "lab/test_vm_secure_boot.py",
     "kmod cache list": "loopback/test_buildcache.py",
     "kmod cache prune": "loopback/test_buildcache.py", "kmod cache verify": "loopback/test_buildcache.py",
     # Builds in a throwaway root what the profile's pins, which are typed, say; needs repositories.

@@ -33,18 +33,6 @@ def test_list(lab: Lab) -> None:
     ]
 
 
-def test_list_of_a_lab_with_its_own_repositories(lab: Lab, home: Path) -> None:
-    lab.write({"os": "ubuntu-24.04", "release": "bookworm", "hosts": []})
-    lab.add_server(home / "kit")
-    server = lab.server
-    assert server is not None
-    done = CliRunner().invoke(cli.command, ["list"])
-    assert [line.split() for line in done.stdout.splitlines()] == [
-        ["dev", "(ubuntu-24.04)", str(lab.fleet_path)],
-        ["repositories", server.uri, "stopped"],
-    ]
-
-
 def test_list_as_json(lab: Lab) -> None:
     (only,) = json.loads(CliRunner().invoke(cli.command, ["list", "--json"]).stdout)
     assert (only["name"], only["os"], only["fleet"]) == ("dev", "debian-13", str(lab.fleet_path))
@@ -53,10 +41,6 @@ def test_list_as_json(lab: Lab) -> None:
         ("build1", "light", False),
         ("gpu1", "vm", False),
     ]
-
-
-def test_list_of_nothing_is_valid_json(home: Path) -> None:
-    assert json.loads(CliRunner().invoke(cli.command, ["list", "--json"]).stdout) == []
 
 
 def test_ssh_becomes_the_client(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,21 +52,10 @@ def test_ssh_becomes_the_client(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
     assert became == [begin, [*begin, "--", "uname -r"], [*begin, "--", "sh -c 'dmesg | tail'"]]
 
 
-def test_ssh_to_an_unknown_host_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.run, "become", lambda argv, doing: pytest.fail("connected"))
-    done = CliRunner().invoke(cli.command, ["ssh", "--lab", "dev", "gpu9"])
-    assert isinstance(done.exception, LabUnavailable)
-
-
 def test_question_without_a_terminal_names_the_option(home: Path) -> None:
     with pytest.raises(LabUnavailable) as caught:
         cli.confirm("Install qemu?")
     assert "--yes" in str(caught.value.hint)
-
-
-def test_version_without_kernel_is_a_usage_error(lab: Lab) -> None:
-    done = CliRunner().invoke(cli.command, ["plug", "--lab", "dev", "--version", "6.12.94-1"])
-    assert done.exit_code == 2
 
 
 def test_down_of_nothing_says_so(home: Path) -> None:

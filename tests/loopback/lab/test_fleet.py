@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,46 +22,6 @@ def lab(home: Path) -> Lab:
     return dev
 
 
-def test_content(lab: Lab, mirror: Archive) -> None:
-    fleet.write(lab, mirror)
-    build1, gpu1 = lab.hosts()
-    components = ["main", "contrib", "non-free", "non-free-firmware"]
-    assert yaml.safe_load(lab.fleet_path.read_text()) == {
-        "version": 1,
-        "repositories": {
-            "debian": {
-                "uri": "http://mirror.example/debian",
-                "suites": ["trixie", "trixie-updates", "bookworm-backports"],
-                "components": components,
-            },
-            "debian-security": {
-                "uri": "http://mirror.example/debian-security",
-                "suites": ["trixie-security"],
-                "components": components,
-            },
-        },
-        "ssh": {"user": "admin", "identity_file": "id_ed25519", "known_hosts": "known_hosts"},
-        "profiles": {
-            "gds": {
-                "os": "debian-13",
-                "repositories": ["debian", "debian-security"],
-                "driver": {"version": "550", "flavour": "open"},
-                "builder": "build1",
-                "gate": {"seconds": 300},
-                "storage": [{"mount": "/mnt/nvme", "path": "compat"}],
-            }
-        },
-        "builders": {"build1": {"profile": "gds", "address": "127.0.0.1", "port": build1.port}},
-        "hosts": {"gpu1": {"profile": "gds", "address": "127.0.0.1", "port": gpu1.port}},
-    }
-
-
-def test_it_is_a_fleet(lab: Lab, mirror: Archive) -> None:
-    fleet.write(lab, mirror)
-    intent = load_fleet(lab.fleet_path)
-    assert set(intent.hosts) == {"gpu1"}
-
-
 def test_nodes_are_hosts_of_a_profile_without_a_kernel_of_its_own(lab: Lab, mirror: Archive) -> None:
     lab.add_hosts("node", 3, Path("/c/light/root"))
     fleet.write(lab, mirror)
@@ -76,13 +35,6 @@ def test_nodes_are_hosts_of_a_profile_without_a_kernel_of_its_own(lab: Lab, mirr
     ]
     assert intent.profiles[intent.hosts["node1"].profile].own_kernel is False
     assert intent.profiles["gds"].own_kernel is True
-
-
-def test_archive_without_security_leaves_it_out(lab: Lab, mirror: Archive) -> None:
-    fleet.write(lab, replace(mirror, security_uri=None))
-    content = yaml.safe_load(lab.fleet_path.read_text())
-    assert list(content["repositories"]) == ["debian"]
-    assert content["profiles"]["gds"]["repositories"] == ["debian"]
 
 
 def test_new_host_joins_a_file_that_nobody_edited(lab: Lab, mirror: Archive) -> None:

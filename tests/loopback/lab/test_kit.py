@@ -16,13 +16,11 @@ from gdsdeploy.repo.index import Repository
 from gdslab import guest
 from gdslab.archive import Archive
 from gdslab.errors import LabUnavailable
-from gdslab.kit import cuda, deb, kits, sign, ubuntu
+from gdslab.kit import deb, kits, sign
 from gdslab.kit.content import Content, Original
 from gdslab.kit.deb import Deb
-from tests.repos import kitcontent
 from tests.repos.archive import serve
 
-NEW = ubuntu.RELEASES["ubuntu-26.04"].cuda
 SUITE = "bookworm-backports"
 TOOL = Deb(
     "tool",
@@ -129,44 +127,6 @@ def test_an_archive_with_another_key_is_refused(archive: Archive, tmp_path: Path
     content = Content(tmp_path, Archive(archive.uri, None, tmp_path / "other.gpg", {}, {}, None), tmp_path / "work")
     with pytest.raises(LabUnavailable, match="tool"):
         content.unpack(Original("tool", SUITE, "1:2.0"))
-
-
-def test_nvidia_fs_under_another_version(tmp_path: Path) -> None:
-    """The version is in three places: the folder, dkms.conf and the header that modinfo shows."""
-    tree = tmp_path / f"unpacked/nvidia-fs-dkms_{cuda.DEBIAN_NVIDIA_FS}/files/usr/src/nvidia-fs-{cuda.DEBIAN_NVIDIA_FS}"
-    tree.mkdir(parents=True)
-    (tree / "dkms.conf").write_text(f'PACKAGE_VERSION="{cuda.DEBIAN_NVIDIA_FS}"\nBUILD_DEPENDS[0]="nvidia-current"\n')
-    (tree / "nvfs-vers.h").write_text(
-        "#define NVFS_DRIVER_MAJOR_VERSION   2\n#define NVFS_DRIVER_MINOR_VERSION   19 //\n"
-        "#define NVFS_DRIVER_PATCH_VERSION  7\n"
-    )
-    content = Content(tmp_path, Archive("", None, tmp_path, {}, {}, None), tmp_path)
-    package, metapackage = cuda.nvidia_fs(content, "2.26.6")
-    assert package.texts["/usr/src/nvidia-fs-2.26.6/dkms.conf"].split() == [
-        'PACKAGE_VERSION="2.26.6"',
-        'BUILD_DEPENDS[0]="nvidia"',
-    ]
-    header = package.texts["/usr/src/nvidia-fs-2.26.6/nvfs-vers.h"]
-    assert [line.split()[2] for line in header.splitlines()] == ["2", "26", "6"]
-    assert metapackage.fields == {"Depends": "nvidia-fs-dkms (= 2.26.6-1)"}
-
-
-def test_a_driver_of_branch_595_has_its_number_and_no_branch_in_its_names(tmp_path: Path) -> None:
-    packages = {package.name: package for package in cuda.debs(kitcontent.content(tmp_path), NEW)}
-    assert {"nvidia-dkms-open", "nvidia-kernel-source-open", "nvidia-firmware", "libnvidia-compute"} <= packages.keys()
-    assert not [name for name in packages if name.endswith(("-550", "-550-open", "-595", "-595-open"))]
-    source = packages["nvidia-kernel-source-open"]
-    assert source.version == "595.71.05-1ubuntu1"
-    tree = "/usr/src/nvidia-595.71.05"
-    assert 'PACKAGE_VERSION="595.71.05"' in source.texts[f"{tree}/dkms.conf"]
-    # The version that modinfo shows.
-    assert source.texts[f"{tree}/Kbuild"] == 'EXTRA_CFLAGS += -DNV_VERSION_STRING=\\"595.71.05\\"\n'
-    compute = packages["libnvidia-compute"]
-    assert "/usr/lib/x86_64-linux-gnu/libcuda.so.595.71.05" in compute.trees
-    assert packages["nvidia-fs-dkms"].version == "2.29.4-1"
-    assert packages["nvidia-dkms-open"].fields["Depends"] == (
-        "dkms, nvidia-kernel-source-open (= 595.71.05-1ubuntu1), nvidia-kernel-common (= 595.71.05-1ubuntu1)"
-    )
 
 
 def test_a_change_of_any_file_makes_other_kits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

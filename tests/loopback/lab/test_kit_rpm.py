@@ -11,11 +11,10 @@ from gdsdeploy.repo import rpm as repositories
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.index import Repository
 from gdslab.archive import Archive
-from gdslab.kit import cuda, elnvidia, elversions, rpm, sign
+from gdslab.kit import rpm, sign
 from gdslab.kit.content import Content, Original
 from gdslab.kit.rpm import Rpm, Stream
 from gdslab.kit.trees import Trees, replace
-from tests.repos import kitcontent
 from tests.repos.archive import serve
 
 DRIVER = "3:1.2-1.el9"
@@ -111,33 +110,3 @@ def test_a_tree_shares_no_content_that_is_replaced(tmp_path: Path) -> None:
     assert (files / "usr/src/a/dkms.conf").read_text() == "before"
     with pytest.raises(FileNotFoundError, match="Debian's source has no usr/none"):
         trees.moved("other", original, {"usr/none*": "usr"})
-
-
-def test_only_release_9_has_streams() -> None:
-    members = [Rpm("nvidia-driver-cuda", "3:1-1"), Rpm("nvidia-fs", "2-1")]
-    streams = elnvidia.streams(elversions.RELEASES[9], members)
-    assert [(stream.stream, [rpm.name for rpm in stream.rpms]) for stream in streams] == [
-        ("open-dkms", ["nvidia-driver-cuda"]),
-        ("550-open", ["nvidia-driver-cuda"]),
-    ]
-    assert elnvidia.streams(elversions.RELEASES[10], members) == ()
-
-
-def test_nvidia_fs_and_libcufile_come_in_two_versions(tmp_path: Path) -> None:
-    """Both have the same content: only versions and names of files differ."""
-    rpms = elnvidia.gds(Trees(tmp_path / "trees", kitcontent.content(tmp_path)))
-    versions = {name: [rpm.version for rpm in rpms if rpm.name == name] for name in {rpm.name for rpm in rpms}}
-    assert versions == {
-        **{key: ["2.25.7-1", "2.26.6-1"] for key in ("nvidia-fs", "nvidia-fs-dkms")},
-        **{key: ["1.9.0.20-1", "1.9.1.3-1"] for key in ("libcufile-12-4", "gds-tools-12-4")},
-        "nvidia-gds-12-4": ["12.4.0-1", "12.4.1-1"],
-    }
-    trees = {f"{rpm.name} {rpm.version}": rpm.tree for rpm in rpms if rpm.tree is not None}
-    for version in cuda.NVIDIA_FS:
-        configuration = trees[f"nvidia-fs-dkms {version}-1"] / f"usr/src/nvidia-fs-{version}/dkms.conf"
-        assert f'PACKAGE_VERSION="{version}"\nBUILD_DEPENDS[0]="nvidia-open"\n' in configuration.read_text()
-    for version, file in {"1.9.0.20": "1.9.0", "1.9.1.3": "1.9.1"}.items():
-        folder = trees[f"libcufile-12-4 {version}-1"] / "usr/local/cuda-12.4/targets/x86_64-linux/lib"
-        links = {path.name: path.readlink().name for path in folder.iterdir() if path.is_symlink()}
-        assert links == {"libcufile.so.0": f"libcufile.so.{file}", "libcufile_rdma.so.1": f"libcufile_rdma.so.{file}"}
-        assert all((folder / name).is_file() for name in links.values())

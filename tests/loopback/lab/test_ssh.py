@@ -33,10 +33,6 @@ def test_config_is_what_openssh_understands(tmp_path: Path) -> None:
     assert settings["globalknownhostsfile"] == "/dev/null"
 
 
-def test_config_of_no_host_is_empty(tmp_path: Path) -> None:
-    assert ssh.config(tmp_path, "admin", {}) == ""
-
-
 def test_words_arrive_as_they_are() -> None:
     argv = ssh.command(Path("/l/ssh_config"), "gpu1", ["sh", "-c", "echo $HOME; id"])
     assert argv == ["ssh", "-F", "/l/ssh_config", "gpu1", "--", "sh -c 'echo $HOME; id'"]
@@ -50,12 +46,6 @@ def test_key_is_made_once_and_private(tmp_path: Path) -> None:
     ssh.make_key(tmp_path / "id", "lab")
     assert (tmp_path / "id").read_text() == first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["id", "id.pub"]
-
-
-def test_half_a_key_pair_is_made_anew(tmp_path: Path) -> None:
-    (tmp_path / "id.pub").write_text("left by an interruption")
-    ssh.make_key(tmp_path / "id", "lab")
-    assert (tmp_path / "id.pub").read_text().startswith("ssh-ed25519 ")
 
 
 @pytest.mark.parametrize(

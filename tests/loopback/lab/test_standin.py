@@ -61,13 +61,3 @@ def test_no_lock_says_how_to_make_one(lab: Lab) -> None:
 def test_what_is_no_kernel_is_refused(text: str) -> None:
     with pytest.raises(LabUnavailable, match="is not a kernel"):
         standin.Kernel(text)
-
-
-@pytest.mark.parametrize("text", ["6.12.94+deb13-amd64", "6.14.0-37-generic", "5.14.0-570.73.1.el9_6.x86_64"])
-def test_kernels_of_all_families_have_a_name(text: str) -> None:
-    assert standin.Kernel(text).release == text
-
-
-def test_light_host_cannot_be_plugged(lab: Lab) -> None:
-    with pytest.raises(LabUnavailable, match="build1 is a light host"):
-        standin.plug(lab, lab.host("build1"), "6.1.0-50-amd64")

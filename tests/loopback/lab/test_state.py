@@ -38,21 +38,6 @@ def test_name_that_is_no_folder_is_refused(name: str) -> None:
         Lab(name)
 
 
-def test_light_hosts_come_first_and_numbers_count_as_numbers() -> None:
-    lab = make_lab("dev", lights=2, vms=11)
-    assert [host.name for host in lab.hosts()] == ["build1", "build2", *(f"gpu{n}" for n in range(1, 12))]
-    assert lab.host("gpu11").directory == lab.directory / "hosts/gpu11"
-
-
-def test_nodes_are_light_hosts_that_do_not_count_as_builders() -> None:
-    lab = make_lab("dev", lights=1, vms=1)
-    lab.add_hosts("node", 2, Path("/c/begun/root"))
-    assert [host.name for host in lab.hosts()] == ["build1", "node1", "node2", "gpu1"]
-    assert [host.kind for host in lab.group("node")] == ["light", "light"]
-    assert [host.name for host in lab.group("light")] == ["build1"]
-    assert (lab.lacks("node", 2), lab.lacks("node", 3), lab.lacks("light", 2)) == (False, True, True)
-
-
 def test_no_two_hosts_of_any_lab_share_a_port() -> None:
     first, second = make_lab("one", 2, 2), make_lab("two", 2, 2)
     ports = [host.port for lab in (first, second) for host in lab.hosts()]

@@ -10,33 +10,6 @@ from gdsdeploy.run import Completed
 from gdslab import archive
 from gdslab.errors import LabUnavailable
 
-DEB822 = """\
-# comment
-Types: deb
-URIs: https://packages.example/vendor
-Suites: trixie
-Components: main
-Signed-By: /usr/share/keyrings/vendor.gpg
-
-Types: deb deb-src
-URIs: http://mirror.example/debian/
-Suites: trixie trixie-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-
-Types: deb
-URIs: http://mirror.example/debian-security
-Suites: trixie-security
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-"""
-ONE_LINE = """\
-deb [arch=amd64 signed-by=/usr/share/keyrings/vendor.gpg] http://packages.example/apt bookworm main
-deb-src http://sources.example/debian bookworm main
-deb http://mirror.example/debian bookworm main contrib # the archive
-deb http://security.example/debian-security bookworm-security main
-"""
-
 
 @pytest.fixture
 def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -48,35 +21,6 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(archive.run, "run", lambda argv, **_: Completed(tuple(argv), 0, settings.read_text(), ""))
     return tmp_path
-
-
-def test_deb822_sources(etc: Path) -> None:
-    (etc / "sources.list.d/debian.sources").write_text(DEB822)
-    assert archive.controller_archive(etc) == archive.Archive(
-        uri="http://mirror.example/debian",
-        security_uri="http://mirror.example/debian-security",
-        keyring=Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
-        proxy={},
-        options={},
-        ca_bundle=None,
-    )
-
-
-def test_one_line_sources_and_no_vendor_of_the_same_suite(etc: Path) -> None:
-    (etc / "sources.list").write_text(ONE_LINE)
-    debian = archive.controller_archive(etc)
-    assert (debian.uri, debian.security_uri) == (
-        "http://mirror.example/debian",
-        "http://security.example/debian-security",
-    )
-
-
-def test_list_of_mirrors(etc: Path) -> None:
-    (etc / "mirrors").write_text(
-        "# nearest first\nhttps://near.example/debian/ priority:1\nhttps://far.example/debian\n"
-    )
-    (etc / "sources.list").write_text(f"deb mirror+file://{etc}/mirrors bookworm main\n")
-    assert archive.controller_archive(etc).uri == "https://near.example/debian"
 
 
 @pytest.mark.parametrize(
@@ -122,20 +66,3 @@ def test_proxy_of_the_environment_is_made_explicit(etc: Path, monkeypatch: pytes
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:3142")
     monkeypatch.setenv("https_proxy", "http://unused.example:1")
     assert archive.controller_archive(etc).proxy == {"Acquire::http::Proxy": "http://127.0.0.1:3142"}
-
-
-@pytest.mark.parametrize(
-    ("address", "port"),
-    [
-        ("http://127.0.0.1:3142", 3142),
-        ("http://localhost/debian", 80),
-        ("https://127.1.2.3/debian", 443),
-        ("http://[::1]:8080/debian", 8080),
-        ("http://mirror.example/debian", None),
-        ("http://127.mirror.example/debian", None),
-        ("DIRECT", None),
-        ("", None),
-    ],
-)
-def test_loopback_port(address: str, port: int | None) -> None:
-    assert archive.loopback_port(address) == port

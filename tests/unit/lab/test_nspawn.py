@@ -1,4 +1,4 @@
-"""Light hosts: the command that becomes one."""
+"""Light hosts: what is refused, and what takes the place of systemd-nspawn."""
 
 from __future__ import annotations
 
@@ -7,45 +7,13 @@ from typing import Any
 
 import pytest
 
-from gdslab import guest, nspawn
+from gdslab import nspawn
 from gdslab.errors import LabUnavailable
 from gdslab.host import HostRecord, LabHost
-
-COMMON = [
-    "systemd-nspawn",
-    "--quiet",
-    "--boot",
-    "--directory=/l/dev/hosts/build1/root",
-    "--machine=gdsdeploy-dev-build1",
-    "--hostname=build1",
-    "--register=no",
-]
-REST = ["--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off", "--console=read-only"]
 
 
 def light(folder: Path) -> nspawn.LightHost:
     return nspawn.LightHost(HostRecord("build1", "light", 22001, "/c/root"), folder, folder / "ssh_config")
-
-
-def test_nspawn_where_systemd_is_not_process_1() -> None:
-    root = Path("/l/dev/hosts/build1/root")
-    assert nspawn.nspawn_argv("gdsdeploy-dev-build1", "build1", root, booted=False) == [*COMMON, "--keep-unit", *REST]
-
-
-def test_nspawn_where_systemd_is_process_1() -> None:
-    root = Path("/l/dev/hosts/build1/root")
-    assert nspawn.nspawn_argv("gdsdeploy-dev-build1", "build1", root, booted=True) == [*COMMON, *REST]
-
-
-def test_plain_namespace() -> None:
-    assert nspawn.namespace_argv("build1", Path("/l/root")) == [
-        *("unshare", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--mount", "--propagation", "private"),
-        *("sh", str(guest.data("light/namespace.sh")), "/l/root", "build1"),
-    ]
-
-
-def test_machine_is_named_after_its_lab() -> None:
-    assert light(Path("/l/dev/hosts/build1")).machine == "gdsdeploy-dev-build1"
 
 
 @pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])

@@ -50,12 +50,6 @@ def test_packages_are_listed_beforehand_and_installed(
     ]
 
 
-def test_lists_that_are_there_are_not_fetched_again(bare: list[list[str]], tmp_path: Path) -> None:
-    (tmp_path / "mirror.example_debian_dists_trixie_main_binary-amd64_Packages.lz4").touch()
-    requirements.ensure(vms=False, lights=True, confirm=yes)
-    assert [argv[3] for argv in bare] == ["install"]
-
-
 def test_no_means_nothing_is_installed(bare: list[list[str]]) -> None:
     with pytest.raises(LabUnavailable, match="were not installed") as caught:
         requirements.ensure(vms=True, lights=True, confirm=lambda question: False)
@@ -70,20 +64,6 @@ def test_machine_without_apt_gets_the_list(bare: list[list[str]], monkeypatch: p
         requirements.ensure(vms=True, lights=True, confirm=yes)
     for package in ("qemu-system-x86", "mmdebstrap", "systemd-container"):
         assert f"  {package}: " in caught.value.message
-    assert bare == []
-
-
-def test_user_without_sudo_is_told(monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]) -> None:
-    monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(requirements.run.shutil, "which", lambda program, **_: None)
-    with pytest.raises(LabUnavailable, match="sudo is not installed"):
-        requirements.ensure(vms=True, lights=True, confirm=yes)
-
-
-def test_complete_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]) -> None:
-    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
-    requirements.ensure(vms=True, lights=True, confirm=lambda question: False)
     assert bare == []
 
 
