@@ -6,10 +6,9 @@ driver.  Their kernel is this machine's, so nothing is loaded and nothing reboot
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,34 +16,23 @@ from typing import Any
 import pytest
 import yaml
 
-import gdslab as labs
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import Event, Kind, RollbackBegun
-from gdsdeploy.model.lock import Lock
-from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wave
-from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Step, Task, Wave
 from gdsdeploy.rollout import control, journal
-from gdsdeploy.rollout.driver import Hooks, drive
-from gdsdeploy.rollout.machine import StateMachine
+from gdsdeploy.rollout.driver import drive
 from gdsdeploy.rollout.steps.real_effects import RealEffects
-from gdsdeploy.rollout.steps.work import Patience
-from gdslab.host import LabHost
-from gdslab.state import Lab
-from tests.lab import small_stack
 from tests.lab.cuttable import Way
-from tests.lab.small_stack import Small
-from tests.naming import unique
-from tests.repos.archive import Key, serve
+from tests.lab.small_site import PATIENCE, Site, fleet_of, invariants, roll, running
 from tests.unit.host.kmod.kmod_root import RELEASE
 
 pytestmark = pytest.mark.lab
 
 PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 PLACED = f"/usr/lib/modules/{RELEASE}/updates/gdsdeploy"
-PATIENCE = Patience(packages=3, poll=0.3, knock=15, settle=5)
 #: Holds dpkg's lock like another package manager, until it is stopped.
 HOLDER = (
     "import fcntl,os,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX);"
@@ -53,147 +41,15 @@ HOLDER = (
 )
 
 
-@dataclass
-class Site:
-    """The lab's hosts, their fleet file, and the ways to them."""
-
-    lab: Lab
-    path: Path
-    small: Small
-    ways: dict[str, Way]
-    uri: str
-    number: int = 0
-    #: host → what it was before the first rollout
-    before: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.ways)
-
-    def host(self, name: str) -> LabHost:
-        return self.lab.host(name)
-
-    def root(self, name: str, script: str, ok: tuple[int, ...] = (0,)) -> str:
-        return self.host(name).ssh(["sudo", "sh", "-c", script], ok=ok, timeout=120).stdout
-
-    def version(self, name: str, package: str = "small-driver") -> str:
-        return self.root(name, f"dpkg-query -W -f '${{Version}} ${{db:Status-Abbrev}}' {package}", ok=(0, 1)).strip()
-
-    def plan(self, lock: Lock, *waves: Wave, **settings: Any) -> Plan:
-        """A plan to bring the hosts of ``waves`` to ``lock``."""
-        lockfile.write(lockfile.beside(self.path), lock)
-        release = releases.store(self.path, lock)
-        self.number += 1
-        return Plan(
-            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=release.fleet_digest,
-            waves=waves, settings=Rollout(**settings).model_dump(mode="json"), max_unavailable=len(self.ways),
-        )  # fmt: skip
-
-
-@dataclass
-class Ran:
-    """A rollout that came to its end."""
-
-    machine: StateMachine
-    events: list[Event]
-
-    def outcomes(self) -> dict[str, Outcome | None]:
-        return {name: host.outcome for name, host in self.machine.hosts.items()}
-
-    def failed(self, name: str) -> tuple[str, Mapping[str, Any]]:
-        """Where a host failed first, and why."""
-        failure = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
-        return str(failure.data["step"]), failure.data["error"]
-
-    def steps(self, name: str) -> list[str]:
-        return [str(e.data["step"]) for e in self.events if e.kind is Kind.BEGIN and e.host == name]
-
-
-def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None, **hooks: Any) -> Ran:
-    """Drive a rollout as the command does; ``when`` is told every event and may break something.  Checks invariants."""
-    effects = RealEffects(plan, patience=PATIENCE)
-    book = journal.path_of(site.path)
-    with journal.writing(book, doing="test") as writer:
-        writer.begin(plan)
-        machine = drive(writer, plan.id, effects, hooks=Hooks(observe=when, **hooks))
-    with journal.reading(book) as read:
-        events = list(read.events(plan.id))
-    invariants(plan, events)
-    return Ran(machine, events)
-
-
-def invariants(plan: Plan, events: list[Event]) -> None:
-    """In every case: no host returned unvalidated, no host forgotten, the budget kept."""
-    passed: dict[str, str] = {}
-    away: set[str] = set()
-    ended: dict[str, str] = {}
-    for number, event in enumerate(events, 1):
-        assert event.number == number
-        step, host = event.data.get("step"), event.host
-        if event.kind is Kind.BEGIN and step not in ("return", "soak"):
-            passed.pop(host, None)
-        if event.kind is Kind.BEGIN and step == "drain":
-            away.add(host)
-        assert len(away) <= plan.max_unavailable
-        if event.kind is Kind.END and step in ("validate", "undo-validate"):
-            passed[host] = event.data["data"]["validated_boot"]
-        if event.kind is Kind.BEGIN and step == "return":
-            assert passed.get(host), f"{host} returns without having passed"
-        if event.kind is Kind.END and step == "return":
-            away.discard(host)
-        if event.kind is Kind.OUTCOME:
-            ended[host] = str(event.data["outcome"])
-    assert all(ended.get(host) in ("kept", "lost") for host in away), f"forgotten: {away} of {ended}"
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Three hosts, provisioned with the old lock."""
-    folder = tmp_path_factory.mktemp("site")
-    key = Key.generate(tmp_path_factory.mktemp("key") / "home", "small")
-    name = unique("roll")
-    # Separate folders for the journal and the releases; sockets need short names.
-    state = tempfile.TemporaryDirectory(prefix="gds-")
-    with state, pytest.MonkeyPatch.context() as patch, serve(folder / "repository") as server:
-        patch.setenv("GDSDEPLOY_STATE_DIR", state.name)
-        try:
-            lab = labs.up(name, vms=0, lights=3)
-            patch.setenv("GDSDEPLOY_CACHE_DIR", str(folder / "cache"))
-            small = small_stack.make(folder / "repository", server.uri, key)
-            ways = {host.name: Way(host.port) for host in lab.hosts()}
-            rollout_site = Site(lab, folder / "fleet.yml", small, ways, server.uri)
-            small_stack.write(rollout_site.path, fleet_of(rollout_site), small.old)
-            small_stack.stock(folder / "modules", rollout_site.path, small.old, small.new)
-            for host in lab.hosts():
-                host.wait_ssh()
-                # Each apt would read all of Debian's packages.
-                host.ssh(["sudo", "sh", "-c", "rm /etc/apt/sources.list.d/*"])
-            run = provision(
-                load_fleet(rollout_site.path),
-                small.old,
-                rollout_site.path,
-                names=rollout_site.names,
-                extra=[],
-                progress=lambda _: None,
-            )
-            assert run.failures() == {}
-            yield rollout_site
-        finally:
-            labs.down(Lab(name))
-            key.forget()
-
-
-def fleet_of(site: Site, **more: Any) -> dict[str, Any]:
-    """The fleet file, whose hosts are reached by ways that can be cut."""
-    folder = site.lab.fleet_path.parent
-    keys = (folder / "known_hosts").read_text()
-    for name, way in site.ways.items():
-        keys = keys.replace(f"]:{site.host(name).port} ", f"]:{way.port} ")
-    (site.path.parent / "known_hosts").write_text(keys)
-    lab = yaml.safe_load(site.lab.fleet_path.read_text())
-    ssh = {"user": lab["ssh"]["user"], "address": "127.0.0.1", "identity_file": str(folder / "id_ed25519")}
-    hosts = {name: {"profile": "gds", "port": way.port} for name, way in site.ways.items()}
-    return small_stack.fleet(site.small, site.uri, hosts, {**ssh, "known_hosts": "known_hosts"}, **more)
+    with running(tmp_path_factory, lights=3) as site:
+        run = provision(
+            load_fleet(site.path), site.small.old, site.path, names=site.names, extra=[], progress=lambda _: None
+        )
+        assert run.failures() == {}
+        yield site
 
 
 def is_old(site: Site, name: str) -> None:
