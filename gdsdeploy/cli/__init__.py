@@ -30,7 +30,6 @@ VERBS = {
     "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
     "kmod": "Audit and build kernel modules, and predict which will load",
     "topology": "Show the distances between GPUs, disks and network adapters, and what has moved",
-    "mode": "Show which peer-to-peer mechanisms hosts offer, which to choose, and what a change requires",
     "gdscheck": "Parse the output of NVIDIA's gdscheck, of any release",
     "prometheus": "Print alert rules and a dashboard for the series that hosts export",
     "lab": "Disposable hosts to rehearse on",
@@ -42,7 +41,7 @@ VERBS = {
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
     "Upgrade": ("rollout", "diff"),
-    "Diagnose": ("explain", "watch", "topology", "mode", "cufile", "kmod", "gdscheck", "support-bundle"),
+    "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline and signed": ("mirror", "verify"),
     "Monitoring": ("prometheus",),
     "Rehearse and learn": ("lab", "docs", "help", "completion"),

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 @options.fleet_of_host
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
-@click.option(
-    "--support", is_flag=True, help="Show which paths a filesystem (or all) can take instead, without a host."
-)
-@click.option("--mode", metavar="MODE", help="With --support: nvidia-fs, p2pdma, peermem, dmabuf or compat.")
-@click.option("--libcufile", metavar="V", help="With --support: this release of libcufile, e.g. 1.15.")
-@click.option("--kernel", metavar="K", help="With --support: this kernel, e.g. 6.8.")
-@click.option("--gpu", metavar="CLASS", help="With --support: this class of GPUs, e.g. hopper.")
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
 def command(
@@ -55,7 +48,6 @@ def command(
     error: str | None,
     timeout: float,
     as_json: bool,
-    **query: str | None,
 ) -> None:
     """Explain why I/O on a mount doesn't take the direct path.
 
@@ -83,21 +75,13 @@ def command(
       gdsdeploy explain --error 5027
       gdsdeploy explain --log cufile.log dmesg.txt   # the causes that pasted text shows: docs/logs.md
       dmesg | gdsdeploy explain --log
-      gdsdeploy explain --support                    # every filesystem and mode: docs/filesystems.md
-      gdsdeploy explain --support wekafs --libcufile 1.15 --gpu ampere
     """
     answering = evidence is None and error is None
     if logs:
-        options.require(answering and not query["support"], "--log FILE... goes with --json only")
+        options.require(answering, "--log FILE... goes with --json only")
         _logs([*logs, *(name for name in (host, mount) if name is not None), *more], as_json)
         return
     options.require(not more, f"no third argument is expected: {' '.join(more)}")
-    if query.pop("support"):
-        options.require(answering and mount is None, "--support takes a FILESYSTEM only; leave the other arguments out")
-        _print(as_json, *_support(host or "", {name: value or "" for name, value in query.items()}))
-        return
-    options_of_support = [f"--{name}" for name, value in query.items() if value is not None]
-    options.require(not options_of_support, "{} needs --support".format(" and ".join(options_of_support)))
     if error is not None:
         options.require(host is None and evidence is None, "--error CODE doesn't go with HOST or --evidence")
         _print(as_json, *_error(error))
@@ -167,16 +151,6 @@ def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, tim
         with console.step("Examining this machine"):
             facts = facts_of_this_machine(mount)
     return replace(facts, name=host) if host else facts
-
-
-def _support(filesystem: str, query: dict[str, str]) -> tuple[Any, str]:
-    from gdsdeploy.validate import support
-
-    try:
-        rows = support.matrix(filesystem, **query)
-    except support.UnknownNameError as unknown:
-        raise GdsError(unknown.message, hint=unknown.hint) from None
-    return support.as_document(rows), support.render(rows)
 
 
 def _error(code: str) -> tuple[Any, str]:

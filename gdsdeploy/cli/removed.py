@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import click
 
+SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
     "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
     "explain --launch": "Copy the command for your container manager from docs/containers.md",
+    "explain --gpu": SUPPORT,
+    "explain --kernel": SUPPORT,
+    "explain --libcufile": SUPPORT,
+    "explain --mode": SUPPORT,
     "explain --redact": "Pack what others may see with gdsdeploy support-bundle, which replaces names and addresses",
     "explain --ticket": "Pack one file for a vendor's support with gdsdeploy support-bundle FLEET -o FILE --limit HOST",
+    "explain --support": SUPPORT,
+    "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
 }
 
 

@@ -23,8 +23,6 @@ NVFS_DEVICE = "/dev/nvidia-fs0"
 PEERS = "/sys/kernel/mm/memory_peers"
 #: Modules that use the RDMA core: one that registered a client there is among them.
 HOLDERS = ("/sys/module/ib_uverbs/holders", "/sys/module/ib_core/holders")
-#: Whether the driver of unified memory leaves HMM alone.
-UVM_NO_HMM = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
 #: The service of nv_peer_mem, the module before nvidia-peermem: a script or a unit.
 LEGACY_SERVICE = "nv_peer_mem*"
 SERVICE_FOLDERS = ("/etc/init.d", "/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")

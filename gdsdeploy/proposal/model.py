@@ -22,7 +22,7 @@ class Kind:
     repositories: tuple[str, ...]
     #: class of its GPUs, as a profile has it
     gpu: str
-    #: as `gdsdeploy mode` chooses them; empty while no driver runs
+    #: as explain's rules choose them; empty while no driver runs
     mode: str
     rdma: str
     #: whether it runs a kernel that it doesn't choose

@@ -46,7 +46,7 @@ _UBUNTUS = re.compile(r"ubuntu0\.")
 _NVIDIAS = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda")
 #: Devices that a profile can count, and mounts of a host that are shown.
 _MOST_DEVICES, _MOST_MOUNTS = 1024, 100
-#: Reasons for a mode that a comment lists; `gdsdeploy mode` shows all.
+#: Reasons for a mode that a comment lists.
 _REASONS = 2
 _VERSION = re.compile(r"[0-9]{3,4}(\.[0-9]{1,4}){1,3}")
 

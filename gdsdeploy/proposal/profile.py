@@ -161,7 +161,7 @@ def _modes(kind: Kind, hosts: Sequence[Observation]) -> Iterator[Node]:
         if value:
             yield Entry(key, value, reason)
         else:
-            yield Remark(f"{key}: not known: {reason}; after provision: gdsdeploy mode")
+            yield Remark(f"{key}: not known: {reason}; after provision: gdsdeploy explain")
 
 
 def _storage(hosts: Sequence[Observation]) -> Iterator[Node]:

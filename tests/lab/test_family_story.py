@@ -266,7 +266,6 @@ def test_provision_builds_the_modules_for_the_locked_kernel(family: Family, prov
         assert fields["vermagic"].startswith(f"{family.target.kernel.release} SMP")
 
 
-@pytest.mark.proves("provision", "stand-in")
 def test_the_host_passes_its_validation(family: Family, provisioned: dict[str, Any]) -> None:
     report = json.loads(gdsdeploy("validate", family.lab.fleet_path, "--json").stdout)["hosts"]["node1"]
     verdicts = {finding["check"]: finding["verdict"] for finding in report["findings"]}
@@ -329,7 +328,6 @@ def test_a_fault_in_the_canary_rolls_it_back_alone(family: Family, new: Lock) ->
     write(family.lab, family.expected.new, rollout=ROLLOUT)
 
 
-@pytest.mark.proves("rollout", "stand-in")
 def test_the_rollout_comes_to_its_end_once_the_fleet_file_is_right(family: Family, new: Lock) -> None:
     document = rollout(family.lab, status=0)
     assert (document["phase"], document["away"]) == ("finished", [])

@@ -105,10 +105,7 @@ def locked(fleet: Path) -> Target:
     return target
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(os, marks=pytest.mark.proves("provision", "stand-in", os=os)) for os in EXPECTED],
-)
+@pytest.fixture(scope="module", params=list(EXPECTED))
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     lab = Lab(unique("familyvm"))
     try:

@@ -49,7 +49,6 @@ def test_modules_that_the_builder_has_built_stand_in_for_a_preflight(upgraded: F
         assert (stack["builders"], stack["ok"]) == (["build1"], True)
 
 
-@pytest.mark.proves("rollout", "real", os="debian-13")
 def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
     booted = {name: upgraded.boot_of(name) for name in MACHINES}
     begin = time.time()

@@ -133,7 +133,6 @@ def test_the_plan_sees_a_key_that_is_enrolled(chain: Chain) -> None:
     assert "enrol" not in {action["kind"] for action in actions}
 
 
-@pytest.mark.proves("Secure Boot", "real", os="debian-13")
 def test_the_real_modules_load_under_lockdown(chain: Chain, provisioned: dict[str, Any]) -> None:
     nvidia_fs = chain.lock.targets["vm"].nvidia_fs
     assert nvidia_fs is not None
@@ -215,7 +214,6 @@ class Person:
             raise self.error
 
 
-@pytest.mark.proves("Secure Boot", "real", os="debian-13")
 def test_a_rollout_waits_for_a_person_and_the_host_gets_the_next_key(signed_anew: Chain) -> None:
     lab = signed_anew.lab
     # As MokManager's screen shows it.

@@ -50,7 +50,6 @@ def lock(tmp_path_factory: pytest.TempPathFactory, fetcher: Fetcher) -> Lock:
 
 
 #: Releases whose archive is frozen but for updates: upstream versions as measured, and the kernel series.
-@pytest.mark.proves("lock", "real")
 @pytest.mark.parametrize(
     ("os", "driver", "series", "nvidia_fs", "libcufile"),
     [("debian-13", "550.", "6.12.", "2.19.7", "1.9.1.3"), ("debian-12", "535.", "6.1.0-", "2.13.5", "1.4.0.31")],

@@ -162,7 +162,7 @@ def hostile(path: Path, tmp_path: Path) -> Path:
     return tmp_path / "host.json"
 
 
-@pytest.mark.parametrize("verb", ["explain", "mode", "topology"])
+@pytest.mark.parametrize("verb", ["explain", "topology"])
 def test_verbs_that_show_evidence(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(verb, "--evidence", hostile(EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json", tmp_path))
     output = "".join(capsys.readouterr())

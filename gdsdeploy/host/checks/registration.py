@@ -55,6 +55,6 @@ def _in_use(facts: HostFacts) -> List[str]:
 def _hint(rdma: str) -> str:
     others: Sequence[str] = {
         "peermem": ("nvidia-peermem", "lsmod | grep peermem; dmesg | tail", "dmabuf"),
-        "dmabuf": ("the open driver and an adapter driver that accepts DMA-BUF", "gdsdeploy mode", "peermem"),
+        "dmabuf": ("the open driver and an adapter driver that accepts DMA-BUF", "gdsdeploy explain", "peermem"),
     }[rdma]
     return "It needs {}: {}; or set rdma: {} in the profile".format(*others)

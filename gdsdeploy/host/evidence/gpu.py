@@ -6,7 +6,7 @@ import contextlib
 import os
 
 from ..io.inspect import try_open
-from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
+from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS
 from .recorder import Recorder
 from .request import EvidenceRequest
 
@@ -27,7 +27,6 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     _collect_registrations(recorder)
     recorder.names("/sys/class/infiniband")
     recorder.texts(PEERS, [name + "/version" for name in recorder.names(PEERS)])
-    recorder.text(UVM_NO_HMM)
     for folder in HOLDERS:
         recorder.names(folder)
     for folder in SERVICE_FOLDERS:

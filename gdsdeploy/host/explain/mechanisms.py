@@ -1,6 +1,6 @@
-"""The peer-to-peer mechanisms of a host: each present, usable or not, and why; and which one to choose.
+"""The peer-to-peer mechanisms of a host: each usable or not, and why; and which one to choose.
 
-The terms are those of the field: PeerDirect, DMA-BUF, PCI P2PDMA, nvidia-fs, HMM.
+The terms are those of the field: PeerDirect, DMA-BUF, PCI P2PDMA, nvidia-fs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.p2p import EXPORTERS
 from ..facts.topology import bar1
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
@@ -17,7 +16,7 @@ from . import gpus, modules, nvidia_fs, pci_tree, quote, reference, shared
 from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, numbers, weigh
 from .rules import needs
 
-PEERDIRECT, HMM, NONE = "peerdirect", "hmm", "none"
+PEERDIRECT, NONE = "peerdirect", "none"
 #: First kernel whose RDMA core accepts DMA-BUF memory.
 DMABUF_KERNEL = (5, 12)
 #: The client that nvidia-peermem and nv_peer_mem register; a second one only with persistent_api_support=0.
@@ -32,7 +31,6 @@ class Mechanism:
 
     name: str
     title: str
-    present: Maybe[bool]
     usable: Maybe[bool]
     why: Tuple[str, ...]
     evidence: Tuple[str, ...] = ()
@@ -51,40 +49,22 @@ class Choice:
 
 
 def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
-    """Every mechanism of NVIDIA, and those of other vendors that the host has."""
-    p2p = facts.p2p
-    pci_p2pdma = when_known(facts.kernel.option("PCI_P2PDMA"), lambda value: value == "y")
-    peerdirect_present = when_known(p2p.peer_memory, lambda symbol: symbol is not None)
-    dmabuf_present = when_known(p2p.rdma_dmabuf, lambda symbol: symbol is not None)
+    """Every mechanism that a fleet file can choose."""
     return (
-        _mechanism(
-            NVIDIA_FS, "nvidia-fs: storage drivers with hooks", facts.nvidia_fs.module.loaded, _nvidia_fs(facts)
-        ),
-        _mechanism(P2PDMA, "PCI P2PDMA", pci_p2pdma, _p2pdma(facts)),
-        _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect_present, peerdirect(facts)),
-        _mechanism(DMABUF, "DMA-BUF", dmabuf_present, dmabuf(facts)),
-        _mechanism(HMM, "HMM device memory", _option(facts, "DEVICE_PRIVATE"), _hmm(facts)),
-        *(
-            Mechanism(
-                name,
-                EXPORTERS[name],
-                True,
-                False,
-                ("cuFile moves data to NVIDIA's GPUs only",),
-                ("/proc/modules: " + name,),
-            )
-            for name in (p2p.exporters if isinstance(p2p.exporters, tuple) else ())
-        ),
+        _mechanism(NVIDIA_FS, "nvidia-fs: storage drivers with hooks", _nvidia_fs(facts)),
+        _mechanism(P2PDMA, "PCI P2PDMA", _p2pdma(facts)),
+        _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect(facts)),
+        _mechanism(DMABUF, "DMA-BUF", dmabuf(facts)),
     )
 
 
-def _mechanism(name: str, title: str, present: Maybe[bool], conditions: Iterator[Condition]) -> Mechanism:
+def _mechanism(name: str, title: str, conditions: Iterator[Condition]) -> Mechanism:
     verdict = weigh(conditions)
     causes = (*verdict.causes, *verdict.suspects)
     why = (*(cause.what for cause in causes), *(() if verdict.causes else verdict.unseen))
     evidence = tuple(line for cause in causes for line in cause.evidence)
     fixes = tuple(dict.fromkeys(cause.fix for cause in verdict.causes if cause.fix))
-    return Mechanism(name, title, present, verdict.holds, why, evidence, fixes)
+    return Mechanism(name, title, verdict.holds, why, evidence, fixes)
 
 
 def _gpu(facts: HostFacts) -> Condition:
@@ -226,23 +206,6 @@ def dmabuf_driver(facts: HostFacts) -> Condition:
     return Condition(when_known(flavour, lambda name: name == "open"), cause)
 
 
-def _hmm(facts: HostFacts) -> Iterator[Condition]:
-    yield _gpu(facts)
-    for name in ("DEVICE_PRIVATE", "HMM_MIRROR"):
-        evidence = (f"the kernel's configuration: no CONFIG_{name}=y",)
-        cause = Cause("kernel.no-hmm", f"this kernel was built without CONFIG_{name}", "", evidence)
-        yield Condition(_option(facts, name), cause)
-    what = "nvidia_uvm is not loaded" if facts.p2p.uvm_hmm is None else "HMM is disabled in nvidia_uvm"
-    yield Condition(when_known(facts.p2p.uvm_hmm, lambda on: on is True), Cause("driver.no-hmm", what, ""))
-
-
-def _option(facts: HostFacts, name: str) -> Maybe[bool]:
-    """Whether the kernel has an option; unknown in recordings that were made without it."""
-    if not any(facts.document.looked_for(path, name) for path in facts.document.paths("excerpts")):
-        return Unknown(f"CONFIG_{name} was not collected")
-    return when_known(facts.kernel.option(name), lambda value: value == "y")
-
-
 def choose(facts: HostFacts) -> Choice:
     """The modes for storage and RDMA that fit the host as it runs now, with the reasons in order."""
     offered = {mechanism.name: mechanism for mechanism in mechanisms(facts)}
@@ -277,10 +240,3 @@ def _first_usable(
         reasons += [f"no {name}: {reason}" for reason in mechanism.why]
     unknown = [mechanism.usable for _, mechanism, _, _ in candidates if isinstance(mechanism.usable, Unknown)]
     return (unknown[0] if unknown else fallback), tuple(reasons)
-
-
-def usability(mechanism: Mechanism) -> str:
-    """``usable``, ``present, but not usable``, ``not usable`` or ``unknown``."""
-    if isinstance(mechanism.usable, Unknown):
-        return "unknown"
-    return "usable" if mechanism.usable else "present, but not usable" if mechanism.present is True else "not usable"

@@ -1,22 +1,20 @@
-"""The host's peer-to-peer mechanisms: PeerDirect's clients, DMA-BUF, HMM, other vendors' exporters."""
+"""The host's peer-to-peer mechanisms: PeerDirect's clients, DMA-BUF."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
+from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS
 from .document import Document
 from .system import loaded_modules
-from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, when_known, why_not, with_default
 
 KALLSYMS = "/proc/kallsyms"
 #: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
 PEER_MEMORY, DMABUF = "ib_register_peer_memory_client", "ib_umem_dmabuf_get"
 #: End of the name of the function by which an adapter's driver takes DMA-BUF memory.
 ADAPTER_DMABUF = "reg_user_mr_dmabuf"
-#: Modules of other vendors that export their devices' memory → what to call them.
-EXPORTERS = {"amdgpu": "AMD's amdgpu (amdkfd)", "habanalabs": "Habana's habanalabs"}
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,6 @@ class P2pFacts:
     rdma_dmabuf: Maybe[Optional[str]]
     #: adapters' drivers that take DMA-BUF memory
     adapters_dmabuf: Maybe[Tuple[str, ...]]
-    #: whether nvidia_uvm lets the kernel manage GPU memory (HMM); None: nvidia_uvm is not loaded
-    uvm_hmm: Maybe[Optional[bool]]
-    #: other vendors' modules that export device memory and are loaded
-    exporters: Maybe[Tuple[str, ...]]
 
 
 def p2p_facts(document: Document) -> P2pFacts:
@@ -55,8 +49,6 @@ def p2p_facts(document: Document) -> P2pFacts:
         peer_memory=_exporter(document, PEER_MEMORY),
         rdma_dmabuf=_exporter(document, DMABUF),
         adapters_dmabuf=when_known(_symbols(document, ADAPTER_DMABUF), _adapters),
-        uvm_hmm=if_present(document.line(UVM_NO_HMM), lambda disabled: disabled in ("N", "0")),
-        exporters=when_known(modules, lambda names: tuple(name for name in EXPORTERS if name in names)),
     )
 
 

@@ -118,7 +118,6 @@ def test_an_error_that_there_is_not(run: Run) -> None:
         (("gpu1", "data"), "MOUNT is an absolute path, and 'data' isn't"),
         (("gpu1", "--evidence", SAVED), "--evidence FILE replaces HOST"),
         (("gpu1", "--error", "5027"), "--error CODE doesn't go with HOST"),
-        (("--log", SAVED, "--support"), "--log FILE... goes with --json only"),
         (("gpu1", "/data", "more"), "no third argument is expected: more"),
     ],
 )

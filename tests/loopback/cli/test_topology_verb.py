@@ -1,4 +1,4 @@
-"""``gdsdeploy topology`` and ``gdsdeploy mode``, on saved evidence and on hosts that are really asked."""
+"""``gdsdeploy topology``, on saved evidence and on hosts that are really asked."""
 
 from __future__ import annotations
 
@@ -28,25 +28,12 @@ def test_saved_evidence_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) 
     assert document["pairs"][0]["distance"] == "PHB"
 
 
-def test_mechanisms_of_saved_evidence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("mode", "--evidence", H100) == 0
-    output = capsys.readouterr().out
-    assert "✗ PCI P2PDMA: not usable\n      this kernel was built without CONFIG_PCI_P2PDMA" in output
-    assert "  rdma: none (there is no RDMA adapter)" in output
-    assert run("mode", "--evidence", H100, "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["choice"]["mode"] == "compat"
-    assert set(document["mechanisms"]) == {"nvidia-fs", "p2pdma", "peerdirect", "dmabuf", "hmm"}
-
-
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
         (["topology"], 2, "Missing argument 'FLEET'"),
         (["topology", "fleet.yml", "--from", "x.json"], 2, "--evidence FILE goes with no other option than --json"),
         (["topology", "--evidence", "/nonexistent.json"], 1, "cannot be read: No such file"),
-        (["mode", "--from", "x.json", "--to", "p2pdma"], 2, "--evidence FILE goes with no other option than --json"),
-        (["mode", "fleet.yml"], 10, "no such file"),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -113,17 +100,3 @@ def test_hosts_that_do_not_answer_keep_nobody_waiting(make_fleet: Make, capsys: 
     fleet = make_fleet(gpu1=RIGHT, gone={**RIGHT, "port": 1})
     assert run("topology", fleet.path, "--json") == 20
     assert set(json.loads(capsys.readouterr().out)) == {"gpu1"}
-    assert run("mode", fleet.path, "--json") == 20
-    report = json.loads(capsys.readouterr().out)["gpu1"]
-    assert report["choice"]["mode"] == "compat", "this machine has no GPU"
-
-
-def test_the_way_to_another_mode_asks_no_host(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    assert run("mode", fleet.path, "--to", "compat") == 0
-    output = capsys.readouterr().out
-    assert "right: reboot\n  [you] profiles.right.mode in the fleet file: nvidia-fs → compat\n" in output
-    assert "[provision] properties.force_compat_mode in cufile.json: false → true" in output
-    assert fleet.sessions() == 0
-    assert run("mode", fleet.path, "--rdma", "none", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["right"] == {"steps": [], "obstacles": [], "reboot": False}

@@ -102,7 +102,6 @@ FLEETS = [
         "remove --limit gpu1",
         "validate",
         "topology",
-        "mode",
         "support-bundle --output x",
         "kmod preflight",
     ),

@@ -60,7 +60,6 @@ VERBS = {
     "gdsdeploy.cli.plan": (),
     "gdsdeploy.cli.provision": (),
     "gdsdeploy.cli.topology": (),
-    "gdsdeploy.cli.mode": (),
     "gdsdeploy.cli.support_bundle": ("--output", "x.tar.gz"),
     "gdsdeploy.cli.rollout.start": (),
 }

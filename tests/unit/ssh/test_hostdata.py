@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.cli import mode
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.gate import gate
@@ -210,7 +210,7 @@ def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("place", TELLING, ids=".".join)
 @pytest.mark.parametrize("value", [{"error": "EACCES"}, MISSING, "", WORDS[0], []])
 def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: Any) -> None:
-    """`mode` met a traceback as soon as the driver's version could not be read."""
+    """The choice of a mode met a traceback as soon as the driver's version could not be read."""
     whole = rdma_host()
     document = without(whole, place)
     if value is not MISSING:
@@ -220,8 +220,7 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
         inner[place[-1]] = value
     # Not by way of the shapes, which refuse some of these: saved evidence is judged without.
     facts = facts_from(document)
-    assert mode._text(facts)
-    json.dumps(mode._document(facts))
+    assert choose(facts).mode
     assert refusal(topology.require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(
         topology.require_topology("gpu1", facts)
     )

@@ -72,13 +72,12 @@ def test_every_kind_holds_the_same_evidence(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--evidence", "--from"])
-@pytest.mark.parametrize("verb", ["topology", "mode"])
-def test_topology_and_mode(saved: Path, verb: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(verb, "--evidence", H100, "--json") == 0
+def test_topology(saved: Path, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("topology", "--evidence", H100, "--json") == 0
     alone = json.loads(capsys.readouterr().out)
-    assert run(verb, flag, saved, "--json") == 0
+    assert run("topology", flag, saved, "--json") == 0
     assert json.loads(capsys.readouterr().out) in (alone, {"gpu1": alone})
-    assert run(verb, flag, saved) == 0
+    assert run("topology", flag, saved) == 0
     assert capsys.readouterr().out
 
 
@@ -161,7 +160,7 @@ def test_every_verb_says_alike_why_a_file_is_none(
     file = tmp_path / "x.json"
     if content is not None:
         file.write_bytes(content)
-    for verb in ("topology", "mode", "explain"):
+    for verb in ("topology", "explain"):
         assert run(verb, "--evidence", file) == 1
         assert f"{file}: {words}" in plain(capsys.readouterr().err).replace("\n", " ")
     for verb in ("facts", "topology", "explain"):

@@ -1,4 +1,4 @@
-"""``gdsdeploy mode`` and ``gdsdeploy explain`` never contradict each other: a table of hosts with one fault each."""
+"""The mode that ``init`` proposes never contradicts ``explain``: a table of hosts with one fault each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.host.explain import p2pdma_hosts as hosts
 from tests.unit.host.explain.capable_host import GPU, Document, both, with_gpu
 from tests.unit.host.explain.test_explain_causes import FAULTS, explained
 
-#: Causes of one mount or of cufile.json, which ``mode`` leaves to provision.
+#: Causes of one mount or of cufile.json, which the choice leaves to provision.
 OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
 #: What the two say about the same thing: the hooks of one driver, or of any.
 HOOKS = ("no-hooks", "other-hooks", "not-registered", "ofed-unused")
@@ -49,7 +49,7 @@ def test_a_path_that_explain_expects_is_usable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_mode_refuses_is_not_the_path_of_a_mount(name: str) -> None:
+def test_what_the_choice_refuses_is_not_the_path_of_a_mount(name: str) -> None:
     document = faulty(name)
     facts, path = facts_from(document), explained(document)
     for mechanism in of_storage(facts).values():

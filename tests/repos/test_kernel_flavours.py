@@ -119,7 +119,6 @@ def kernel_parts(target: Target) -> dict[str, tuple[str, str]]:
 UBUNTU_ROWS = [(os, arch, *row) for os in SYSTEMS for arch in ARCHES for row in rows(os, arch)]
 
 
-@pytest.mark.proves("lock", "stand-in")
 @pytest.mark.parametrize(
     ("os", "arch", "release", "version", "flavour", "series"), UBUNTU_ROWS, ids=lambda value: str(value) or "-"
 )
@@ -283,7 +282,6 @@ def debian_kernel(release: str, version: str, flavour: str) -> list[Stanza]:
     ] + [p for p in kernel(release, version) if not p["Package"].endswith(("amd64", "-dbg"))]
 
 
-@pytest.mark.proves("lock", "stand-in", os="debian-13")
 @pytest.mark.parametrize(
     ("arch", "flavour"),
     [("x86_64", "amd64"), ("x86_64", "cloud-amd64"), ("x86_64", "rt-amd64"),
@@ -375,7 +373,6 @@ def repository(uri: str, name: str, key: Key) -> Repository:
     return Repository(name, uri, Path(key.keyring), (key.fingerprint,), "/etc/pki/rpm-gpg/KEY")
 
 
-@pytest.mark.proves("lock", "stand-in")
 @pytest.mark.parametrize(("os", "arch", "flavour"), EL_ROWS)
 def test_rhels_family(os: str, arch: str, flavour: str, el: Universes) -> None:
     stem, version, _ = EL[os, flavour]
