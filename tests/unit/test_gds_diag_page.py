@@ -27,7 +27,7 @@ NAMED = sorted({word for cell in CELLS for word in re.findall(r"`([^`]+)`", cell
 
 def test_every_row_names_something() -> None:
     assert len(CELLS) > 40
-    assert all("`" in cell for cell in CELLS)
+    assert all("`" in cell or "](" in cell for cell in CELLS), "a verb, a check, a cause or a page"
 
 
 @pytest.mark.parametrize("name", NAMED)
