@@ -168,18 +168,6 @@ class RollbackFailed(GdsError, exit_code=56):
     """A host cannot be restored, or was not restored, to its earlier state."""
 
 
-class AttestationInvalid(GdsError, exit_code=60):
-    """A file isn't a signed statement, was changed, or isn't covered by any statement; each is named."""
-
-
-class AttestationRefused(GdsError, exit_code=61):
-    """A statement is signed by a key that the policy does not accept for its kind, or the policy has expired."""
-
-
-class PolicyInvalid(GdsError, exit_code=62):
-    """A policy of accepted keys cannot be read or breaks its schema; every problem is listed with its place."""
-
-
 class Interrupted(GdsError, exit_code=130):
     """Stopped by Ctrl-C; finished work stays, and the next run resumes there."""
 

@@ -21,7 +21,6 @@ VERBS = {
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
     "rollout": "Upgrade a fleet wave by wave, or render it for an engine that the fleet already has",
     "validate": "Prove on each host what its stack is and which path its storage takes",
-    "verify": "Verify signed locks, archives of modules and validations, without a network",
     "diff": "Show what changed between two runs of validate",
     "support-bundle": "Pack evidence from the hosts into one file, with addresses, serials and secrets replaced",
     "remove": "Undo what provision changed on a host",
@@ -42,7 +41,7 @@ SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
     "Upgrade": ("rollout", "diff"),
     "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
-    "Offline and signed": ("mirror", "verify"),
+    "Offline": ("mirror",),
     "Monitoring": ("prometheus",),
     "Rehearse and learn": ("lab", "docs", "help", "completion"),
 }

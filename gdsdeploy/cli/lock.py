@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
-# --sign, --adopt and --prove import what only they need, which is half of this verb's imports.
+# --adopt and --prove import what only they need, which is half of this verb's imports.
 if TYPE_CHECKING:
     from gdsdeploy.preflight.prove import Attempt, Proven
 
@@ -56,8 +56,6 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
     help="For --prove: stacks of a profile that may fail.",
 )
 @click.option("--explain", metavar="PACKAGE", help="Explain why a package has its version, and what forbids newer.")
-@click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
-@click.option("--key", type=options.PATH, metavar="FILE", help="The private key for --sign. Default: your own.")
 @options.as_json()
 def command(
     fleet: Path,
@@ -69,8 +67,6 @@ def command(
     prove: bool,
     tries: int,
     explain: str | None,
-    sign: bool,
-    key: Path | None,
     as_json: bool,
 ) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
@@ -100,7 +96,6 @@ def command(
       gdsdeploy lock --upgrade --prove fleet.yml          # the newest stack that builds and would load
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
-      gdsdeploy lock --sign fleet.yml                     # for `gdsdeploy verify`; see docs/attest.md
     """
     options.require(
         sum((upgrade, check, explain is not None)) <= 1, "--upgrade, --check and --explain exclude each other"
@@ -110,8 +105,6 @@ def command(
         adopt is None or not (check or explain is not None), "--adopt goes with neither --check nor --explain"
     )
     options.require(not prove or not (check or explain is not None), "--prove goes with neither --check nor --explain")
-    options.require(not sign or not (check or explain is not None), "--sign goes with neither --check nor --explain")
-    seal = _seal(key) if sign else None
     if check:
         _check(fleet, as_json)
     elif explain is not None:
@@ -121,16 +114,6 @@ def command(
         _lock(
             fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, tries if prove else 0, as_json
         )
-    if seal is not None:
-        seal(fleet)
-
-
-def _seal(key: Path | None) -> Callable[[Path], None]:
-    """What signs the lock of a fleet; raises SigningKeyUnusable before anything is resolved."""
-    from gdsdeploy.attest import signing
-
-    signer = signing.open_signer(key)
-    return lambda fleet: signing.of_lock(fleet, signer)
 
 
 def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool) -> None:

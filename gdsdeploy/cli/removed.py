@@ -17,6 +17,8 @@ REMOVED = {
     "explain --ticket": "Pack one file for a vendor's support with gdsdeploy support-bundle FLEET -o FILE --limit HOST",
     "explain --support": SUPPORT,
     "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
+    "validate --attest": "Save the report with validate --json, and sign it with ssh-keygen: docs/lock.md shows how",
+    "verify": "Check a signed lock with gdsdeploy lock --check; docs/lock.md shows how to check a signed report",
 }
 
 

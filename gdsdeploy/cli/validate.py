@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +53,6 @@ if TYPE_CHECKING:
 @options.as_json()
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
-@click.option(
-    "--attest",
-    type=options.PATH,
-    metavar="FILE|DIR",
-    help="Also sign the results: a statement in FILE (*.json), or DIR with report, lock and statement.",
-)
-@click.option("--key", type=options.FILE, metavar="FILE", help="The private key for --attest. Default: your own.")
 @click.option("--metrics", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 @click.option("--prometheus", metavar="URL", help="Ask this server for what the gates recorded; other hosts over SSH.")
 @click.option(
@@ -92,8 +85,6 @@ def command(
     prometheus: str | None,
     prometheus_label: str | None,
     prometheus_config: Path | None,
-    attest: Path | None,
-    key: Path | None,
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
 
@@ -115,7 +106,6 @@ def command(
       gdsdeploy validate fleet.yml --since-boot
       gdsdeploy validate fleet.yml --since-boot --prometheus https://prometheus.example:9090
       gdsdeploy validate fleet.yml --load
-      gdsdeploy validate fleet.yml --attest acceptance/
       gdsdeploy validate fleet.yml --waive boot.autoload --until 2026-12-31 --reason 'CHG-4711'
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
@@ -124,7 +114,7 @@ def command(
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
                  "--evidence": source, "--junit": junit, "--html": html, "--metrics": metrics,
-                 "--prometheus": prometheus, "--attest": attest, "--verbose": verbose}  # fmt: skip
+                 "--prometheus": prometheus, "--verbose": verbose}  # fmt: skip
         if refused := [name for name, value in others.items() if value]:
             raise click.UsageError(f"--pytest does not go with {refused[0]}; pytest has -k and --junitxml")
         assert fleet is not None
@@ -132,14 +122,12 @@ def command(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
-    words = "--attest signs fresh evidence from the hosts: it doesn't go with --evidence"
-    options.require(attest is None or fleet is not None, words)
     options.require(bool(prometheus or not (prometheus_label or prometheus_config)), "--prometheus URL is missing")
-    live = {"--evidence": source, "--load": load, "--check": only, "--attest": attest}
+    live = {"--evidence": source, "--load": load, "--check": only}
     for name in (name for name, value in live.items() if value and prometheus):
         raise click.UsageError(f"--prometheus reads what gates recorded: it doesn't go with {name}")
-    request = _request(only, waivers=_waivers(waive, until, reason), load=load, digests=attest is not None)
-    sign = _signature(junit, html, metrics, attest=attest, key=key)
+    request = _request(only, waivers=_waivers(waive, until, reason), load=load)
+    _require_folders(junit, html, metrics)
     if source is not None:
         report = _judge_bundle(source, request)
     else:
@@ -150,32 +138,21 @@ def command(
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot, judge=judge)
     _show(report, as_json=as_json, verbose=verbose)
     _write(report, junit=junit, html=html, prometheus=metrics)
-    if sign is not None and fleet is not None:
-        sign(report, fleet, request.only)
     _end(report)
 
 
-def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool, digests: bool) -> ValidateOptions:
+def _request(only: tuple[str, ...], *, waivers: list[Waiver], load: bool) -> ValidateOptions:
     from gdsdeploy.validate.fleet_validation import ValidateOptions, require_check
 
-    return ValidateOptions([require_check(name) for name in only], waivers, load=load, digests=digests)
+    return ValidateOptions([require_check(name) for name in only], waivers, load=load)
 
 
-def _signature(
-    *files: Path | None, attest: Path | None, key: Path | None
-) -> Callable[[Report, Path, Sequence[str]], None] | None:
-    """What signs the report, if anything does; raises GdsError, before a host is asked, for a file without a folder."""
+def _require_folders(*files: Path | None) -> None:
+    """Raise GdsError, before a host is asked, for a file without a folder."""
     from gdsdeploy.validate.output import require_folder
 
-    for file in (*files, attest):
+    for file in files:
         require_folder(file)
-    if attest is None:
-        return None
-    from gdsdeploy.attest import signing
-
-    signing.require_target(attest)
-    signer = signing.open_signer(key)
-    return lambda report, fleet, only: signing.of_validation(report, fleet, attest, signer, only)
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:

@@ -44,8 +44,6 @@ class HostReport:
     #: Boot the evidence is from, as /proc/sys/kernel/random/boot_id has it.
     boot_id: str = ""
     #: ``sha256:…`` of the evidence and of what was expected, each as canonical JSON; empty without a signed statement
-    evidence_digest: str = ""
-    expectation_digest: str = ""
     #: (part of the stack, what runs), e.g. ("driver", "550.163.01 open"), in the order of reading.
     stack: tuple[tuple[str, str], ...] = ()
     #: Collectors that did not come to their end, each as one sentence.

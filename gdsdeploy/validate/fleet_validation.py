@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -65,8 +63,6 @@ class ValidateOptions:
     day: str = ""
     #: whether mounts for which the fleet has a threshold under load are read from; never from a bundle or a record
     load: bool = False
-    #: whether reports have the digests of expectations and evidence, for a signed statement
-    digests: bool = False
 
     def today(self) -> str:
         return self.day or waiver.today()
@@ -212,20 +208,12 @@ def host_report(
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, waivers, options.today())),
         boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
-        evidence_digest=_digest(evidence) if options.digests else "",
-        expectation_digest=_digest(asdict(expected)) if options.digests else "",
         stack=tuple(stack(facts)),
         gaps=tuple(facts.gaps),
         seconds=seconds,
         topology=None if isinstance(facts.topology, Unknown) else facts.topology,
         disks=disks_of(facts.storage),
     )
-
-
-def _digest(value: Any) -> str:
-    """Of JSON with sorted keys and without spaces, so that the same document always has the same digest."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def fit_expectation(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:

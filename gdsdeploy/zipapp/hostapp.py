@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .. import __version__, atomic
-from . import bootstrap, sbom
+from . import bootstrap
 
 #: Of every start of Python as root: no variables, nothing from the current folder or a user's, no site-packages.
 FLAGS = ("-I", "-S")
@@ -33,7 +33,6 @@ MODULES = (
     "zipapp/__init__.py",
     "zipapp/bootstrap.py",
     "zipapp/hostapp.py",
-    "zipapp/sbom.py",
 )
 
 _MAIN = """\
@@ -124,6 +123,5 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
     yield "gdsdeploy_bootstrap.py", _bootstrap()
     yield "gdsdeploy/__init__.py", f'__version__ = "{__version__}"\n'.encode()
-    yield "gdsdeploy-host.cdx.json", sbom.of_host_program(__version__)
     for path in (path for pattern in PACKED for path in (_PACKAGE / "host").glob(pattern)):
         yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import datetime as dt
 import functools
 import gzip
 import io
@@ -21,15 +19,12 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy.attest import dsse, policy, statement
-from gdsdeploy.attest import verify as attested
 from gdsdeploy.cli import mode
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.cufile import check, migrate
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.model import release_of
 from gdsdeploy.errors import (
-    AttestationInvalid,
     FleetInvalid,
     GdsError,
     HostUnfit,
@@ -63,7 +58,7 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
-from gdsdeploy.report.model import HostReport, Report, Trouble
+from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.ssh import endpoint, known_hosts
@@ -468,62 +463,6 @@ def signed_archive(path: Path) -> None:
     archive.verify(str(path), provenance.Origin(BUILDER.name, provenance.public_pem(BUILDER.seed)))
 
 
-@functools.cache
-def statements() -> list[bytes]:
-    """Envelopes, which are damaged, and statements, which a trusted key may have signed by mistake."""
-    envelope = json.loads(archive.read_provenance(str(_write(archives()[0]))))
-    when, hosts = "2026-11-22T00:00:00Z", (HostReport("gpu1", "gds"),)
-    lock = statement.of_lock(b"", b"", digest="sha256:0", who="a@b", when=when)
-    validation = statement.of_validation(
-        Report("f.yml", "sha256:0", when, hosts), b"", b"", b"", only=["x"], left_out=["gpu2"], who="a@b", when=when
-    )
-    return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"]), lock, validation]
-
-
-def _write(data: bytes) -> Path:
-    path = FOLDER / "seed.tar"
-    path.write_bytes(data)
-    return path
-
-
-def signed_statement(data: bytes) -> None:
-    if b'"payloadType"' in data:
-        data = dsse.read(data, "x").payload
-    statement.read(data, "x").about().lines()
-
-
-@functools.cache
-def folders() -> list[bytes]:
-    """Tar files of a folder with a statement, packed or not."""
-    packed = []
-    for form in ("w", "w:gz"):
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode=form) as tar:
-            for name, data in (("modules.tar", archives()[0]), ("modules.tar.intoto.json", statements()[0])):
-                member = tarfile.TarInfo(f"folder/{name}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        packed.append(archive.getvalue())
-    return packed
-
-
-def verify_file(path: Path) -> None:
-    """A policy that accepts no key: what is in the file is looked at all the same, and the errors are a result."""
-    attested.verify(path, policy.Policy(Path("trust.yml"), {}))
-
-
-@functools.cache
-def policies() -> list[bytes]:
-    key = provenance.public_pem(BUILDER.seed)
-    (FOLDER / "b.pub").write_text(key)
-    text = {"version": 1, "expires": "2099-12-31", "keys": {"a": key, "b": "b.pub"}, "accept": {"modules": ["a", "b"]}}
-    return [yaml.safe_dump(text).encode()]
-
-
-def read_policy(path: Path) -> None:
-    policy.read(path, dt.date(2026, 1, 1))
-
-
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
@@ -555,9 +494,6 @@ READERS = (
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
-    Reader("signed statement", statements, signed_statement, (AttestationInvalid,), damaged_json),
-    Reader("signed folder as a tar file", folders, of_file("case.tar", verify_file), (), damaged_module),
-    Reader("policy of accepted keys", policies, of_file("trust.yml", read_policy), (GdsError,)),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),

@@ -16,14 +16,13 @@ from unittest import mock
 import yaml
 
 from gdsdeploy import __version__
-from gdsdeploy.attest import keys, signing
 from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report import json as report_json
 from gdsdeploy.rollout import journal
 from gdsdeploy.validate.bundle import Bundle, BundleHost, pack
 from gdsdeploy.zipapp import hostapp
-from tests.loopback.builds.test_cache import ORIGIN, archive
+from tests.loopback.builds.test_cache import archive
 from tests.repos import stack
 from tests.repos.archive import Archive, Key
 from tests.unit import sample_rollouts
@@ -120,7 +119,6 @@ def furnish(room: Path) -> None:
     _lock(room)
     _reports(room)
     with mock.patch.dict(os.environ, environment(room)):
-        _sign(room)
         _roll_out(room / "fleet.yml")
 
 
@@ -159,22 +157,6 @@ def _reports(room: Path) -> None:
     bundle = pack(Bundle("fleet.yml", lock, before.when, {"gpu1": host}), {})
     (room / "case-4711.tar.gz").write_bytes(bundle)
     (room / "case.tar.gz").write_bytes(bundle)
-
-
-def _sign(room: Path) -> None:
-    """What ``lock --sign`` and ``validate --attest`` write, and the policy that accepts it."""
-    signer = keys.signer(None)
-    signing.of_lock(room / "fleet.yml", signer)
-    passed = replace(report().hosts[0], evidence_digest="sha256:" + "e" * 64, expectation_digest="sha256:" + "f" * 64)
-    signing.of_validation(replace(report(), hosts=(passed,)), room / "fleet.yml", room / "acceptance", signer)
-    shutil.copy(keys.default().with_suffix(".pub"), room / "alice.pub")
-    (room / "build1.pub").write_text(ORIGIN.public)
-    policy = {
-        "version": 1,
-        "keys": {"alice": "alice.pub", "build1": "build1.pub"},
-        "accept": {"lock": ["alice"], "validation": ["alice"], "modules": ["build1"]},
-    }
-    (room / "trust.yml").write_text(yaml.safe_dump(policy))
 
 
 def _roll_out(fleet: Path) -> None:

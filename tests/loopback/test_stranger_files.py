@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import resource
 import subprocess
@@ -14,9 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.attest import policy
 from gdsdeploy.converge.desired import Files
-from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gdscheck import runs
 from gdsdeploy.host.io import reading
@@ -43,7 +41,6 @@ VERBS = (
     "cufile migrate --from 1.9 --to 1.20 FILE",
     "cufile effective --library /no/such FILE",
     "gdscheck parse FILE",
-    "verify FILE --policy FILE",
 )
 
 
@@ -99,18 +96,15 @@ def fleet(folder: Path, **profile: object) -> Path:
     return path
 
 
-def test_files_that_a_fleet_file_or_a_policy_names(strange: Path, tmp_path: Path) -> None:
+def test_files_that_a_fleet_file_names(strange: Path, tmp_path: Path) -> None:
     intent = load_fleet(fleet(tmp_path, topology={"golden": str(strange)}))
     words = intent.profiles["gds"].topology._document
     assert isinstance(words, str)
     assert words.startswith(f"{strange}: ")
-    accepted = tmp_path / "trust.yml"
-    accepted.write_text(yaml.safe_dump({"version": 1, "keys": {"a": str(strange)}, "accept": {"lock": ["a"]}}))
-    with pytest.raises(GdsError, match=str(strange)) as caught:
-        policy.read(accepted, dt.date(2026, 1, 1))
-    assert caught.value.hint
     with pytest.raises(FleetInvalid, match=str(strange)):
-        Notifier(Notify(webhook="http://x/", token_file=str(strange)), rollout="r", fleet=accepted, warn=print)
+        Notifier(
+            Notify(webhook="http://x/", token_file=str(strange)), rollout="r", fleet=tmp_path / "fleet.yml", warn=print
+        )
 
 
 def test_keyrings(strange: Path) -> None:

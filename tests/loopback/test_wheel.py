@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import __version__
-from gdsdeploy.zipapp import sbom
 
 pytestmark = pytest.mark.wheel
 
@@ -173,12 +172,6 @@ def test_the_pages_come_along(installed: Path, tmp_path: Path) -> None:
 def test_generators_of_pages_stay_behind(installed: Path, tmp_path: Path) -> None:
     script = "import importlib.util; print(importlib.util.find_spec('docs'))"
     assert run([installed / "python", "-c", script], tmp_path).strip() == "None"
-
-
-def test_the_bill_of_materials_comes_along(installed: Path) -> None:
-    (file,) = (installed.parent / "lib").glob("python*/site-packages/gdsdeploy-*.dist-info/sboms/*")
-    assert file.name == "gdsdeploy.cdx.json"
-    assert file.read_bytes() == sbom.of_wheel(__version__, PROJECT["dependencies"])
 
 
 def test_the_wheel_is_small_and_has_the_licenses_and_no_tests(wheel: Path) -> None:

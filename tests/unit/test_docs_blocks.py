@@ -36,7 +36,7 @@ def test_marks_of_a_page_are_right(page: Path) -> None:
 def test_most_pages_have_executed_commands() -> None:
     """The reader of pages sees what is there: an error in it would find nothing to execute."""
     counts = {page.name: len(executed(page.read_text(encoding="utf-8"))) for page in docs_blocks.pages()}
-    assert sum(counts.values()) > 180
+    assert sum(counts.values()) > 150
     assert counts["README.md"] >= 15
     assert counts["cli.md"] >= 60
 

@@ -22,8 +22,7 @@ def command(fleet: Path, accept: str | None, as_json: bool) -> None:
 
     A key is recorded when its machine first delivers modules; from then on, other keys are refused. Compare a refused
     key with the machine's own (openssl pkey -pubin -in /var/lib/gdsdeploy/builder.pub -outform DER | tail -c 32 |
-    sha256sum), and accept it if the machine was reinstalled. The file shown with a key is the public key, which a
-    policy of `gdsdeploy verify` can name.
+    sha256sum), and accept it if the machine was reinstalled. The file shown with a key is the public key.
 
     \b
     Examples:

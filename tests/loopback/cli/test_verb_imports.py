@@ -9,13 +9,13 @@ import pytest
 
 #: Libraries that take tens of milliseconds to import, and parts of gdsdeploy that import most of the rest.
 HEAVY = {
-    *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography", "securesystemslib"),
+    *("httpx", "paramiko", "jinja2", "resolvelib", "debian", "pydantic", "yaml", "cryptography"),
     *("gdsdeploy.host.facts", "gdsdeploy.host.checks", "gdsdeploy.host.apply", "gdsdeploy.platform"),
     *("gdslab", "gdsdeploy.preflight"),
 }
 #: Of those, what asking hosts and judging their answers needs.
-ASKS = HEAVY - {"httpx", "resolvelib", "securesystemslib", "gdslab", "gdsdeploy.preflight"}
-#: What resolving a lock needs, without hosts to ask, stacks to build and a key to sign with.
+ASKS = HEAVY - {"httpx", "resolvelib", "gdslab", "gdsdeploy.preflight"}
+#: What resolving a lock needs, without hosts to ask and stacks to build.
 RESOLVES = {"httpx", "resolvelib", "debian", "pydantic", "yaml"}
 RESOLVES |= {"gdsdeploy.host.facts", "gdsdeploy.host.apply", "gdsdeploy.platform"}
 
@@ -58,22 +58,20 @@ def test_what_asks_no_host_imports_nothing_for_hosts(argv: tuple[str, ...]) -> N
     assert of_verb(*argv) == set()
 
 
-def test_hosts_are_validated_without_what_resolves_downloads_and_signs() -> None:
+def test_hosts_are_validated_without_what_resolves_and_downloads() -> None:
     statements = "import gdsdeploy.cli.validate, gdsdeploy.lock.lockfile, gdsdeploy.validate.fleet_validation"
     assert loaded(statements) <= ASKS
     # The names above are those that a process has.
     assert {"paramiko", "pydantic", "gdsdeploy.host.facts"} <= loaded(statements)
     assert {"httpx", "resolvelib"} <= loaded("import gdsdeploy.cli.lock")
-    assert {"securesystemslib"} <= loaded("import gdsdeploy.attest.signing")
 
 
-def test_a_lock_is_resolved_without_what_asks_builds_and_signs() -> None:
+def test_a_lock_is_resolved_without_what_asks_and_builds() -> None:
     assert loaded("import gdsdeploy.cli.lock") == RESOLVES
-    asks, builds, signs = "lock.adopt_hosts", "preflight.prove", "attest.signing"
-    later = {module: loaded(f"import gdsdeploy.{module}") - RESOLVES for module in (asks, builds, signs)}
+    asks, builds = "lock.adopt_hosts", "preflight.prove"
+    later = {module: loaded(f"import gdsdeploy.{module}") - RESOLVES for module in (asks, builds)}
     assert "paramiko" in later[asks]
     assert "gdsdeploy.preflight" in later[builds]
-    assert "securesystemslib" in later[signs]
 
 
 @pytest.mark.parametrize("verb", ["status", "history", "pause"])

@@ -247,7 +247,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(web: Callable[..., Web
     assert len(ask(server, config(tmp_path, text), scheme="https")) == 1
 
 
-@pytest.mark.parametrize("argv", [("--load",), ("--check", "kernel.running"), ("--attest", "x.json"), ("--pytest",)])
+@pytest.mark.parametrize("argv", [("--load",), ("--check", "kernel.running"), ("--pytest",)])
 def test_options_that_need_the_hosts_are_refused(
     make_fleet: Callable[..., LoopbackFleet], capfd: pytest.CaptureFixture[str], argv: tuple[str, ...]
 ) -> None:
