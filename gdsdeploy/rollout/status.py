@@ -147,10 +147,6 @@ class Status:
         self.down = set(plan.down)
         self.began = 0.0
         self.lapse = 0.0
-        #: (begin, end) of pauses; None: it lasts
-        self.pauses: list[tuple[float, float | None]] = []
-        #: (lapse, word) of changes of the phase
-        self.marks: list[tuple[float, str]] = []
         self.last: Event | None = None
 
     def feed(self, event: Event) -> None:
@@ -272,26 +268,25 @@ class Status:
                 self._wave(event, wave)
             case events.RolloutPaused(reason):
                 self._interrupted = self._interrupted if self.phase == PAUSED else self.phase
-                self._enter(PAUSED, reason, "paused")
-                self.pauses.append((self.lapse, None))
+                self._enter(PAUSED, reason)
             case events.RolloutResumed():
                 # An abort or a rollback continues.
                 before = self._interrupted if self.phase == PAUSED else self.phase
-                self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, event.payload.reason, "")
+                self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, event.payload.reason)
                 self._resumed(event.payload)
             case events.RolloutHalted(reason):
-                self._enter(HALTED, reason, "halted")
+                self._enter(HALTED, reason)
             case events.RolloutAborted(reason):
-                self._enter(ABORTED, reason, "aborted")
+                self._enter(ABORTED, reason)
             case events.RollbackBegun(reason):
-                self._enter(ROLLBACK, reason, "rollback")
+                self._enter(ROLLBACK, reason)
                 for host in self.hosts.values():
                     if host.outcome in _TAKEN_BACK and host.running:
                         host.recalled = True
                     elif host.outcome in _TAKEN_BACK:
                         self._reopen(host)
             case events.RolloutFinished():
-                self._enter(_ENDS.get(self.phase, FINISHED), self.reason, "")
+                self._enter(_ENDS.get(self.phase, FINISHED), self.reason)
                 self.finished = True
 
     def _resumed(self, resumed: events.RolloutResumed) -> None:
@@ -303,12 +298,8 @@ class Status:
                 self.hosts[name].come_back(self.lapse)
         self.down |= set(resumed.down)
 
-    def _enter(self, phase: str, reason: str, mark: str) -> None:
-        if self.pauses and self.pauses[-1][1] is None:
-            self.pauses[-1] = (self.pauses[-1][0], self.lapse)
+    def _enter(self, phase: str, reason: str) -> None:
         self.phase, self.reason, self.finished = phase, reason, False
-        if mark:
-            self.marks.append((self.lapse, mark))
 
     def _wave(self, event: Event, name: str) -> None:
         part = next((part for part in self.parts if part.wave.name == name), None)

@@ -25,7 +25,7 @@ _READS = 20
 @click.option("--rollout", "name", metavar="ID", help="Another rollout than the newest; see `rollout history`.")
 @click.option("-w", "--watch", is_flag=True, help="Follow it until it ends or no process runs it.")
 @options.as_json("Print one JSON object; with --watch each event as one line.")
-@click.option("--html", type=options.FILE, metavar="FILE", help="Also write a report with the timeline, one HTML file.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write a report, one HTML file.")
 def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path | None) -> None:
     """Show the progress of FLEET's newest rollout: waves, hosts by state, time left, failures and the last event.
 

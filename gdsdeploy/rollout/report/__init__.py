@@ -1,1 +1,1 @@
-"""A rollout for people: text, HTML page, timeline, progress in a terminal."""
+"""A rollout for people: text, HTML page, progress in a terminal."""

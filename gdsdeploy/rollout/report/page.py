@@ -1,4 +1,4 @@
-"""A rollout as one self-contained HTML file, and as one JSON object: outcome, timeline, hosts, reasons.  Pure."""
+"""A rollout as one self-contained HTML file, and as one JSON object: outcome, waves, hosts with times, reasons.  Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import page
 from gdsdeploy.report.page import Texts
 from gdsdeploy.rollout import status as states
-from gdsdeploy.rollout.report import progress, timeline
+from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.report.events import ENDED, VERSION, stamp
 from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
@@ -138,7 +138,6 @@ def _page(status: Status, rows: Sequence[Mapping[str, Any]], *, live: bool) -> d
     number: dict[str, int] = dict.fromkeys(CLASSES, 0)
     for row in rows:
         number[row["state"]] += 1
-    drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
     clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
     over = "fail" if number["kept"] or number["lost"] else "unknown"
     running = "pass" if clean else over if status.finished else "waived"
@@ -153,9 +152,6 @@ def _page(status: Status, rows: Sequence[Mapping[str, Any]], *, live: bool) -> d
         "counts": [(name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")],
         "waves": list(_waves(status)),
         "outages": _outages(rows),
-        "timeline": drawn,
-        # Whether the drawing may be cut between pages.
-        "tall": len(status.taking_part()) > timeline.HOSTS // 2,
     }
 
 

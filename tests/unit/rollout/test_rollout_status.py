@@ -181,8 +181,6 @@ def test_phases() -> None:
         status = fold(story.events)
         assert status.phase == phase
         assert status.finished == (kind is Kind.FINISHED)
-    assert [word for _, word in status.marks] == ["paused", "paused", "halted", "aborted", "paused", "rollback"]
-    assert all(end is not None for _, end in status.pauses)
 
 
 def test_time_left_comes_from_what_was_expected_and_what_it_took() -> None:
