@@ -1,4 +1,4 @@
-"""A rollout as one self-contained HTML file, and as one JSON object: outcome, waves, hosts with times, reasons.  Pure."""
+"""A rollout as one self-contained HTML file, and as one JSON object: outcome, waves, hosts, times, reasons.  Pure."""
 
 from __future__ import annotations
 
