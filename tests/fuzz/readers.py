@@ -19,7 +19,6 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy.cli import mode
 from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.cufile import check, migrate
 from gdsdeploy.cufile.document import DocumentInvalid
@@ -39,6 +38,7 @@ from gdsdeploy.host.archive import archive, pack, provenance
 from gdsdeploy.host.archive.archive import FORMAT
 from gdsdeploy.host.archive.provenance import Builder
 from gdsdeploy.host.errors import ElfError, PackError
+from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.facts import Unknown, evidence_file, facts_from
 from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
@@ -225,8 +225,7 @@ def read_judgement(data: bytes) -> None:
 
 def explain_host(data: bytes) -> None:
     facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
-    mode._text(facts)
-    json.dumps(mode._document(facts))
+    choose(facts)
     explain.explain_facts(facts, "")
     if not isinstance(facts.topology, Unknown):
         shown.text(facts.topology)

@@ -34,7 +34,6 @@ VERBS = (
     "lock --check FILE",
     "mirror FILE x",
     "diff FILE FILE",
-    "mode --evidence FILE",
     "topology --evidence FILE",
     "explain --evidence FILE /mnt",
     "cufile check --libcufile 1.20 FILE",

@@ -348,7 +348,7 @@ def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -
     code, out, err = run("cufile", "render", fleet.path, HONEST)
     assert code == 0, err
     assert fleet.lines[2] in out
-    for verb in (["mode", fleet.path], ["topology", fleet.path], ["explain", HONEST, "--fleet", fleet.path]):
+    for verb in (["topology", fleet.path], ["explain", HONEST, "--fleet", fleet.path]):
         # 1: explain says that what it explains isn't there.
         assert run(*verb)[0] in {*OF_HOSTS, 1}
         assert run(*verb, "--json")[0] in {*OF_HOSTS, 1}

@@ -305,7 +305,7 @@ def test_what_changes_hosts(fleet: Fleet, run: Run, played: list[tuple[list[str]
     assert "lookup" not in inventory
 
 
-@pytest.mark.parametrize("verb", [["mode"], ["topology"], ["mode", "--json"], ["topology", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("verb", [["topology"], ["topology", "--json"]], ids=" ".join)
 def test_what_hosts_are(fleet: Fleet, run: Run, verb: list[str]) -> None:
     argv = [verb[0], fleet.path, *verb[1:]]
     _, alone, _ = run(*argv, "--limit", HONEST)
