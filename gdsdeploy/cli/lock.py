@@ -82,8 +82,8 @@ def command(
     locks those that are on offer in the locked driver's version. provision then upgrades them with the driver and
     doesn't have to remove them. Later runs keep them; --adopt again takes what hosts have by then.
 
-    --prove builds and audits every module of the stack before it writes the lock, as `gdsdeploy kmod preflight
-    --full` does. A stack that fails becomes a rule beside FLEET (fleet.compat.yml), and the next one is tried. The lock
+    --prove builds and audits every module of the stack before it writes the lock, as `gdsdeploy kmod preflight`
+    does. A stack that fails becomes a rule beside FLEET (fleet.compat.yml), and the next one is tried. The lock
     names the proof, which a rollout accepts. What was proven before isn't built again.
 
     \b

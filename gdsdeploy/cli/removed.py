@@ -7,6 +7,8 @@ import click
 SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
+    "kmod build --units": "Leave it out: gdsdeploy kmod build builds the driver",
+    "kmod preflight --full": "Leave it out: gdsdeploy kmod preflight builds and audits every module",
     "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
     "explain --launch": "Copy the command for your container manager from docs/containers.md",
     "explain --gpu": SUPPORT,

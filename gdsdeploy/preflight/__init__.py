@@ -15,12 +15,12 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.preflight import ingredients, record, root, trial
 from gdsdeploy.preflight.choice import StackCandidate, StackChoices, candidates
-from gdsdeploy.preflight.record import Answer, Mode, PreflightRecord
+from gdsdeploy.preflight.record import Answer, PreflightRecord
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
 
-__all__ = ["Answer", "Cell", "Mode", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
+__all__ = ["Answer", "Cell", "PreflightRecord", "StackCandidate", "StackChoices", "preflight"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ def preflight(
     profiles: Sequence[str],
     choices: StackChoices,
     *,
-    mode: Mode,
     again: bool,
     fetcher: Fetcher,
 ) -> list[Cell]:
@@ -66,7 +65,7 @@ def preflight(
         locked = lock.targets.get(name) if lock else None
         sources = PackagedSources(fetcher, indices, console.step)
         cells += (
-            _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher)
+            _cell(candidate, platform, universe, again=again, fetcher=fetcher)
             for candidate in candidates(name, profile, platform, universe, indices, sources, locked, choices)
         )
     return cells
@@ -76,7 +75,6 @@ def _cell(
     candidate: StackCandidate,
     platform: StackPlatform,
     universe: Universe,
-    mode: Mode,
     *,
     again: bool,
     fetcher: Fetcher,
@@ -86,10 +84,10 @@ def _cell(
         return Cell(candidate, None, is_earlier=False)
     trial.require_machine(target)
     earlier = None if again else record.find(target)
-    if earlier is not None and (earlier.mode == "full" or mode == "units"):
+    if earlier is not None:
         return Cell(candidate, earlier, is_earlier=True)
     layers = ingredients.layers(target, platform, universe, fetcher)
-    with console.step(f"Trying {candidate.label} ({mode})"):
-        new = trial.trial(candidate, layers, mode)
+    with console.step(f"Trying {candidate.label}"):
+        new = trial.trial(candidate, layers)
     record.keep(new)
     return Cell(candidate, new, is_earlier=False)

@@ -89,7 +89,7 @@ def prove(
 
 
 def _try(fleet: Fleet, resolved: Resolved, name: str, fetcher: Fetcher) -> tuple[Cell, PreflightRecord]:
-    (cell,) = preflight(fleet, resolved.lock, [name], StackChoices(), mode="full", again=False, fetcher=fetcher)
+    (cell,) = preflight(fleet, resolved.lock, [name], StackChoices(), again=False, fetcher=fetcher)
     assert cell.record is not None
     return cell, cell.record
 
@@ -137,5 +137,5 @@ def _exhausted(path: Path, profile: str, attempts: Sequence[Attempt]) -> ModuleB
     return ModuleBuildFailed(
         "\n".join(lines),
         hint=f"{local_rules.beside(path)} has them as rules: the same command again tries the next ones. If a failure"
-        " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again --full",
+        " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again",
     )

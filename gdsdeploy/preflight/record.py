@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.lock.proof import ingredients
 from gdsdeploy.model.lock import Target
-
-#: In the order in which records count.  ``full``: every module was built and audited; ``units``: every unit of the
-#: driver was compiled, and no module of it linked.
-Mode = Literal["full", "units"]
 
 #: Incremented when a field changes meaning; other formats aren't read.
 FORMAT: Final = 2
@@ -70,7 +66,6 @@ class PreflightRecord:
     flavour: str
     #: empty in a mode without nvidia-fs
     nvidia_fs: str
-    mode: Mode
     #: ``sha256:…`` over the packages that it depends on
     ingredients: str
     builds: Answer
@@ -92,13 +87,6 @@ class PreflightRecord:
     def ok(self) -> bool:
         """Whether every module was tried, builds and loads."""
         return self.builds is Answer.YES and self.loads is Answer.YES
-
-    @property
-    def ok_so_far(self) -> bool:
-        """Whether some module builds and loads, and nothing that was tried of any module failed or is unknown."""
-        answers = [(each.builds, each.loads) for each in self.modules]
-        tried = {answer for pair in answers for answer in pair} - {Answer.NOT_TRIED}
-        return tried == {Answer.YES} and (Answer.YES, Answer.YES) in answers
 
     @property
     def failed(self) -> bool:
@@ -124,16 +112,16 @@ class PreflightRecord:
 
 
 def find(target: Target) -> PreflightRecord | None:
-    """The record for exactly the packages of ``target``, preferably a full one; None without a readable one."""
+    """The record for exactly the packages of ``target``; None without a readable one."""
     digest = ingredients(target)
-    records = map(_record_from, _documents(digest))
-    return next((record for record in records if record is not None and record.ingredients == digest), None)
+    record = _record_from(_document(digest))
+    return record if record is not None and record.ingredients == digest else None
 
 
 def outdated(target: Target) -> bool:
     """Whether there is a record of these packages that an older gdsdeploy wrote, which ``find`` doesn't accept."""
-    formats = [document.get("format") for document in _documents(ingredients(target))]
-    return any(type(number) is int and number < FORMAT for number in formats)
+    number = _document(ingredients(target)).get("format")
+    return type(number) is int and number < FORMAT
 
 
 def keep(record: PreflightRecord) -> Path:
@@ -146,20 +134,21 @@ def keep(record: PreflightRecord) -> Path:
 
 def path_of(record: PreflightRecord) -> Path:
     """Where ``keep`` writes it."""
-    return _path(record.ingredients, record.mode)
+    return _path(record.ingredients)
 
 
-def _path(digest: str, mode: Mode) -> Path:
-    return paths.state() / "preflight" / "records" / f"{digest.removeprefix('sha256:')[:32]}-{mode}.json"
+def _path(digest: str) -> Path:
+    # Older versions of gdsdeploy kept lesser results beside it.
+    return paths.state() / "preflight" / "records" / f"{digest.removeprefix('sha256:')[:32]}-full.json"
 
 
-def _documents(digest: str) -> Iterator[dict[str, Any]]:
-    """The readable records of a stack, the full one first."""
-    for mode in get_args(Mode):
-        with contextlib.suppress(OSError, ValueError):
-            value = json.loads(_path(digest, mode).read_text(encoding="utf-8"))
-            if isinstance(value, dict):
-                yield value
+def _document(digest: str) -> dict[str, Any]:
+    """What the record's file has; empty without a readable one."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(_path(digest).read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+    return {}
 
 
 def _record_from(value: dict[str, Any]) -> PreflightRecord | None:
@@ -171,7 +160,9 @@ def _record_from(value: dict[str, Any]) -> PreflightRecord | None:
             for module in value["modules"]
         )
         lists = {"modules": modules, "logs": tuple(value["logs"]), "rules": tuple(value["rules"])}
-        return PreflightRecord(**{**value, **_answers(value), **lists})
+        # Older versions of gdsdeploy wrote that it is a full one.
+        fields = {key: field for key, field in value.items() if key != "mode"}
+        return PreflightRecord(**{**fields, **_answers(value), **lists})
     except (ValueError, KeyError, TypeError):
         return None
 

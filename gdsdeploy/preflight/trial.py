@@ -18,7 +18,7 @@ from gdsdeploy.host.errors import StubError
 from gdsdeploy.lock import proof
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight.choice import StackCandidate
-from gdsdeploy.preflight.record import Answer, Mode, ModuleResult, PreflightRecord
+from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
 from gdsdeploy.preflight.root import Root, root
 from gdsdeploy.zipapp import hostapp
 
@@ -37,22 +37,18 @@ def require_machine(target: Target) -> None:
         )
 
 
-def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> PreflightRecord:
+def trial(candidate: StackCandidate, layers: Sequence[str]) -> PreflightRecord:
     """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises."""
     target = candidate.target
     assert target is not None
     begun = time.monotonic()
     with root(layers) as throwaway:
-        report = _build(throwaway, target, mode)
-        if mode == "units" and any(each["error"] and each["module"] == DRIVER for each in report["modules"]):
-            # Only a real build says that the driver doesn't build.
-            mode = "full"
-            report = _build(throwaway, target, mode)
+        report = _build(throwaway, target)
         modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
-        if mode == "full" and all(module.builds is Answer.YES for module in modules):
+        if all(module.builds is Answer.YES for module in modules):
             modules = _audit(throwaway, target, modules)
         modules = [*untried(report, modules), *modules]
-        logs = _keep_logs(throwaway, candidate, mode)
+        logs = _keep_logs(throwaway, candidate)
     needed = required(modules, wants_peermem=target.pins.get("rdma") == "peermem")
     errors = [outcome["error"] for outcome in report["modules"] if outcome["error"]]
     return PreflightRecord(
@@ -60,7 +56,6 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
         driver=candidate.driver,
         flavour=candidate.flavour,
         nvidia_fs=candidate.nvidia_fs,
-        mode=mode,
         ingredients=proof.ingredients(target),
         builds=Answer.worst(module.builds for module in needed),
         loads=Answer.worst(module.loads for module in needed),
@@ -73,10 +68,9 @@ def trial(candidate: StackCandidate, layers: Sequence[str], mode: Mode) -> Prefl
     )
 
 
-def _build(throwaway: Root, target: Target, mode: Mode) -> dict[str, Any]:
+def _build(throwaway: Root, target: Target) -> dict[str, Any]:
     hostapp.build(throwaway.build / _PROGRAM)
     modules, options = ["driver"], ["--peermem", "stub"]
-    options += ["--ahead", "--units"] if mode == "units" else []
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
@@ -106,8 +100,7 @@ def modules_of(outcome: dict[str, Any]) -> list[ModuleResult]:
         return [ModuleResult(PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error=error["message"])]
     if error is not None:
         return [ModuleResult(_name(outcome["module"]), Answer.NO, Answer.NO, error=error["message"])]
-    compiled = [ModuleResult(_name(name), Answer.YES, Answer.NOT_TRIED) for name in outcome["units"]]
-    return compiled or [_module(file["name"], file["audit"]) for file in outcome["files"]]
+    return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> ModuleResult:
@@ -151,9 +144,9 @@ def _is_stub(module: ModuleResult) -> bool:
     return any(finding["id"] == StubError.id for finding in module.findings)
 
 
-def _keep_logs(throwaway: Root, candidate: StackCandidate, mode: Mode) -> tuple[str, ...]:
+def _keep_logs(throwaway: Root, candidate: StackCandidate) -> tuple[str, ...]:
     folder = paths.state() / "preflight" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9.+~-]+", "-", f"{candidate.kernel}-{candidate.driver_package}")
     logs = sorted((throwaway.build / "modules").glob("*.log"))
-    return tuple(str(shutil.copyfile(path, folder / f"{stem}-{mode}-{path.name}")) for path in logs)
+    return tuple(str(shutil.copyfile(path, folder / f"{stem}-{path.name}")) for path in logs)

@@ -74,8 +74,8 @@ class Trial:
 
     @property
     def preflight_ok(self) -> bool:
-        """Whether the preflight tried every module that the hosts don't have yet, and each builds and loads."""
-        return self.record is not None and (self.record.ok or (self.same_driver and self.record.ok_so_far))
+        """Whether the preflight tried every module, and each builds and loads."""
+        return self.record is not None and self.record.ok
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,7 @@ def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:
             stack = f"profile {trial.profile}: kernel {trial.kernel} with driver {trial.driver}"
             stack += " and another nvidia-fs" if trial.same_driver else ""
             problem, hint = _problem(trial)
-            full = "" if trial.same_driver else " --full"
-            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile}{full}"
+            command = f"gdsdeploy kmod preflight {fleet_path} --profile {trial.profile}"
             yield Reason(f"{stack}{problem}", hint=f"{hint}: {command}")
 
 
@@ -346,11 +345,9 @@ def _problem(trial: Trial) -> tuple[str, str]:
     preflight = f": its preflight on {latest.time[:10]}"
     if latest.failed:
         return f"{preflight} failed: {latest.error}", "See"
-    if latest.mode == "units" and latest.builds is record.Answer.YES:
-        return f"{preflight} compiled the driver and didn't link or audit its modules", "Build them"
     if latest.builds is record.Answer.NOT_TRIED:
         modules = first_few(latest.untried_modules, 6)
-        return f"{preflight} ({latest.mode}) didn't try every module: {modules}", "Check whether they build and load"
+        return f"{preflight} didn't try every module: {modules}", "Check whether they build and load"
     return f"{preflight} is undecided: {latest.error or 'it is unknown whether every module would load'}", "See"
 
 

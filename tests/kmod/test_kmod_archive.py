@@ -111,7 +111,7 @@ print(json.dumps({name: "0x{:08x}".format(export.crc) for name, export in found.
 """
 
 
-def test_probing_only_what_counts_gives_the_symbol_versions_of_the_whole_driver(bookworm: Builder) -> None:
+def test_one_unit_gives_the_symbol_versions_of_the_whole_driver(bookworm: Builder) -> None:
     """Against Module.symvers of a whole driver 535.261.03, built for this very kernel by DKMS."""
     whole = Path(__file__).parents[1] / "evidence" / "kmod" / "nvidia-535.261.03.kernel-6.1.0-50.Module.symvers"
     expected = {line.split()[1]: line.split()[0] for line in whole.read_text().splitlines() if P2P in line}
@@ -133,7 +133,6 @@ def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: 
     assert not any(name.startswith(P2P) for name in versions(trixie, "/build/stock/nvidia-fs.ko"))
     right = versions(trixie, "/build/out/nvidia-fs.ko")
     assert sum(name.startswith(P2P) for name in right) == 6
-    # The stock way asks kbuild each of the probes.
     report = json.loads(trixie.path("/build/report.json").read_text())
     answers = ANSWERS.findall(done.stdout)
     assert ANSWERS.findall(trixie.path(report["modules"][1]["log"]).read_text()) == answers

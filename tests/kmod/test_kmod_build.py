@@ -122,42 +122,6 @@ def test_a_changed_interface_is_found_by_its_versions(driver: Builder) -> None:
     assert findings(result) == ["symbol-crc"]
 
 
-#: Probes in the manner of the stock script; the last line tells how many modules kbuild has linked, and which files are
-#: left.
-PROBES = r"""#!/bin/bash
-mkdir build
-{
-    printf 'obj-m += test.o\nall:\n\tmake -C /lib/modules/%s/build M=%s/build modules\n' "$1" "$PWD"
-    printf 'clean:\n\tmake -C /lib/modules/%s/build M=%s/build clean\n' "$1" "$PWD"
-} >build/Makefile
-printf '#include <linux/module.h>\nMODULE_LICENSE("GPL");\n' >build/test.h
-probe() {
-    cd build
-    printf '#include <linux/slab.h>\n#include "test.h"\nint test(void);\nint test(void) { %s }\n' "$2" >test.c
-    if make >>../config.log 2>&1; then answer=yes; else answer=no; fi
-    make clean >>../config.log 2>&1
-    cd ..
-    echo "Checking if $1... $answer"
-}
-probe exported 'return !kzalloc(1, GFP_KERNEL);'
-probe misspelt 'return !kzallok(1, GFP_KERNEL);'
-probe declared 'int nobody_has_this(void); return nobody_has_this();'
-probe exported 'return !kzalloc(2, GFP_KERNEL);'
-echo "linked: $(grep -c MODPOST config.log), left:" build/*
-printf '#ifndef CONFIG_HOST_H\n#define CONFIG_HOST_H\n#define HAVE_KZALLOC 1\n#endif\n' >config-host.h
-"""
-
-
-def test_a_probe_costs_a_compilation_and_kbuild_decides_about_symbols_that_no_module_may_use(driver: Builder) -> None:
-    driver.write("/usr/src/nvidia-fs/configure", PROBES)
-    log = json.loads(driver.build("--json"))["modules"][0]["log"]
-    answers = [line.partition("... ") for line in driver.path(log).read_text().splitlines() if "Checking if" in line]
-    assert [(name.split()[-1], answer) for name, _, answer in answers] == [
-        ("exported", "yes"), ("misspelt", "no"), ("declared", "no"), ("exported", "yes"),
-    ]  # fmt: skip
-    assert "linked: 1, left: build/Makefile build/test.c build/test.h" in driver.path(log).read_text()
-
-
 def test_an_unresolved_symbol_ends_the_build_and_the_old_module_stays(driver: Builder) -> None:
     driver.write(
         "/usr/src/nvidia-fs/nvfs-stat.c",

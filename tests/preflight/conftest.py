@@ -24,42 +24,6 @@ MAKEFILE = """\
 modules:
 \t$(MAKE) -C /lib/modules/$(KERNEL_UNAME)/build M=$(CURDIR) modules
 """
-#: Of NVIDIA's Kbuild and conftest.sh, what preflight reads: how the kernel is probed, and where the answers are.
-KBUILD = """
-NV_CONFTEST_CMD := /bin/sh $(src)/conftest.sh "$(CC)" $(ARCH) $(NV_KERNEL_SOURCES) $(NV_KERNEL_OUTPUT)
-NV_CONFTEST_CFLAGS := $(patsubst -I./%,-I$(CURDIR)/%,$(LINUXINCLUDE)) $(filter-out -I%,$(KBUILD_CFLAGS)) -I$(src)
-.PHONY: conftest-verbose
-conftest-verbose:
-\t@echo 'NV_CONFTEST_CMD=$(NV_CONFTEST_CMD)'
-\t@echo 'NV_CONFTEST_CFLAGS=$(NV_CONFTEST_CFLAGS)'
-$(addprefix $(obj)/,$(nvidia-y)): | conftest-verbose
-"""
-CONFTEST = """#!/bin/sh
-[ "$5" = compile_tests ] || exit 0
-CC=$1 CFLAGS=$6
-shift 6
-for name; do
-    echo "#include <linux/$name.h>
-    void conftest_$name(void) {}" >conftest$$.c
-    $CC $CFLAGS -c conftest$$.c >/dev/null 2>&1
-    [ -f conftest$$.o ] && echo "#define NV_HAS_$name" || echo "#undef NV_HAS_$name"
-    rm -f conftest$$.*
-done
-"""
-SOURCES_KBUILD = """\
-NVIDIA_SOURCES += nvidia/nv.c
-NVIDIA_SOURCES += nvidia/nv-p2p.c
-NV_CONFTEST_GENERIC_COMPILE_TESTS += pci nonesuch
-"""
-#: What only compiles with the right answers, which a full build of this driver doesn't ask for.
-PROBED = """
-#if __has_include("conftest/generic.h")
-#include "conftest/generic.h"
-#if !defined(NV_HAS_pci) || defined(NV_HAS_nonesuch)
-#error the probes have wrong answers
-#endif
-#endif
-"""
 #: The call that drivers before 535.309.01 have; Linux 6.1.187 and 6.12.107 gave the function a fourth parameter.
 RESIZES = """
 #include <linux/pci.h>
@@ -131,15 +95,12 @@ def _driver(folder: Path, version: str) -> Path:
     tree = folder / "usr" / "src" / f"nvidia-current-open-{version}"
     shutil.copytree(SOURCES / "driver", tree)
     (tree / "Makefile").write_text(MAKEFILE)
-    (tree / "nvidia" / "nvidia.Kbuild").write_text(SOURCES_KBUILD)
-    (tree / "conftest.sh").write_text(CONFTEST)
-    (tree / "Kbuild").write_text((tree / "Kbuild").read_text() + KBUILD)
     for name in ("Kbuild", "dkms.conf"):
         text = (tree / name).read_text().replace("1.2.3", version)
         # DKMS finds the tree by its name and version.
         (tree / name).write_text(text.replace("nvidia-standin", "nvidia-current-open"))
     unit = tree / "nvidia" / "nv.c"
-    unit.write_text(unit.read_text() + PROBED + (RESIZES if version == "560.1.4" else ""))
+    unit.write_text(unit.read_text() + (RESIZES if version == "560.1.4" else ""))
     return folder
 
 

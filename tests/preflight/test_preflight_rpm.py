@@ -167,6 +167,6 @@ def rhel_fleet(fleet: Path, drivers: tuple[Path, Key], tmp_path: Path) -> Path:
 
 
 def test_a_stack_of_rpm_packages_is_built_and_audited(rhel_fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, document, messages = preflight(capsys, rhel_fleet, "--full")
+    status, document, messages = preflight(capsys, rhel_fleet)
     assert brief(document) == [(RELEASE, "560.1.3", "yes", "yes")], messages
     assert status == 0

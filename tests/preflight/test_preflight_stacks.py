@@ -49,7 +49,7 @@ def brief(document: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--full")
+    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4")
     status, document, messages = preflight(capsys, fleet, *words)
     assert status == 24
     assert "1 of 4 stacks don't build" in messages
@@ -67,25 +67,17 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     assert [module["module"] for module in document["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
     assert not list((paths.cache() / "preflight" / "work").iterdir())
 
-    # All of it again, and without --full, from the records; then without them.
+    # All of it again, from the records; then without them.
     begun = time.monotonic()
     status, again, messages = preflight(capsys, fleet, *words)
     assert (status, brief(again)) == (24, brief(document))
     assert all(cell["kept"] for cell in again["cells"])
     assert "Trying" not in messages
-    _, units, _ = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4")
-    assert [(cell["kept"], cell["mode"]) for cell in units["cells"]] == [(True, "full")]
     assert time.monotonic() - begun < 20
 
-    # Units alone show that they compile; where one doesn't, a full build says so.
-    words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.4", "--again")
-    status, anew, messages = preflight(capsys, fleet, *words)
-    assert (status, brief(anew)) == (24, [(OLD, "560.1.4", "yes", "not tried"), (newest, "560.1.4", "no", "no")])
-    assert [(cell["kept"], cell["mode"]) for cell in anew["cells"]] == [(False, "units"), (False, "full")]
-    assert [(module["module"], module["builds"], module["loads"]) for module in anew["cells"][0]["modules"]] == [
-        ("nvidia", "yes", "not tried"),
-        ("nvidia_fs", "yes", "yes"),
-    ]
+    status, anew, messages = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4", "--again")
+    assert (status, brief(anew)) == (0, [(OLD, "560.1.4", "yes", "yes")])
+    assert not anew["cells"][0]["kept"]
     assert "Trying" in messages
 
     # What the rollout asks: this stack was tried; a rebuilt driver of its version was not.
@@ -96,7 +88,6 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     stored = record.find(target)
     assert stored is not None
     assert stored.ok
-    assert stored.mode == "full"
     rebuilt = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "driver-source" else p for p in target.packages]
     assert record.find(target.model_copy(update={"packages": tuple(rebuilt)})) is None
 
@@ -167,7 +158,7 @@ def test_killed_it_leaves_no_process(fleet: Path) -> None:
 
 def _start(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
-    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--full"]
+    argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
     work = paths.cache() / "preflight" / "work"
     deadline = time.monotonic() + 120

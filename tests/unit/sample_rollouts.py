@@ -21,7 +21,7 @@ SECONDS = {
 ERROR = {
     "kind": "ModuleBuildFailed",
     "message": "gpu6: nvidia-fs does not build: <nvfs-dma.c:412> & 'struct page' has no member \x1b[31mpgmap",
-    "hint": "Run `gdsdeploy kmod preflight fleet.yml --full`",
+    "hint": "Run `gdsdeploy kmod preflight fleet.yml`",
 }
 
 

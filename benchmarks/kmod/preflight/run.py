@@ -1,9 +1,9 @@
-"""Pairs compiling the driver's units with building the driver, and one unit's symbol versions with both.
+"""Pairs one unit's symbol versions with building the driver.
 
     python benchmarks/kmod/preflight/run.py [--fleet FILE] [--kernel 6.12.95] [--driver 550] [--rounds 2] [--json FILE]
 
-All run in throwaway roots with the real headers and the real driver source of the archive of this machine's apt;
-nothing is installed.  It ends with an error unless all give the same versions.  See benchmarks/README.md.
+Both run in throwaway roots with the real headers and the real driver source of the archive of this machine's apt;
+nothing is installed.  It ends with an error unless both give the same versions.  See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -87,10 +87,6 @@ def by_unit(throwaway: Root, target: Target) -> dict[str, int]:
     return results
 
 
-def by_units(throwaway: Root, target: Target) -> None:
-    throwaway.run([*_build(target), "--units", "--output", "/build/units/"], doing="compile the units")
-
-
 def _build(target: Target) -> list[str]:
     argv = ["python3", PROGRAM, "kmod", "build", "driver", "--kernel", target.kernel.release, "--peermem", "stub"]
     return [*argv, "--driver-version", target.driver.version, "--driver-flavour", target.driver.flavour]
@@ -134,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs: list[Run] = []
     same = True
     for number in range(arguments.rounds):
-        steps = {"unit": by_unit, "units": by_units, "driver": by_driver}
+        steps = {"unit": by_unit, "driver": by_driver}
         answers = {}
         for what in (*steps,) if number % 2 == 0 else (*reversed(steps),):
             with root(layers) as throwaway:
@@ -144,9 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             runs.append(watch.run)
         unit = {name: crc for name, crc in (answers["unit"] or {}).items() if name.startswith("nvidia_p2p_")}
         same = same and bool(unit) and unit == answers["driver"]
-    cpu = {what: median(run.cpu for run in runs if run.what == what) for what in ("unit", "units", "driver")}
-    for what in ("unit", "units"):
-        console.data(f"{what}: {cpu[what]:.0f} s of processors, {cpu[what] / cpu['driver']:.2f} of building the driver")
+    cpu = {what: median(run.cpu for run in runs if run.what == what) for what in ("unit", "driver")}
+    console.data(f"unit: {cpu['unit']:.0f} s of processors, {cpu['unit'] / cpu['driver']:.2f} of building the driver")
     console.data("the same symbol versions" if same else "DIFFERENT SYMBOL VERSIONS")
     if arguments.json:
         document = {"same": same, "runs": [asdict(run) for run in runs], "median_cpu": cpu}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.table import aligned
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.preflight import Answer, Cell, Mode, PreflightRecord, StackChoices, preflight
+from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -26,7 +25,6 @@ from gdsdeploy.repo.fetch import Fetcher
 @click.option("--kernel", "kernels", metavar="NEXT[,…]", help="Release, version or branch. Default: the lock's.")
 @click.option("--driver", "drivers", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
 @click.option("--nvidia-fs", metavar="NEXT[,…]", help="Version or branch. Default: the lock's.")
-@click.option("--full", is_flag=True, help="Build and audit every module, as a rollout requires.")
 @click.option("--profile", "profiles", metavar="NAME", multiple=True, help="Only this profile of FLEET; repeatable.")
 @click.option("--again", is_flag=True, help="Also build what an earlier preflight has answered.")
 @options.as_json()
@@ -35,7 +33,6 @@ def command(
     kernels: str | None,
     drivers: str | None,
     nvidia_fs: str | None,
-    full: bool,
     profiles: tuple[str, ...],
     again: bool,
     as_json: bool,
@@ -47,10 +44,6 @@ def command(
     as on a host, and audited against that kernel's own modules and symbols. Several kernels, drivers and versions of
     nvidia-fs make a table. NEXT may be any version that the repositories offer, even one that compat.yml forbids, to
     test whether that is right.
-
-    Every unit of the driver that is compiled on hosts is compiled, and what it imports is compared with what the kernel
-    exports; nvidia-fs is built. With --full, the driver's modules are built and audited, too, at three times the
-    processor time: a rollout needs that.
 
     Results are kept by the content of the packages; a second run reads them.
 
@@ -66,7 +59,7 @@ def command(
       gdsdeploy kmod preflight fleet.yml                           # the locked stack
       gdsdeploy kmod preflight fleet.yml --kernel newest
       gdsdeploy kmod preflight fleet.yml --kernel 6.12.107,6.12.117 --driver 550,535
-      gdsdeploy kmod preflight fleet.yml --kernel newest --full --json | jq '.cells[].loads'
+      gdsdeploy kmod preflight fleet.yml --kernel newest --json | jq '.cells[].loads'
     """
     intent = load_fleet(fleet)
     chosen = _profiles(intent, profiles, fleet)
@@ -76,17 +69,13 @@ def command(
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
     choices = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
     with Fetcher() as fetcher:
-        mode: Mode = "full" if full else "units"
-        cells = preflight(intent, lock, chosen, choices, mode=mode, again=again, fetcher=fetcher)
+        cells = preflight(intent, lock, chosen, choices, again=again, fetcher=fetcher)
     if as_json:
-        console.json(document(cells, mode))
+        console.json(document(cells))
     else:
         console.data(_table(cells))
         _reasons(cells)
-    options_again = {"--kernel": kernels, "--driver": drivers, "--nvidia-fs": nvidia_fs}
-    words = [f"{name} {shlex.quote(value)}" for name, value in options_again.items() if value]
-    words += [f"--profile {shlex.quote(name)}" for name in profiles]
-    _end(cells, " ".join(["gdsdeploy kmod preflight", shlex.quote(str(fleet)), *words, "--full"]))
+    _end(cells)
 
 
 def _profiles(fleet: Fleet, names: tuple[str, ...], path: Path) -> list[str]:
@@ -101,10 +90,10 @@ def _words(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
-def document(cells: list[Cell], mode: str) -> dict[str, Any]:
+def document(cells: list[Cell]) -> dict[str, Any]:
     """What ``--json`` prints; docs/preflight.md describes it."""
     ok = all(cell.record is not None and cell.record.ok for cell in cells)
-    return {"mode": mode, "ok": ok, "cells": [_cell(cell) for cell in cells]}
+    return {"ok": ok, "cells": [_cell(cell) for cell in cells]}
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
@@ -119,20 +108,20 @@ def _cell(cell: Cell) -> dict[str, Any]:
     if record is None:
         untried = dict.fromkeys(("builds", "loads"), Answer.NOT_TRIED)
         return {**value, **untried, "error": candidate.problem, "modules": []}
-    shown = ("builds", "loads", "rules", "modules", "mode", "seconds", "time", "ingredients", "logs")
+    shown = ("builds", "loads", "rules", "modules", "seconds", "time", "ingredients", "logs")
     results = {key: result for key, result in asdict(record).items() if key in shown}
     return {**value, **results, "error": record.error, "kept": cell.is_earlier}
 
 
 def _table(cells: list[Cell]) -> str:
-    rows = [["profile", "kernel", "driver", "nvidia-fs", "builds", "loads", "compiled", "mode", "found"]]
+    rows = [["profile", "kernel", "driver", "nvidia-fs", "builds", "loads", "compiled", "found"]]
     for cell in cells:
         c, record = cell.candidate, cell.record
         name = f"{c.driver_package} ({c.flavour})"
-        answers = ["–", "–", "–", "", "cannot be installed"]
+        answers = ["–", "–", "–", "cannot be installed"]
         if record is not None:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.is_earlier else f"now, {record.seconds:.0f} s"
-            answers = [record.builds, record.loads, compiled(record), record.mode, when]
+            answers = [record.builds, record.loads, compiled(record), when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
     return "\n".join(aligned(rows))
 
@@ -143,7 +132,7 @@ def compiled(record: PreflightRecord) -> str:
     if record.untried_modules or record.builds is not Answer.YES:
         tried = [module for module in record.modules if module.builds is not Answer.NOT_TRIED]
         words = ", ".join(f"{module.module} {module.builds}" for module in tried) or "nothing"
-    return f"{words}; driver: not linked" if record.mode == "units" else words
+    return words
 
 
 def _reasons(cells: list[Cell]) -> None:
@@ -182,7 +171,7 @@ def _rule(rule: dict[str, str]) -> str:
     return f"known as [{rule['id']}]: {rule['says']}{fixed}"
 
 
-def _end(cells: list[Cell], full_command: str) -> None:
+def _end(cells: list[Cell]) -> None:
     records = [cell.record for cell in cells if cell.record is not None]
     bad = [record for record in records if record.failed]
     if bad:
@@ -193,5 +182,3 @@ def _end(cells: list[Cell], full_command: str) -> None:
     if any(record.loads is Answer.UNKNOWN for record in records):
         problem = "it couldn't determine whether every module would load"
         raise ChecksUnknown(problem, hint="See the findings: add --json")
-    if any(record.mode == "units" for record in records):
-        console.say(f"The driver's modules weren't linked. A rollout needs a full build: {full_command}")

@@ -53,7 +53,7 @@ def command(
     """Show the plan, ask, and bring the hosts of FLEET to its lock, wave by wave.
 
     Every host is asked once beforehand. The rollout is refused, with all reasons, if a host can't be read or couldn't
-    be rolled back, or if a kernel or driver is untested (gdsdeploy kmod preflight --full). It is also refused if the
+    be rolled back, or if a kernel or driver is untested (gdsdeploy kmod preflight). It is also refused if the
     scheduler doesn't allow draining, or another rollout isn't finished.
 
     With Secure Boot, hosts whose firmware lacks the key of their modules are refused, too. With --enrol-keys they are

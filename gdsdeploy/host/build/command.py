@@ -68,8 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ahead", action="store_true", help="for a driver that isn't installed for this kernel yet")
     text = "with driver: nvidia-peermem has to work, is left out where it would be a stub, or may be one"
     parser.add_argument("--peermem", choices=("required", "optional", "stub"), default="optional", help=text)
-    text = "with driver: compile each unit, link no module"
-    parser.add_argument("--units", action="store_true", help=text)
     parser.add_argument("--log", default="", metavar="FILE", help="one log for everything; its folder is created")
     parser.add_argument("--kept", default="", metavar="NAME", help="if it fails, put back what DKMS had as NAME")
     parser.add_argument("--verbose", action="store_true", help="print the build log, whatever the outcome")
@@ -135,7 +133,6 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
         variables,
         arguments.ahead,
         arguments.peermem,
-        arguments.units,
     )
     if arguments.log:
         try:

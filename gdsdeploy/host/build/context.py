@@ -12,7 +12,7 @@ from ..kmod.module import Module
 from ..kmod.ofed import Search, search
 from ..kmod.tree import Tree
 from .kbuild import Log, check_headers
-from .versions import Versions, find_versions, from_file, from_unit
+from .versions import Versions, find_versions, from_file
 
 #: What earlier builds leave in source folders.
 SKIPPED = (
@@ -36,8 +36,6 @@ class BuildRequest:
     ahead: bool = False
     #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
     peermem: str = "optional"
-    #: of the driver, compile each unit and link no module
-    units: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,10 @@ class BuildContext:
     #: remarks for the user, one line each
     notes: List[str] = field(default_factory=list)
 
-    @property
-    def empty(self) -> str:
-        """The folder of the empty module that :meth:`check_headers` builds."""
-        return os.path.join(self.folder, "probe")
-
     def check_headers(self, log: Log) -> None:
         """Build an empty module, once; raises KernelError."""
         if not self._checked:
-            check_headers(log, self.request.kernel, self.empty, self.request.variables)
+            check_headers(log, self.request.kernel, os.path.join(self.folder, "probe"), self.request.variables)
             self._checked = True
 
     def versions(self, log: Log) -> Versions:
@@ -92,10 +85,6 @@ class BuildContext:
     def use_versions_of(self, nvidia: str) -> None:
         """Take the versions of ``nvidia``, the nvidia.ko that this run built."""
         self._versions = from_file(self.request.kernel, nvidia, self.folder)
-
-    def use_unit(self) -> None:
-        """Take the versions of the exporting unit, which kbuild has compiled in :meth:`unit_folder`."""
-        self._versions = from_unit(self.request.kernel, self.unit_folder(), self.folder)
 
     @property
     def versions_origin(self) -> str:
@@ -111,8 +100,7 @@ class BuildContext:
         """A copy of the driver's tree for compiling its small parts and for their probes' answers."""
         folder = os.path.join(self.folder, "driver")
         if not os.path.isdir(folder):
-            ignore = shutil.ignore_patterns(*SKIPPED, *("*.o_binary",) if self.request.units else SKIPPED_OF_DRIVER)
-            shutil.copytree(self.request.tree.path, folder, ignore=ignore)
+            shutil.copytree(self.request.tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED, *SKIPPED_OF_DRIVER))
         return folder
 
     def settings(self) -> List[str]:

@@ -13,7 +13,6 @@ from typing import List
 
 from ..errors import BuildError, KernelError, TreeError
 from ..kmod.tree import digest_files
-from . import configure
 from .context import SKIPPED, BuildContext, BuildRequest, Built
 from .kbuild import Log, first_error, make_modules, without_debug_information
 from .place import audit_built, place, provenance, record
@@ -64,10 +63,8 @@ def source_version(source: str) -> str:
 
 def _configure(context: BuildContext, log: Log, folder: str) -> None:
     """Run the source's own probes for the target kernel; their answers go to config-host.h."""
-    kernel = context.request.kernel
-    release = kernel.release
-    quick = configure.settings(log, kernel, context.empty, context.folder, context.request.variables)
-    done = log.run(["bash", "./configure", release], folder, {"KVER": release, **quick})
+    release = context.request.kernel.release
+    done = log.run(["bash", "./configure", release], folder, {"KVER": release})
     answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
     if done.status != 0 or "yes" not in answers:
         # The headers were checked, so the compiler works; the script itself must be broken.

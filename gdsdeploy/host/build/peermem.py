@@ -11,7 +11,6 @@ from typing import List, Optional
 
 from ..errors import BuildError, StubError
 from ..kmod.ofed import OfedTree
-from .conftests import HEADERS, probe_settings
 from .context import BuildContext, Built
 from .kbuild import Log, first_error
 from .place import audit_built, place, provenance, record
@@ -40,13 +39,7 @@ def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
     argv = ["make", "-C", request.kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=" + NAME, *context.settings()]
     argv += [*ofed_settings(context, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
     env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": f"-ffile-prefix-map={folder}=nvidia"}
-    # Its own Kbuild lists one probe; those of headers are common to all, and a hundred compilations.
-    settings = probe_settings(folder, f"{NAME}/{NAME}.c")
-    probes = [setting for setting in settings if setting.startswith(HEADERS + "=")]
-    done = log.run([*argv, *probes], folder, env)
-    if done.status != 0 and probes:
-        # The scripts may list probes in a new way: retry with all of them.
-        done = log.run(argv, folder, env)
+    done = log.run(argv, folder, env)
     built = os.path.join(folder, NAME + ".ko")
     if done.status != 0 or not os.path.isfile(built):
         error = first_error(done).replace(folder + "/", "")

@@ -14,11 +14,10 @@ from ..io import atomic
 from ..model.compat import Rule
 from . import known_failures
 from .context import BuildContext, BuildRequest, Built
-from .driver import build_driver, modules
+from .driver import build_driver
 from .kbuild import Log
 from .nvidia_fs import build_nvidia_fs, source_version
 from .peermem import build_peermem
-from .units import check_units
 
 #: In the order in which they depend on each other.
 MODULES = ("driver", "nvidia-peermem", "nvidia-fs")
@@ -31,8 +30,6 @@ class Outcome:
     module: str
     log: str
     built: List[Built] = field(default_factory=list)
-    #: modules of which every unit was compiled, and none linked
-    units: List[str] = field(default_factory=list)
     error: Optional[HostError] = None
     #: rules of compat.yml that explain the error
     rules: List[Rule] = field(default_factory=list)
@@ -47,7 +44,6 @@ class Outcome:
         return {
             "module": self.module,
             "ok": self.error is None,
-            "units": self.units,
             "files": [built.as_dict() for built in self.built],
             "log": self.log,
             "seconds": round(self.seconds, 2),
@@ -118,11 +114,7 @@ def _build_one(context: BuildContext, name: str, source: str, output: str, log: 
     outcome = Outcome(name, log.path)
     begun = time.monotonic()
     try:
-        if name == "driver" and context.request.units:
-            names = modules(context)
-            check_units(context, names, log)
-            outcome.units = names
-        elif name == "driver":
+        if name == "driver":
             outcome.built = build_driver(context, output, log)
         elif name == "nvidia-peermem":
             outcome.built = build_peermem(context, output, log)

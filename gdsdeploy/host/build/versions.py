@@ -1,7 +1,7 @@
 """The symbol versions of the driver that modules are built against: those of the target kernel's own nvidia.ko.
 
 In this order: the installed nvidia.ko; a Module.symvers of a build of this driver for this kernel (DKMS keeps it) that
-the nvidia.ko beside it proves; the exports of a compilation of only the exporting unit, a sixth of the driver's time.
+the nvidia.ko beside it proves; the exports of a compilation of only the exporting unit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ..kmod.symvers import Export, digest_name, format_line, from_cmd_files, rea
 from ..kmod.tree import Tree
 from ..paths import DKMS
 from ..rootdir import inside
-from .conftests import probe_settings
 from .kbuild import Log, first_error
 
 #: The name that modpost writes into ``depends:`` is the last component of the exporter's path in Module.symvers.
@@ -71,13 +70,6 @@ def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
     path = os.path.join(folder, "nvidia.symvers")
     extra = {name: Export(crc or 0, EXPORTER, gpl) for name, (crc, gpl) in module.exports.items()}
     return _write(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
-
-
-def from_unit(kernel: Kernel, unit_folder: str, folder: str) -> Versions:
-    """The versions of the exporting unit, which kbuild has compiled in ``unit_folder``."""
-    exports = _exports_of_unit(kernel, os.path.join(unit_folder, "nvidia"))
-    lines = (format_line(name, export) for name, export in sorted(exports.items()))
-    return _write(os.path.join(folder, "nvidia.symvers"), "".join(lines), exports, "compiled")
 
 
 def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
@@ -131,11 +123,7 @@ def _nvidia_in(folder: str) -> Optional[Module]:
 def compile_unit(kernel: Kernel, tree: Tree, folder: str, log: Log, settings: Sequence[str]) -> Dict[str, Export]:
     """What nvidia.ko will export for nvidia-fs, by compiling only that unit in ``folder``, a copy of the tree."""
     argv = ["make", "-C", kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=nvidia", *settings]
-    probes = probe_settings(folder, UNIT[:-2] + ".c")
-    done = log.run([*argv, *probes, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
-    if done.status != 0 and probes:
-        # The scripts may list probes in a new way: retry with all of them.
-        done = log.run([*argv, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
+    done = log.run([*argv, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
     exports = _exports_of_unit(kernel, os.path.join(folder, "nvidia")) if done.status == 0 else {}
     if not exports:
         error = first_error(done).replace(folder + "/", "")

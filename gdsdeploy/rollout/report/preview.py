@@ -84,7 +84,6 @@ def _preflight(trial: Trial) -> dict[str, object]:
         "proven": trial.proven,
         "builds": trial.record.builds if trial.record else Answer.NOT_TRIED,
         "loads": trial.record.loads if trial.record else Answer.NOT_TRIED,
-        "mode": trial.record.mode if trial.record else None,
         "time": trial.record.time if trial.record else None,
     }
 
@@ -101,24 +100,19 @@ def _head(outlook: RolloutPreview) -> Iterator[str]:
 
 def _result(trial: Trial) -> str:
     if trial.record is not None and trial.record.ok:
-        return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
+        return f"preflight of {trial.record.time[:10]}: builds and loads"
     if trial.same:
         return "as the hosts have it"
     if trial.proven:
         return "proven by lock --prove: builds and loads"
     if trial.packaged:
         return "packages bring the modules, read at lock; each host audits them before it boots them"
-    if trial.record is not None and trial.preflight_ok:
-        words = f"preflight of {trial.record.time[:10]} ({trial.record.mode}): nvidia-fs builds and loads"
-        return f"{words}; the driver is as the hosts have it"
     if trial.builders:
         return f"built and audited by {', '.join(trial.builders)}"
     if trial.record is None:
         return "its preflight is an older gdsdeploy's" if trial.outdated else "never tried"
     if trial.record.failed:
         return "its preflight failed"
-    if trial.record.mode == "units" and trial.record.builds is Answer.YES:
-        return "compiled, and not built in full"
     return "not every module was tried" if trial.record.untried_modules else "its preflight is undecided"
 
 

@@ -181,7 +181,7 @@ def test_a_preflight_says_that_there_is_nothing_to_build(locked: Lock, tmp_path:
         GdsError, match="profile gds takes its modules from packages: there is nothing to build"
     ) as error:
         preflight(
-            fleet(), locked, ["gds"], StackChoices(), mode="units", again=False, fetcher=Fetcher(tmp_path, apt={})
+            fleet(), locked, ["gds"], StackChoices(), again=False, fetcher=Fetcher(tmp_path, apt={})
         )  # fmt: skip
     assert "only that boot proves that they load" in str(error.value.hint)
 

@@ -96,9 +96,6 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
     "build/place.py": {"open": (1, OWN)},
-    "build/probes.py": {"os.makedirs": (2, OWN), "open": (1, OWN), "[sh]": (1, "conftest.sh of the source, " + OWN)},
-    "build/units.py": {"open": (1, OWN), "[make]": (1, OWN)},
-    "build/configure.py": {"open": (2, OWN), "[sh]": (1, "the compiler, " + OWN)},
     "build/context.py": {"shutil.copytree": (1, OWN)},
     "build/dkms_backup.py": {
         "tempfile.mkdtemp": (1, ROOTS),

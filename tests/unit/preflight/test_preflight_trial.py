@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import Answer, ModuleResult
+from gdsdeploy.preflight.record import Answer
 from tests.unit.lock.test_resolve import target
 
 STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
@@ -21,7 +21,7 @@ def built_module(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[
 
 def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "") -> dict[str, Any]:
     failed = {"id": ident, "message": error, "hint": "", "rules": []} if error else None
-    return {"module": module, "files": list(files), "units": [], "error": failed}
+    return {"module": module, "files": list(files), "error": failed}
 
 
 def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
@@ -67,17 +67,7 @@ def test_a_peermem_that_would_not_load_counts_always() -> None:
 REPORT = {"driver_modules": ["nvidia", "nvidia-peermem", "nvidia-uvm"]}
 
 
-def test_compiled_units_are_not_linked_and_say_nothing_of_loading() -> None:
-    modules = trial.modules_of({**outcome("driver"), "units": ["nvidia", "nvidia-peermem", "nvidia-uvm"]})
-    assert [(m.module, m.builds, m.loads) for m in modules] == [
-        (name, Answer.YES, Answer.NOT_TRIED) for name in ("nvidia", "nvidia_peermem", "nvidia_uvm")
-    ]
-    assert trial.untried(REPORT, modules) == []
-    needed = trial.required([*modules, ModuleResult("nvidia_fs", Answer.YES, Answer.YES)], wants_peermem=False)
-    assert Answer.worst(module.loads for module in needed) is Answer.NOT_TRIED
-
-
-def test_a_full_build_leaves_none_untried() -> None:
+def test_a_whole_build_leaves_none_untried() -> None:
     names = ("nvidia", "nvidia_peermem", "nvidia_uvm")
     assert trial.untried(REPORT, trial.modules_of(outcome("driver", *(built_module(n, True) for n in names)))) == []
     assert trial.untried(REPORT, trial.modules_of(outcome("driver", error="nv-pci.c:237: too few arguments"))) == []

@@ -110,7 +110,7 @@ def test_waves_and_their_times_need_no_script() -> None:
 def test_the_page_says_what_to_do() -> None:
     text = rollout.render(fold(small().events), live=False)
     assert "4 of 8 hosts have the lock, 1 rolled-back, 1 lost, 2 not finished" in text
-    assert "Run <code>gdsdeploy kmod preflight fleet.yml --full</code>" in text
+    assert "Run <code>gdsdeploy kmod preflight fleet.yml</code>" in text
     assert "&lt;nvfs-dma.c:412&gt; &amp;" in text
     assert text.index("no answer within 1200 s") < text.index("does not build"), "hosts out of work come first"
 
@@ -120,7 +120,7 @@ def test_a_host_that_is_out_of_work_is_brought_back_after_its_cause_was_found() 
     story.step("a", Step.UNDO, error={**ERROR, "message": "a: two\nlines \x1b[31m"})
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="")
     text = rollout.render(fold(story.events))
-    assert "--full</code>\nLook at it and bring it back yourself" in text
+    assert "fleet.yml</code>\nLook at it and bring it back yourself" in text
     assert "two\nlines \ufffd[31m" in text, "lines stay lines, and nothing is obeyed"
 
 
