@@ -30,12 +30,9 @@ BESIDE = ("templates", "roles", "plugins", "playbooks")
 CHECK = """\
 from ..model.expectation import Expectation
 from ..facts import HostFacts, require
-from .registry import Answer, check, failed, subject
+from .registry import Answer, check, failed
 
-subject("hugepages", after="kernel")
-
-
-@check("hugepages.reserved", "there are huge pages", expects="some on {os}", prevents="slow pinning")
+@check("kernel.hugepages", "there are huge pages", expects="some on {os}", prevents="slow pinning")
 def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
     return failed("none on " + require(facts.os.name), "Reserve some")
 """
@@ -202,12 +199,13 @@ def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
     before = [finding["check"] for finding in host(*words)["findings"]]
     copy.add("host/checks/hugepages.py", CHECK)
     findings = {finding["check"]: finding for finding in host(*words, status=FAILED)["findings"]}
-    result = findings["hugepages.reserved"]
+    result = findings["kernel.hugepages"]
     assert (result["verdict"], result["found"]) == ("fail", "none on debian-13")
     assert result["expected"] == "some on debian-13"
-    place = max(number for number, name in enumerate(before) if name.startswith("kernel.")) + 1
-    assert [*findings] == [*before[:place], "hugepages.reserved", *before[place:]]
-    assert "hugepages.reserved: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
+    # After the checks of files whose names come before its own, of the same subject.
+    place = min(number for number, name in enumerate(before) if name.startswith("kernel."))
+    assert [*findings] == [*before[:place], "kernel.hugepages", *before[place:]]
+    assert "kernel.hugepages: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
 
 
 def test_a_cause(copy: Copy, host: Host, tmp_path: Path) -> None:

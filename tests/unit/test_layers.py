@@ -50,7 +50,7 @@ EFFECTS = {
     "paramiko",
     "sqlite3",
 }
-MAX_LINES = 415
+MAX_LINES = 800
 MAX_FUNCTION = 60
 
 

@@ -1,13 +1,204 @@
-"""Whether gdsdeploy has provisioned this host at all."""
+"""The machine itself: its system, hardware, load, health, container, and what others or gdsdeploy have installed."""
 
 from __future__ import annotations
 
-from ..facts import HostFacts, require
+import re
+from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+
+from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
+from ..facts.hardware import Part
+from ..facts.load import size
+from ..facts.unknown import when_known
+from ..foreign import Locked, findings, kind, words
+from ..io.phrases import first_few
 from ..model.expectation import Expectation
 from ..paths import OWN_NAME, OWN_PARENTS
-from .registry import Answer, check, failed, not_applicable, passed, subject
+from .registry import Answer, capitalized, check, failed, not_applicable, passed, unknown
 
-subject("host", after="os")
+GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
+INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
+
+
+@check(
+    "container.view",
+    "in a container, programs see the parts of the host that cuFile needs",
+    expects="device nodes of the GPUs and of nvidia-fs, /run/udev, sysfs, and RDMA devices where the fleet has RDMA",
+    prevents="a healthy host with jobs in containers that all go through CPU memory, or fail with 5027",
+    of_running=True,
+)
+def view(facts: HostFacts, expectation: Expectation) -> Answer:
+    manager = require(facts.environment.container)
+    if manager is None:
+        return not_applicable("not in a container")
+    missing = list(_missing(facts, expectation))
+    if not missing:
+        return passed(f"{manager}: everything is visible")
+    words = "{}: no {}".format(manager, ", no ".join(name for name, _ in missing))
+    fixes = "; ".join(dict.fromkeys(fix for _, fix in missing))
+    return failed(words, capitalized(fixes), ["{}: {}".format(*gap) for gap in missing])
+
+
+def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
+    """(what is missing, its fix)"""
+    names = require(facts.environment.devices)
+    if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
+        yield "/dev/nvidia0 or /dev/nvidiactl", GPUS
+    if "nvidia-uvm" not in names:
+        yield "/dev/nvidia-uvm", GPUS
+    if expectation.nvidia_fs_version and not any(name.startswith("nvidia-fs") for name in names):
+        yield "/dev/nvidia-fs*", "map every /dev/nvidia-fs* of the host into the container (--device)"
+    if "data" not in require(facts.environment.udev):
+        yield "/run/udev/data", "mount the host's udev database, read-only: --volume /run/udev:/run/udev:ro"
+    if not require(facts.pci.functions):
+        yield "/sys/bus/pci/devices", "mount the host's /sys, read-only"
+    if expectation.rdma != "none":
+        names = require(facts.environment.infiniband)
+        if "rdma_cm" not in names:
+            yield "/dev/infiniband/rdma_cm", INFINIBAND
+        if not any(name.startswith("uverbs") for name in names):
+            yield "/dev/infiniband/uverbs*", INFINIBAND
+
+
+#: Findings named in one answer; the evidence has all.
+TRACES_NAMED = 2
+
+
+@check(
+    "host.foreign",
+    "nothing that others installed takes the place of the locked stack",
+    expects="no driver of a run file or of a container; no module, DKMS package or library that nothing explains and"
+    " that wins; no pin, lock or exclude that keeps the locked versions out",
+    prevents="a driver that no package manager knows: modules and libraries of another version win after the next boot",
+)
+def foreign(facts: HostFacts, expectation: Expectation) -> Answer:
+    manager = require(facts.environment.container)
+    if manager is not None:
+        return not_applicable(f"{manager}: the packages of its host are not visible")
+    if not facts.foreign.modules:
+        raise UndecidedError(facts.document.not_collected("what others have installed was", "foreign").reason)
+    locked = Locked(expectation.kernel_release, expectation.packages, tuple(expectation.repositories))
+    installs, unknown = findings(facts.foreign, locked)
+    breaking = [one for one in installs if one.breaks]
+    lines = [
+        f"{one.kind}: {line}"
+        for one in (*breaking, *(one for one in installs if not one.breaks))
+        for line in words.evidence(one)
+    ]
+    if breaking:
+        hints = [words.way_out(one, expectation.kernel_release) for one in breaking]
+        sentences = [words.sentence(one) for one in breaking]
+        return failed(first_few(sentences, TRACES_NAMED, "; "), ". ".join(hints[:TRACES_NAMED]), lines)
+    if unknown:
+        raise UndecidedError("; ".join(unknown[:TRACES_NAMED]))
+    if not installs:
+        return passed("nothing was found")
+    return passed("; ".join(f"{kind(one.kind).title} ({len(one.traces)})" for one in installs), lines)
+
+
+#: Of the kernel's messages: a device that doesn't answer on the PCIe bus any more.
+FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.IGNORECASE)
+#: Devices that a finding names; the rest is counted.
+NAMED = 16
+UNKNOWN_HINT = "Check that the driver runs all of them, then validate again"
+MISSING_HINT = (
+    "Look for the missing device with lspci and journalctl -k. Power the host off and on. If the device is still"
+    " missing, have its slot and card checked"
+)
+
+
+@check(
+    "gpu.present",
+    "the host has as many GPUs as the fleet file says",
+    expects="gpus of the profile",
+    prevents="a job that waits for, or silently does without, a GPU that died or was taken out",
+    unknown_hint=UNKNOWN_HINT,
+)
+def gpus(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "gpus", "GPU")
+
+
+@check(
+    "nic.present",
+    "the host has as many network adapters as the fleet file says",
+    expects="nics of the profile",
+    prevents="storage traffic through fewer adapters after one died, lost its driver or came up at a lower rate",
+    unknown_hint=UNKNOWN_HINT,
+)
+def nics(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "nics", "network adapter")
+
+
+@check(
+    "nvme.present",
+    "the host has as many NVMe disks as the fleet file says",
+    expects="nvme of the profile",
+    prevents="a scratch filesystem on fewer disks after one died or was taken out",
+    unknown_hint=UNKNOWN_HINT,
+)
+def disks(facts: HostFacts, expectation: Expectation) -> Answer:
+    return _counted(facts, expectation, "nvme", "NVMe disk")
+
+
+def _counted(facts: HostFacts, expectation: Expectation, key: str, noun: str) -> Answer:
+    devices = expectation.hardware.get(key)
+    if devices is None:
+        return not_applicable(f"the profile has no key {key}")
+    parts: Maybe[Tuple[Part, ...]] = getattr(facts.hardware, key)
+    count = int(devices["count"])
+    expected = _amount(count, noun) + "".join(f", {name} {devices[name]}" for name in devices if name != "count")
+    answers = [(part, _counts(part, devices)) for part in require(parts)]
+    sure = [part.address for part, answer in answers if answer is True]
+    open_ones = [(part.address, answer) for part, answer in answers if isinstance(answer, Unknown)]
+    others = [f"{part.address} ({_words(part)})" for part, answer in answers if answer is False]
+    lines = [f"/sys/bus/pci/devices/{part.address}: {_words(part)}" for part, _ in answers]
+    most = len(sure) + len(open_ones)
+    if len(sure) <= count <= most:
+        if open_ones:
+            reason = f"{_amount(most, noun)} may count; {open_ones[0][1].reason}"
+            return unknown(reason, UNKNOWN_HINT, expected=expected)
+        return passed(_amount(count, noun) + _named(sure), lines, expected=expected)
+    present = sure + [address for address, _ in open_ones]
+    rest = f"; not counted: {first_few(others, NAMED)}" if others else ""
+    if most < count:
+        fallen = [line for line in facts.kernel.log.lines if FALLEN.search(line)] if key == "gpus" else []
+        words = f"expected {count}, found {most}: {count - most} missing; present{_named(present) or ': none'}{rest}"
+        words += f"; the kernel says: {fallen[0].strip()}" if fallen else ""
+        return failed(words, MISSING_HINT, [*fallen, *lines], expected=expected)
+    words = f"expected {count}, found {len(sure)}{_named(sure)}{rest}"
+    hint = f"Correct profiles.{expectation.profile}.{key} in the fleet file, or give this host a profile of its own"
+    return failed(words, hint, lines, expected=expected)
+
+
+def _amount(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _named(addresses: Sequence[str]) -> str:
+    return f": {first_few(addresses, NAMED)}" if addresses else ""
+
+
+def _counts(part: Part, devices: Mapping[str, Any]) -> Maybe[bool]:
+    """Whether a device is one of those that the fleet file counts."""
+    answers: List[Maybe[bool]] = []
+    if "model" in devices:
+        answers.append(when_known(part.model, lambda model: devices["model"].lower() in model.lower()))
+    if "driver" in devices:
+        answers.append(when_known(part.driver, lambda driver: driver == devices["driver"]))
+    if "link" in devices:
+        answers.append(when_known(part.link, lambda link: link == devices["link"]))
+    if any(answer is False for answer in answers):
+        return False
+    return next((answer for answer in answers if isinstance(answer, Unknown)), True)
+
+
+def _words(part: Part) -> str:
+    words = [part.model] if isinstance(part.model, str) else []
+    if not isinstance(part.driver, Unknown):
+        words.append(f"driver {part.driver}" if part.driver else "no driver")
+    if not isinstance(part.link, Unknown):
+        words.append(f"{part.link:g} Gbit/s" if part.link else "no active port")
+    return ", ".join(words)
+
 
 FOLDERS = ", ".join(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
 
@@ -27,3 +218,52 @@ def provisioned(facts: HostFacts, _expectation: Expectation) -> Answer:
     if folders:
         return passed(", ".join(folders))
     return failed("none of them exists: the host was never provisioned", "Run gdsdeploy provision FLEET on this host")
+
+
+SLOW_HINT = (
+    "Validate again with --load while no other program uses the mount; then compare the links of its disks or"
+    " adapters (gdsdeploy topology) and the health of the storage with a host that delivers it"
+)
+
+
+@check(
+    "storage.load",
+    "this mount delivers the fleet's rate while several readers keep it busy",
+    expects="the rate of the fleet file; tried only on request, and where there is one",
+    prevents="a slow disk, a bad cable or a link at half its width, which no check of the configuration notices",
+)
+def read_rate(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
+    loads = facts.storage.loads
+    for mount in expectation.storage:
+        mount_point, limits = mount.get("mount", ""), mount.get("load")
+        rate = limits.get("read") if isinstance(limits, dict) else None
+        if not isinstance(rate, (int, float)):
+            yield not_applicable("the fleet sets no rate for this mount", mount_point)
+            continue
+        if not isinstance(loads, Unknown) and not loads:
+            yield not_applicable("no reading under load was requested (--load)", mount_point)
+            continue
+        load = loads if isinstance(loads, Unknown) else loads.get(mount_point, Unknown("it was not read from"))
+        expected = f"at least {size(rate)}/s read"
+        if isinstance(load, Unknown):
+            hint = "Remove the reason above, and validate again with --load; see docs/validate.md"
+            yield unknown(load.reason, hint, mount_point, expected)
+        elif load.rate >= rate:
+            yield passed(load.summary, (), mount_point, expected)
+        else:
+            yield failed(load.summary, SLOW_HINT, (), mount_point, expected)
+
+
+@check(
+    "os.release",
+    "the host runs the operating system that the lock was resolved for",
+    expects="{os} on {arch}",
+    prevents="packages and modules of one release on a host with another, after an upgrade or a mix-up",
+)
+def release(facts: HostFacts, expectation: Expectation) -> Answer:
+    name, machine = require(facts.os.name), require(facts.os.machine)
+    running = f"{name} on {machine}"
+    # A lock for rhel-9 fits every 9.x.
+    if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:
+        return passed(running)
+    return failed(running, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")

@@ -7,7 +7,6 @@ A check is a pure function of facts and expectation that returns its answer.  Wh
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from ..facts import HostFacts, UndecidedError
@@ -58,8 +57,12 @@ class Check:
 
 
 CHECKS: Dict[str, Check] = {}
-#: First word of check ids → the subject that it follows in every report; empty for the first.
-_SUBJECTS: Dict[str, str] = {}
+#: First words of check ids, in the order of every report, from the ground up.
+SUBJECTS = (
+    *("os", "host", "container", "kernel", "topology", "gpu", "nic", "nvme", "driver", "nouveau", "nvidia-fs"),
+    *("peermem", "rdma", "modules", "secure-boot", "packages", "stack", "boot", "cufile", "gdscheck", "storage"),
+    "odirect",
+)
 #: The observation where a check that runs once for each subject has none.
 NO_SUBJECT = "this host has nothing that the check is about"
 #: The answer of checks of the running kernel on a host that doesn't choose it.
@@ -68,36 +71,6 @@ ELSEWHERE = "not checked: this host doesn't choose its kernel"
 NEVER_PROVISIONED = "the host was never provisioned: see host.provisioned"
 #: What to do when the evidence doesn't decide; it fits most reasons.
 UNKNOWN_HINT = "Read the reason above; if it is about permission, run this as root"
-
-
-def subject(name: str, *, after: str = "") -> None:
-    """Declare the first word of check ids and its place in reports: right after another one.
-
-    Raises ValueError for a name that exists already.
-    """
-    if name in _SUBJECTS:
-        raise ValueError(f"two subjects have the name {name}")
-    _SUBJECTS[name] = after
-
-
-def subjects() -> Tuple[str, ...]:
-    """All subjects in the order of reports, from the ground up; raises ValueError for one without a place."""
-    return _ordered(tuple(_SUBJECTS.items()))
-
-
-@lru_cache(maxsize=1)
-def _ordered(declared: Tuple[Tuple[str, str], ...]) -> Tuple[str, ...]:
-    ordered = _followers("", declared)
-    lost = sorted(set(dict(declared)) - set(ordered))
-    if lost:
-        raise ValueError(f"the subject {lost[0]} comes after {dict(declared)[lost[0]]}, which has no place")
-    return tuple(ordered)
-
-
-def _followers(name: str, declared: Tuple[Tuple[str, str], ...]) -> List[str]:
-    """The subjects after ``name``: of several, the one that fewer others follow comes first."""
-    chains = [[follower, *_followers(follower, declared)] for follower, after in declared if after == name]
-    return [follower for chain in sorted(chains, key=lambda chain: (len(chain), chain)) for follower in chain]
 
 
 def check(
@@ -113,6 +86,8 @@ def check(
     """Register a function as the check ``ident``."""
 
     def register(judge: Judge) -> Judge:
+        if ident.partition(".")[0] not in SUBJECTS:
+            raise ValueError(f"the check {ident} has a subject that SUBJECTS doesn't have")
         if ident in CHECKS:
             raise ValueError(f"two checks have the id {ident}")
         CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, of_provision, judge)
@@ -181,9 +156,5 @@ def _never_provisioned(facts: HostFacts) -> bool:
 
 
 def listed() -> Tuple[Check, ...]:
-    """All checks, in the order of a report; raises ValueError for one whose subject isn't declared."""
-    places = {name: place for place, name in enumerate(subjects())}
-    lost = [ident for ident in CHECKS if ident.partition(".")[0] not in places]
-    if lost:
-        raise ValueError(f"the check {lost[0]} has a subject that isn't declared")
-    return tuple(sorted(CHECKS.values(), key=lambda check: places[check.id.partition(".")[0]]))
+    """All checks, in the order of a report."""
+    return tuple(sorted(CHECKS.values(), key=lambda check: SUBJECTS.index(check.id.partition(".")[0])))

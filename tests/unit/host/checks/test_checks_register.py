@@ -10,7 +10,7 @@ import pytest
 
 from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.registry import check, passed, subjects
+from gdsdeploy.host.checks.registry import SUBJECTS, check, passed
 from gdsdeploy.host.model.expectation import Expectation
 
 ROOT = Path(__file__).parents[4]
@@ -23,7 +23,7 @@ def test_the_page_is_the_one_in_the_documentation() -> None:
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
     ids = [entry.id for entry in listed()]
     assert all(re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", ident) for ident in ids)
-    assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(subjects())
+    assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(SUBJECTS)
 
 
 def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
