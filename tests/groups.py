@@ -44,7 +44,7 @@ MACHINES = {
     "boot loaders": Machines(250, ("lab/test_vm_rollout_boot.py", "lab/test_vm_systemd_boot.py")),
     "storage": Machines(60, ("lab/test_vm_storage.py",)),
     "refusals": Machines(110, ("lab/test_refusals.py",)),
-    "carriers": Machines(120, ("lab/test_carriers_light.py",)),
+    "inventory": Machines(75, ("lab/test_inventory_light.py",)),
     "playbooks": Machines(110, ("lab/test_playbooks_light.py",)),
     "init": Machines(70, ("lab/test_init_light.py",)),
     "slurm": Machines(60, ("lab/test_slurm_lights.py",)),

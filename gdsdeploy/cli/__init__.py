@@ -19,7 +19,8 @@ VERBS = {
     "mirror": "Write the lock's files to a folder as a local signed repository",
     "plan": "Show what provision would change on each host, and why, without touching it",
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
-    "rollout": "Upgrade a fleet wave by wave, or render it for an engine that the fleet already has",
+    "rollout": "Upgrade a fleet wave by wave",
+    "inventory": "Write a static Ansible inventory for AWX, ansible-runner or ansible-pull",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "diff": "Show what changed between two runs of validate",
     "support-bundle": "Pack evidence from the hosts into one file, with addresses, serials and secrets replaced",
@@ -39,7 +40,7 @@ VERBS = {
 #: Heading of the help → verbs.
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
-    "Upgrade": ("rollout", "diff"),
+    "Upgrade": ("rollout", "inventory", "diff"),
     "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline": ("mirror",),
     "Monitoring": ("prometheus",),

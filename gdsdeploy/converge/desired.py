@@ -225,11 +225,16 @@ def _fields(option: str, value: Any, values: Variables, files: Files, archive: s
 
 
 def _key(entry: Mapping[str, str], files: Files) -> dict[str, str]:
-    source, content = entry["src"], files.content(entry["src"])
+    return {"dest": entry["dest"], "content": base64.b64encode(keyring(entry["src"], files)).decode()}
+
+
+def keyring(source: str, files: Files) -> bytes:
+    """The content of a keyring.  Raises FleetInvalid where it's missing, or isn't one."""
+    content = files.content(source)
     if content is None:
         raise FleetInvalid(f"{source}: the keyring is missing", hint=_CORRECT_KEYRING)
     require_keyring(source, content)
-    return {"dest": entry["dest"], "content": base64.b64encode(content).decode()}
+    return content
 
 
 def require_keyring(place: str, content: bytes) -> None:

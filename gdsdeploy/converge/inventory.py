@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +37,10 @@ KERNEL_PARTS = {"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-m
 #: IMEX guide, IMEX Channels: without one, programs may not share memory; the driver makes channel 0 for every user.
 IMEX_CHANNEL = {"NVreg_CreateImexChannel0": "1"}
 _UNITS = {PEERMEM: "gds-peermem.service"}
+#: The playbook's folder in texts to :func:`dump`; random, so that neither a fleet file nor a host can have it.
+FOLDER = f"/{secrets.token_hex(16)}"
+#: What Ansible takes for a template.
+_TEMPLATE = re.compile(r"\{[{%#]")
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ _Dumper.add_representer(_Data, _Dumper.represent_data_text)
 
 
 def dump(value: Any) -> str:
-    """An inventory, or variables, as YAML for Ansible.  Every text is data: none is ever read as a template.
+    """An inventory, or variables, as YAML for Ansible.  Every text is data: none is ever read as a template but FOLDER.
 
     Texts come from the fleet file and from hosts, and a template could run anything on this machine.
     """
@@ -95,7 +101,8 @@ def dump(value: Any) -> str:
 
 def _data(value: Any) -> Any:
     if isinstance(value, str):
-        return _Data(value)
+        ours = FOLDER in value and not _TEMPLATE.search(value)
+        return value.replace(FOLDER, "{{ playbook_dir }}") if ours else _Data(value)
     if isinstance(value, Mapping):
         return {str(key): _data(inner) for key, inner in value.items()}
     return [_data(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -44,7 +44,6 @@ COMMANDS = {
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
     "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
-    "carried": ("cli.carrier_check", "add_parser", "whether a rendered folder is whole and of the expected lock"),
 }
 
 

@@ -50,7 +50,7 @@ set -e
 chown munge:munge /etc/munge/munge.key
 chmod 0400 /etc/munge/munge.key
 install -d -o slurm /var/lib/slurm/slurmctld
-chmod 0755 /usr/local/sbin/gdsdeploy-carry
+chmod 0755 /usr/local/sbin/gdsdeploy-upgrade
 """
 CONFIG = """\
 ClusterName=lab
@@ -76,7 +76,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
 #: The page's node, and its settings but for how often: nobody waits for five minutes here.
 EXAMPLE = "node-gpu1"
 SETTINGS = "\n".join(re.findall(r"^    ([A-Z]\w+=.*)$", PAGE, re.MULTILINE)).replace("Interval=300", "Interval=5")
-CARRY = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+UPGRADE = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 #: What every check finds on a host without GPU is accepted, or not.
 OPEN = [{"check": check.id, "until": "9999-12-31", "reason": "a test"} for check in checks.listed()]
 
@@ -185,8 +185,8 @@ def prepare(host: LabHost, folder: Path) -> None:
     put(host, "/etc/slurm/cgroup.conf", b"CgroupPlugin=disabled\n")
     put(host, "/etc/default/slurmd", b"SLURMD_OPTIONS=-b\n")
     put(host, "/etc/munge/munge.key", os.urandom(1024))
-    assert CARRY
-    put(host, "/usr/local/sbin/gdsdeploy-carry", CARRY[1].encode())
+    assert UPGRADE
+    put(host, "/usr/local/sbin/gdsdeploy-upgrade", UPGRADE[1].encode())
     put(host, "/etc/systemd/system/gdsdeploy-pull.service", PULL.encode())
     put(host, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
     put(host, "/etc/gdsdeploy/expectation.json", EXPECTATION.read_bytes())
@@ -279,7 +279,7 @@ def test_a_drain_of_somebody_else_outlives_drain_reboot_and_gate(cluster: Cluste
 
 
 @pytest.mark.parametrize("verdict", ["open", "closed"])
-def test_slurm_carries_it_and_the_gate_decides(cluster: Cluster, verdict: str) -> None:
+def test_slurm_starts_the_upgrade_and_the_gate_decides(cluster: Cluster, verdict: str) -> None:
     """``scontrol reboot`` waits for the job, reboots the host and leaves it down; the gate takes it back, or not."""
     host = cluster.hosts[TWO]
     put(

@@ -22,7 +22,7 @@ PAGES = [
 ]
 #: Commands that write files, which later ones of their page may need.  Of all others that several pages show, once is
 #: enough.
-WRITERS = re.compile(r">|\btar |^openssl |rollout render|--output|--sign|--man\b")
+WRITERS = re.compile(r">|\btar |^openssl |--output|--sign|--man\b")
 
 Follow = Callable[[list[Command], str], list[str]]
 

@@ -15,10 +15,8 @@ from gdsdeploy.host.build import configure, peermem
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-#: Plays outside of a playbook's folder, which ansible-lint takes for one only if they are named.
-PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "rollout" / "carriers" / "plays").glob("*.yml")))
 #: Not galaxy.yml, which would have to name a public address of the repository.
-ANSIBLE = ["playbooks", "roles", "plugins", "meta", "extensions", *PLAYS]
+ANSIBLE = ["playbooks", "roles", "plugins", "meta", "extensions"]
 
 
 #: Shell scripts without a name that says so.

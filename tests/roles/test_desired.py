@@ -13,7 +13,7 @@ import yaml
 from gdsdeploy.converge.desired import TABLE, Use
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.model import schema
-from gdsdeploy.rollout.carriers.playbooks import role_of
+from tests.roles.playbooks import role_of
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "gdsdeploy.gds.gds_"

@@ -13,7 +13,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import resources
-from gdsdeploy.rollout.carriers.playbooks import IMPORT
+from tests.roles.playbooks import IMPORT, role_of
 from tests.roles.readme import ROLES, ROOT, example, readme, spec
 
 #: Of a role, a module's own change logic not counted.
@@ -109,7 +109,7 @@ def test_playbooks_only_import_roles_and_check_no_arguments_again() -> None:
         for play in yaml.safe_load(path.read_text()):
             assert set(play) <= {"name", "hosts", "gather_facts", "strategy", "tasks", "become", "serial"}, path
             for task in play["tasks"]:
-                assert set(task) <= {"name", "when", "vars", IMPORT, "ansible.builtin.meta"}, task
+                assert set(task) <= {"name", "when", "vars", "tags", IMPORT, "ansible.builtin.meta"}, task
                 if "ansible.builtin.meta" in task:
                     assert task["ansible.builtin.meta"] == "end_host"
                     continue
@@ -117,6 +117,8 @@ def test_playbooks_only_import_roles_and_check_no_arguments_again() -> None:
                 name = role["name"].removeprefix("gdsdeploy.gds.")
                 assert (ROOT / "roles" / name / "tasks" / f"{role.get('tasks_from', 'main')}.yml").is_file()
                 assert role["rolespec_validate"] is False, task
+                if path.stem in ("provision", "remove"):
+                    assert role_of(task) in task["tags"], task
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if (role / "tasks/install.yml").is_file()], ids=role_name)

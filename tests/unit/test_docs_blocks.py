@@ -38,7 +38,7 @@ def test_most_pages_have_executed_commands() -> None:
     counts = {page.name: len(executed(page.read_text(encoding="utf-8"))) for page in docs_blocks.pages()}
     assert sum(counts.values()) > 150
     assert counts["README.md"] >= 15
-    assert counts["cli.md"] >= 60
+    assert counts["cli.md"] >= 50
 
 
 def test_commands_with_lines_exit_codes_and_reasons() -> None:

@@ -15,7 +15,6 @@ VERBS = {
     "abort": "Roll back the hosts in progress, and start no more",
     "rollback": "Roll back every host of the rollout to its earlier state",
     "history": "List the rollouts of a fleet",
-    "render": "Render everything that provisioning needs into a folder, for ansible-runner, AWX or ansible-pull",
 }
 
 

@@ -330,15 +330,14 @@ def test_what_changes_hosts(fleet: Poisoned, run: Run, monkeypatch: pytest.Monke
     assert values["gds_cufile_log_dir"] == f"/var/log/{fleet.lines[2]}"
 
 
-@pytest.mark.parametrize("carrier", ["runner", "awx"])
-def test_rendering(fleet: Poisoned, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carrier: str) -> None:
+def test_inventory(fleet: Poisoned, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    code, _, err = run("rollout", "render", fleet.path, tmp_path / "out", "--for", carrier, "--json")
+    code, _, err = run("inventory", fleet.path, "--output", tmp_path / "out")
     assert code == 0, err
     variables: dict[str, Any] = {}
-    for path in (tmp_path / "out").glob("inventory/*_vars/*.yml"):
+    for path in (tmp_path / "out").glob("host_vars/*/gdsdeploy.yml"):
         variables |= yaml.load(path.read_text(), Inventory)
     has(texts(variables["gds_driver_options"]), fleet.lines)
     has(texts(json.loads(variables["gds_gate_settings"])), fleet.words)

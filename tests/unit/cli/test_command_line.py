@@ -103,6 +103,7 @@ FLEETS = [
         "validate",
         "topology",
         "support-bundle --output x",
+        "inventory --output out",
         "kmod preflight",
     ),
     *(
@@ -113,7 +114,7 @@ FLEETS = [
         "rollout pause",
         "rollout abort",
     ),
-    *("cufile render gpu1", "rollout render --for pull out", "provision --check", "validate --pytest -- -k storage"),
+    *("cufile render gpu1", "provision --check", "validate --pytest -- -k storage"),
 ]
 
 
@@ -134,7 +135,6 @@ def test_without_fleet_it_is_fleet_yml_here_or_what_the_setting_names(
 def test_a_word_that_is_missing_behind_fleet_is_named(folder: Path) -> None:
     (folder / "fleet.yml").write_text(FLEET)
     assert "Missing argument 'HOST'" in invoke("cufile", "render").output
-    assert "Missing argument 'FOLDER'" in invoke("rollout", "render", "--for", "pull").output
 
 
 def completions(*words: str) -> list[str]:

@@ -18,9 +18,9 @@ from gdsdeploy.converge.inventory import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.carriers.playbooks import IMPORT, role_of
 from gdsdeploy.rollout.steps import lease, provision, real_effects
 from gdsdeploy.rollout.steps.provision import Look
+from tests.roles.playbooks import IMPORT, role_of
 from tests.unit.rollout.asked import ScriptedWork, status, work
 
 ROOT = Path(__file__).parents[3]
