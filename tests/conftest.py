@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent
 #: The folders of runs; sockets need short paths.
 RUNS = Path("/tmp")
 #: The file that a run holds locked as long as it lives.
-_held: list[IO[str]] = []
+_RUNNING: list[IO[str]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,8 +48,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     shard: frozenset[str] | None = config.getoption("--machines")
     group = groups.machines(collection_path.relative_to(ROOT).as_posix())
-    taken = group is None if shard is None else group in shard
-    return None if taken else True
+    selected = group is None if shard is None else group in shard
+    return None if selected else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,8 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker(config) is None:
         _clear_killed_runs()
         os.environ[RUN] = tempfile.mkdtemp(prefix="gds-run-", dir=RUNS)
-        _held.append((Path(os.environ[RUN]) / "running").open("w"))
-        fcntl.flock(_held[0], fcntl.LOCK_EX)
+        _RUNNING.append((Path(os.environ[RUN]) / "running").open("w"))
+        fcntl.flock(_RUNNING[0], fcntl.LOCK_EX)
     os.environ["ANSIBLE_HOME"] = f"{os.environ[RUN]}/{worker(config) or 'ansible'}"
 
 

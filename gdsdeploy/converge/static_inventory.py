@@ -205,14 +205,14 @@ def _place(folder: Path, files: Mapping[str, bytes | Path], lock_digest: str) ->
         before = _written_before(folder)
         places = {path: _below(folder, path) for path in {*files, *before}}
         present = {path: sha256(place) for path, place in places.items()}
-        wanted = {path: _digest(content) for path, content in files.items()}
+        contents = {path: _digest(content) for path, content in files.items()}
         for path in sorted(files.keys() - before):
-            if present[path] not in (None, wanted[path]):
+            if present[path] not in (None, contents[path]):
                 raise FleetInvalid(
                     f"{places[path]}: it exists, and gdsdeploy inventory didn't write it; nothing was written",
                     hint="Move it, or pass another folder to --output",
                 )
-        changed = [path for path in sorted(files) if present[path] != wanted[path]]
+        changed = [path for path in sorted(files) if present[path] != contents[path]]
         removed = [path for path in sorted(before - files.keys()) if present[path] is not None]
         # Both, before anything changes: a run that is interrupted leaves files that the next one knows.
         _write(folder / MANIFEST, _Manifest(lock_digest=lock_digest, files=sorted(before | files.keys())).text())
