@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.builds.assign import CachedBuild
-from gdsdeploy.converge import desired, image, image_document, plan_fleet
+from gdsdeploy.converge import desired, image, plan_fleet
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import Busy, ConvergeFailed, FleetInvalid, GdsError, HostUnfit, ModuleBuildFailed, NotProvisioned
@@ -58,7 +58,7 @@ def host_and_image(fleet: Fleet) -> tuple[dict[str, Any], dict[str, Any]]:
         plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1], desired.Files()
     )
     pair = []
-    for listed in (resources, image_document.of_image(resources)):
+    for listed in (resources, image.of_image(resources)):
         entries = engine.read_resources({"version": 1, "resources": listed})
         pair.append({entry.name: entry.desired for entry in entries})
     return pair[0], pair[1]
@@ -85,12 +85,12 @@ def test_the_expectation_fits_whichever_host_boots(fleet: Fleet) -> None:
 
 def test_an_image_without_a_boot_loader(fleet: Fleet) -> None:
     entries = [{"resource": name} for name in ("guard", "boot_arguments", "modules", "boot_default", "image")]
-    names = [entry["resource"] for entry in image_document.without_loader(entries)]
+    names = [entry["resource"] for entry in image.without_loader(entries)]
     assert names == ["guard", "modules", "image"]
 
 
 def words(fleet: Fleet, *, has_loader: bool = True, waivers: tuple[str, ...] = ()) -> dict[str, str]:
-    listed = image_document.left(fleet.profiles["gds"], TARGET, waivers, has_loader=has_loader)
+    listed = image.left_out(fleet.profiles["gds"], TARGET, waivers, has_loader=has_loader)
     return {entry.kind: entry.words for entry in listed}
 
 
@@ -117,9 +117,9 @@ def test_a_profile_without_a_kernel_of_its_own_leaves_nothing_but_the_gate(fleet
 
 def test_images_are_for_hosts_whose_cufile_is_the_same(fleet: Fleet) -> None:
     with pytest.raises(FleetInvalid, match="build1 is a builder"):
-        image_document.fleet_of_image(fleet, "build1")
+        image.fleet_of_image(fleet, "build1")
     with pytest.raises(FleetInvalid, match="an image has one for all of them"):
-        image_document.fleet_of_image(changed(fleet, fit=Fit()), "gpu1")
+        image.fleet_of_image(changed(fleet, fit=Fit()), "gpu1")
 
 
 def test_waivers_of_single_hosts_stay_out(fleet: Fleet) -> None:
@@ -129,7 +129,7 @@ def test_waivers_of_single_hosts_stay_out(fleet: Fleet) -> None:
     every, one, other = waiver("os.release", "gpu*"), waiver("driver.version", "gpu1"), waiver("boot.kernel", "gpu2")
     hosts = dict.fromkeys(("gpu1", "gpu2"), fleet.hosts["gpu1"])
     both = fleet.model_copy(update={"hosts": hosts, "waivers": (every, one, other)})
-    shared, single = image_document.fleet_of_image(both, "gpu1")
+    shared, single = image.fleet_of_image(both, "gpu1")
     assert (shared.waivers, single) == ((every,), ["driver.version"])
 
 
@@ -269,5 +269,5 @@ def test_a_malformed_answer_is_an_error(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resources: Any
 ) -> None:
     monkeypatch.setattr(image, "ask", Host(resources=resources))
-    with pytest.raises(HostUnfit, match="malformed answer"):
+    with pytest.raises(HostUnfit, match="its answer is malformed"):
         image.remove_image(opened(fleet, tmp_path))
