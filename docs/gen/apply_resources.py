@@ -13,8 +13,6 @@ from gdsdeploy.host.model import schema
 HEAD = """\
 # Resources of `apply`
 
-`python -m docs.gen.apply_resources > docs/apply-resources.md` writes this page from `gdsdeploy/host/apply`.
-
 [apply.md](apply.md) describes the document that these are part of. The tables show the desired state of each resource.
 A field without a default is required.
 """

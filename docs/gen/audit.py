@@ -24,8 +24,6 @@ class Meaning(NamedTuple):
 HEAD = """\
 # The audit of kernel modules
 
-`python -m docs.gen.audit > docs/audit.md` writes this page from `docs/gen/audit_findings.json`.
-
 `gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` reports whether module files would load on a kernel, and
 whether they are the expected ones. It loads nothing. It starts no program, except zstd where neither Python nor
 libzstd unpacks zstd. It needs no root for files that any user can read. Neither the kernel nor the root folder has to

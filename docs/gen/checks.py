@@ -11,8 +11,6 @@ from gdsdeploy.host.checks.registry import Check
 HEAD = """\
 # Checks
 
-`python -m docs.gen.checks > docs/checks.md` writes this page from the registry of checks.
-
 `gdsdeploy validate FLEET` runs them on every host of a fleet. `python3 -I -S gdsdeploy-host.pyz validate` runs them on
 the host itself. Each check ends in one of four ways:
 

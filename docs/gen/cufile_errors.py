@@ -7,9 +7,6 @@ from gdsdeploy.host.libcufile.errors import CUDA, CUFILE, ERRNO, RDMA, ErrorCode
 HEAD = """\
 # Error codes of cuFile
 
-`python -m docs.gen.cufile_errors > docs/cufile-errors.md` writes this page from
-`gdsdeploy/host/data/cufile_errors.json`.
-
 `gdsdeploy explain --error 5027` prints one entry. It accepts a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
 name (`CU_FILE_HANDLE_NOT_REGISTERED`, `EINVAL`).
 

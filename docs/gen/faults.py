@@ -12,7 +12,7 @@ from tests.unit.host.checks.faults import FAULTS
 HEAD = """\
 # Faults, and the checks that find them
 
-`python -m docs.gen.faults > docs/faults.md` writes this page. It starts from the evidence of a real provisioned host
+The table starts from the evidence of a real provisioned host
 without a GPU, and changes one thing at a time. Faults on a live host, in the lab's virtual machine, are in
 `tests/lab`.
 

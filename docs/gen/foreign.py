@@ -10,8 +10,6 @@ from gdsdeploy.host.foreign import ADOPT, NOTE, REFUSE, TAKE_OVER, Kind, kinds
 HEAD = """\
 # What others have installed
 
-`python -m docs.gen.foreign > docs/foreign.md` writes this page from `gdsdeploy/host/data/foreign.json`.
-
 A host may already have parts of the stack: a driver from a run file, modules without a package, pins, locks.
 gdsdeploy looks for them, and changes nothing while it looks: it reads files and asks `ldconfig`, and `rpm` where that
 is the package manager.

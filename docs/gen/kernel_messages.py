@@ -8,9 +8,6 @@ from gdsdeploy.host.facts.kernel_messages import NVIDIA, NVIDIA_FS, PEERMEM, Mea
 HEAD = """\
 # Faults in the kernel's log
 
-`python -m docs.gen.kernel_messages > docs/kernel-messages.md` writes this page from
-`gdsdeploy/host/data/kernel_messages.json`.
-
 The checks `driver.errors`, `nvidia-fs.errors` and `peermem.errors` look for these messages since the boot, in both
 `journalctl -k -b` and `dmesg`. `gdsdeploy explain` shows them beside a direct path.
 

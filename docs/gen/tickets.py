@@ -10,9 +10,6 @@ from gdsdeploy.host.model.causes import KnownCause
 HEAD = """\
 # From a line of a log to its cause
 
-`python -m docs.gen.tickets > docs/tickets.md` writes this page from `gdsdeploy/host/data/causes.json` and
-`gdsdeploy/host/data/log_signs.json`.
-
 Search this page for a few words of your line. Or give gdsdeploy all of your text. It also uses the versions and
 devices that the text shows, and it says what it doesn't know ([logs.md](logs.md)).
 
