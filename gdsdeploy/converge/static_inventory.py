@@ -80,8 +80,8 @@ def write(
     """Write the inventory to ``folder``; nothing is written if anything is wrong.
 
     fit_targets: facts of the hosts to which a cufile.json is fitted.
-    Raises FleetInvalid (a secret, a keyring, a file that the folder had before, a folder that isn't writable), NotProvisioned (no
-    machine builds a host's modules), BuildCacheUnusable, and what :func:`reach.endpoints` raises.
+    Raises FleetInvalid (a secret, a keyring, a file that the folder had before, a folder that isn't writable),
+    NotProvisioned (no machine builds a host's modules), BuildCacheUnusable, and what :func:`reach.endpoints` raises.
     """
     with run_archives.open_run_archives(fleet_path) as shelf:
         supplies = _supplies(fleet, lock, shelf.look)

@@ -85,7 +85,7 @@ def test_a_playbook_is_valid_and_its_variables_fit(installed: Path, tmp_path: Pa
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Without those that play what ``gdsdeploy inventory`` has written: tests/lab/test_inventory_light.py plays that."""
+    """Without those that play what ``gdsdeploy inventory`` writes: tests/lab/test_inventory_light.py plays that."""
     return [(page, words) for page, words in shown.commands() if "-i" not in words or "inventory.yml" in words]
 
 
