@@ -1,4 +1,4 @@
-"""What ``watch`` costs: a look at N processes, the service, a read with probes, and a read with statistics.
+"""What ``watch`` costs: a look at N processes, the service, and a read with statistics.
 
     sudo .venv/bin/python benchmarks/watch/run.py          # --processes N …, --rounds N, --calls N, --seconds N
 
@@ -26,9 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gdsdeploy.host.evidence.statistics import collect
 from gdsdeploy.host.watch import metrics, service
-from gdsdeploy.host.watch.bpf import Counting
 from gdsdeploy.host.watch.look import Watcher
-from gdsdeploy.host.watch.probe import attach
 from gdsdeploy.host.watch.totals import Totals
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
@@ -119,8 +117,8 @@ def per_call(running: Running, number: int) -> float:
 
 
 def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
-    """Of one program each: statistics off, at level 3, and at level 3 with probes; in turn."""
-    results: dict[str, list[float]] = {"level 0": [], "level 3": [], "level 3, probed": []}
+    """Of one program each: statistics off, and at level 3; in turn."""
+    results: dict[str, list[float]] = {"level 0": [], "level 3": []}
     (folder / "0").mkdir()
     (folder / "3").mkdir()
     with (
@@ -130,11 +128,6 @@ def reads(rounds: int, number: int, folder: Path) -> dict[str, Any]:
         for _ in range(rounds):
             results["level 0"].append(per_call(off, number))
             results["level 3"].append(per_call(on, number))
-            with Counting() as counting:
-                refused: list[str] = []
-                attach(counting, [on.pid], refused)
-                assert not refused, refused
-                results["level 3, probed"].append(per_call(on, number))
     return {name: statistics.median(values) for name, values in results.items()}
 
 

@@ -34,12 +34,6 @@ from gdsdeploy.validate import watch
     metavar="N",
     help="Seconds in which each round counts.",
 )
-@click.option(
-    "--probe",
-    type=click.FloatRange(0.2, 60),
-    metavar="SECONDS",
-    help="Count for so long with probes in libcufile, by file and also without statistics; then end.",
-)
 @click.option("--job", type=click.IntRange(min=1), metavar="ID", help="Only processes of this Slurm job.")
 @options.timeout(watch.TIMEOUT, "Seconds for each host, beside those of --every.")
 @options.at_once
@@ -50,7 +44,6 @@ def command(
     limit: str | None,
     once: bool,
     every: float,
-    probe: float | None,
     job: int | None,
     timeout: float,
     as_json: bool,
@@ -65,12 +58,9 @@ def command(
     The counters need `profile.cufile_stats: 3` in the cufile.json of the process when it starts: docs/watch.md. Nothing
     on the hosts changes, and no process is touched. Ctrl-C ends it.
 
-    --probe counts bytes for a while by process and file, also for processes without statistics, with probes in the
-    kernel that go when it ends. A call costs under a microsecond more meanwhile. It needs root.
-
     \b
     Exit code, the first of these that applies:
-      20, 21, 22    --once, --probe: a host did not answer
+      20, 21, 22    --once: a host did not answer
       0             otherwise
 
     \b
@@ -78,17 +68,16 @@ def command(
       gdsdeploy watch fleet.yml
       gdsdeploy watch gpu1 gpu2 --every 10
       gdsdeploy watch fleet.yml --limit 'gpu[1-8]' --once
-      gdsdeploy watch gpu1 --probe 5
       gdsdeploy watch fleet.yml --limit 'gpu[1-8]' --job 1234
       gdsdeploy watch gpu1 --once --json | jq '.processes[] | select(.path != "nvidia-fs") | [.pid, .path, .reason]'
     """
     fleet, names, intent = _selected(targets, fleet, limit)
 
     def round_of() -> dict[str, dict[str, Any] | GdsError]:
-        return watch.look(intent, fleet, names, every=every, probe=probe, job=job, timeout=timeout)
+        return watch.look(intent, fleet, names, every=every, job=job, timeout=timeout)
 
-    if once or probe is not None:
-        with console.step(f"Watching {hostnames.words(names)} for {probe or every:g} s"):
+    if once:
+        with console.step(f"Watching {hostnames.words(names)} for {every:g} s"):
             answers = round_of()
         _print(answers, as_json)
         failed = alike.errors({name: error for name, error in answers.items() if isinstance(error, GdsError)})

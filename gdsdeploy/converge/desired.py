@@ -151,7 +151,7 @@ TABLE: Final = (
         _options_of("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
         when=_host,
     ),
-    Use("gds_watch", "watch", _options_of("gds_watch", "enabled", "every", "metrics", "slurm"), when=_host),
+    Use("gds_watch", "watch", _options_of("gds_watch", "enabled", "every", "metrics"), when=_host),
     Use(
         "gds_modules",
         "loaded",

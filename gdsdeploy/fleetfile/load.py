@@ -20,6 +20,7 @@ from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document
 from gdsdeploy.fleetfile import ansible_inventory, waivers
+from gdsdeploy.fleetfile.removed import advice
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.topology import golden
@@ -202,7 +203,7 @@ def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> 
         return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
     where = ".".join(keys) or "the file"
     if kind == "extra_forbidden":
-        return mark, f"{where}: {_unknown(keys[-1], model)}"
+        return mark, f"{where}: {advice(keys) or _unknown(keys[-1], model)}"
     value = details["input"]
     quoted = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
     return mark, f"{where}: {_words(details, keys[-1:])}{quoted}"

@@ -47,5 +47,3 @@ class Watch(Model):
     every: Annotated[int, Field(ge=1, le=3600)] = 30
     #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
     metrics: MaybePath = ""
-    #: Whether the path of each Slurm job's I/O is written into its AdminComment while it runs.
-    slurm: bool = False

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.libcufile import route
 from gdsdeploy.host.watch.document import explained
-from gdsdeploy.host.watch.table import lines, order, probe_lines, total
+from gdsdeploy.host.watch.table import lines, order, total
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import alike
 from gdsdeploy.ssh import reply_schema
@@ -42,32 +42,6 @@ class _File(Shape):
     direct: bool
 
 
-class _Moved(Shape):
-    calls: _Bytes
-    read_bytes: _Bytes
-    written_bytes: _Bytes
-
-
-class _MovedFile(_Moved):
-    path: _Word
-    mount: _Word
-    filesystem: _Word
-
-
-class _ProbeOfProcess(_Moved):
-    failed: _Bytes
-    posix_bytes: _Bytes
-    files: list[_MovedFile] = Field(max_length=16)
-
-
-class _Probe(Shape):
-    seconds: Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
-    probes: _Bytes
-    hits: _Bytes
-    cost: Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2, max_length=2)]
-    refused: list[_Word] = Field(max_length=16)
-
-
 class _Process(Shape):
     pid: Annotated[int, Field(ge=0, lt=1 << 31)]
     start: Annotated[int, Field(ge=-1, lt=1 << 63)]
@@ -95,7 +69,6 @@ class _Process(Shape):
     read_rate: _Bytes | None
     write_rate: _Bytes | None
     bounce_rate: _Bytes | None
-    probe: _ProbeOfProcess | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> _Process:
@@ -111,19 +84,11 @@ class Watched(Shape):
     at: Plain
     incomplete: _Word | None
     processes: list[_Process] = Field(max_length=1000)
-    probe: _Probe | None = None
-
-    @model_validator(mode="after")
-    def _is_probed_whole(self) -> Watched:
-        if any((row.probe is None) != (self.probe is None) for row in self.processes):
-            raise ValueError("either all of it was probed, or nothing")
-        return self
 
 
-def question(every: float, probe: float | None = None, job: int | None = None) -> list[str]:
-    """The arguments of the host program.  every: seconds of the interval that it watches; probe: or that it probes."""
-    seconds = ["--once", "--every", f"{every:g}"] if probe is None else ["--probe", f"{probe:g}"]
-    return ["watch", "--json", *seconds, *(["--job", str(job)] if job else [])]
+def question(every: float, job: int | None = None) -> list[str]:
+    """The arguments of the host program.  every: seconds of the interval that it watches."""
+    return ["watch", "--json", "--once", "--every", f"{every:g}", *(["--job", str(job)] if job else [])]
 
 
 def look(
@@ -132,11 +97,10 @@ def look(
     names: Sequence[str],
     *,
     every: float,
-    probe: float | None = None,
     job: int | None = None,
     timeout: float = TIMEOUT,
 ) -> dict[str, dict[str, Any] | GdsError]:
-    """One round: what each host's processes, or those of a Slurm job, did in ``every`` or ``probe`` seconds.
+    """One round: what each host's processes, or those of a Slurm job, did in ``every`` seconds.
 
     A host that doesn't say has an error in its place.
     """
@@ -146,9 +110,7 @@ def look(
 
     results = {
         answer.host: outcome
-        for answer, outcome in ask(
-            fleet, fleet_file, names, question(every, probe, job), judge, timeout=timeout + (probe or every)
-        )
+        for answer, outcome in ask(fleet, fleet_file, names, question(every, job), judge, timeout=timeout + every)
     }
     return {name: results[name] for name in names}
 
@@ -166,8 +128,7 @@ def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[
     rows = [(name, row) for name, results in documents.items() for row in results["processes"]]
     rows.sort(key=lambda pair: (order(pair[1]), pair[0]))
     head = f"{len(documents)} of {len(outcomes)} hosts; {total([row for _, row in rows])}"
-    probes = [line for name, one in documents.items() if "probe" in one for line in probe_lines(name, one)]
-    return [head, *lines(rows, most), *_missing(documents), *probes, *_failures(outcomes)]
+    return [head, *lines(rows, most), *_missing(documents), *_failures(outcomes)]
 
 
 def _missing(documents: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -23,10 +23,6 @@ options:
     description: Folder of node_exporter's textfile collector; empty for the usual ones.
     type: str
     default: ''
-  slurm:
-    description: Whether to write the path of each job's I/O into its Slurm comment.
-    type: bool
-    default: false
 """
 
 EXAMPLES = r"""

@@ -111,12 +111,8 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 3, SIZE)
-        for at in range(50):
-            # Each second one with probes.
-            probing = [sys.executable, "-m", "gdsdeploy.host", "watch", "--probe", "5"]
-            process = subprocess.Popen(
-                probing if at % 2 else argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
+        for _ in range(25):
+            process = subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(rng.uniform(0, 0.6))
             process.kill()
             process.wait()
@@ -126,8 +122,6 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     assert [path.name for path in (folder / "metrics").iterdir()] == []
     assert [path.name for path in (folder / "state").iterdir()] == ["watch.json"]
     assert statistics.dead_segments() == segments
-    events = Path("/sys/kernel/tracing/uprobe_events")
-    assert not events.exists() or events.read_text() == "", "probes belong to descriptors, which ended with it"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', "\0" * 100, '{"version": 1, "owners": [[]]}'])

@@ -51,7 +51,6 @@ from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.host.model import expectation
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
-from gdsdeploy.host.watch.symbols import NotALibraryError
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
@@ -499,6 +498,5 @@ READERS = (
     Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
     Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
     Reader("statistics of libcufile", watching.statistics, watching.read_statistics, (), damaged_module),
-    Reader("symbols of a libcufile", watching.library, watching.read_library, (NotALibraryError,), damaged_module),
     Reader("list of shared memory", seeds(watching.LIST), watching.read_list, ()),
 )

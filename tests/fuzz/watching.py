@@ -1,4 +1,4 @@
-"""What ``watch`` reads of processes that others run: their statistics, their libraries, the list of shared memory."""
+"""What ``watch`` reads of processes that others run: their statistics, the list of shared memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import functools
 from gdsdeploy.host.libcufile import counters, route, segments
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
-from gdsdeploy.host.watch.symbols import offsets
 from gdsdeploy.validate.watch import Watched
-from tests.cufile import libraries
 from tests.unit.host.test_counters import segment
 from tests.unit.host.test_watch import program
 
@@ -30,17 +28,6 @@ def read_statistics(data: bytes) -> None:
     result = counters.decode(data)
     way = route.route(route.Observed(result))
     Watched.model_validate(document(Look(1.8e9, (Entry(program(counters=result), way),), None, 0)))
-
-
-@functools.cache
-def library() -> list[bytes]:
-    """The oldest one, which is the smallest."""
-    return [libraries.library("1.4.0.31").path.read_bytes()]
-
-
-def read_library(data: bytes) -> None:
-    places = offsets(data, ["cuFileRead", "cuFileWrite"], ["pread", "pwrite"])
-    assert all(0 <= place < len(data) for place in places.values())
 
 
 def read_list(data: bytes) -> None:

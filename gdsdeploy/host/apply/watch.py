@@ -25,13 +25,12 @@ class Desired:
     """Whether this host has the service.
 
     ``every``: seconds between two looks.  ``metrics``: the folder of node_exporter's textfile collector; empty: the
-    usual ones.  ``slurm``: whether running jobs get a comment.
+    usual ones.
     """
 
     enabled: bool = True
     every: int = 30
     metrics: str = ""
-    slurm: bool = False
 
 
 class Watch(FileResource[Desired]):
@@ -91,7 +90,6 @@ class Watch(FileResource[Desired]):
 def unit(desired: Desired) -> str:
     """The text of gds-watch.service."""
     options = f" --folder {desired.metrics}" if desired.metrics else ""
-    options += " --slurm" if desired.slurm else ""
     return f"""\
 # Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit {UNIT}
 [Unit]

@@ -13,14 +13,12 @@ from ..evidence.statistics import collect
 from ..io.printable import line
 from ..watch.document import VERSION, document
 from ..watch.look import Watcher
-from ..watch.table import lines, probe_lines, total
+from ..watch.table import lines, total
 from . import parsers
 
 #: Seconds between two looks: usual, least, most.
 EVERY, LEAST, MOST = 2.0, 0.2, 3600.0
 METRICS_EVERY = 30.0
-#: Most seconds for which probes stay.
-PROBE_SECONDS = 60.0
 
 
 def add_parser(commands: Any) -> None:
@@ -30,16 +28,12 @@ def add_parser(commands: Any) -> None:
     )
     parser = parsers.command(commands, "watch", command, words)
     parser.add_argument("--once", action="store_true", help="end after one interval, instead of going on")
-    help_text = "count bytes by file and through CPU memory for so many seconds with probes in libcufile, then end"
-    parser.add_argument("--probe", type=probe_seconds, metavar="SECONDS", help=help_text)
     words = "instead, remove the shared memory that programs with cuFile have left when they ended"
     parser.add_argument("--collect", action="store_true", help=words)
     words = "instead, write counters for node_exporter's textfile collector until it ends, as gds-watch.service does"
     parser.add_argument("--metrics", action="store_true", help=words)
     help_text = "--metrics: folder of the collector (default: the usual ones that are there)"
     parser.add_argument("--folder", default="", metavar="DIR", help=help_text)
-    words = "--metrics: write the path of each Slurm job's I/O into its AdminComment while it runs"
-    parser.add_argument("--slurm", action="store_true", help=words)
     parser.add_argument("--job", type=job, metavar="JOB", help="only processes of this Slurm job")
     help_text = f"seconds of an interval ({EVERY:g}; --metrics: {METRICS_EVERY:g})"
     parser.add_argument("--every", type=interval, metavar="N", help=help_text)
@@ -47,7 +41,13 @@ def add_parser(commands: Any) -> None:
 
 def interval(text: str) -> float:
     """The number of ``--every``; raises ArgumentTypeError."""
-    return _seconds(text, MOST)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST <= seconds <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds from {LEAST:g} to {MOST:g}")
+    return seconds
 
 
 def job(text: str) -> str:
@@ -55,21 +55,6 @@ def job(text: str) -> str:
     if not re.fullmatch(r"\d{1,12}", text):
         raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a Slurm job")
     return text
-
-
-def probe_seconds(text: str) -> float:
-    """The number of ``--probe``; raises ArgumentTypeError."""
-    return _seconds(text, PROBE_SECONDS)
-
-
-def _seconds(text: str, most: float) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not LEAST <= seconds <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number of seconds from {LEAST:g} to {most:g}")
-    return seconds
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -80,10 +65,6 @@ def command(arguments: argparse.Namespace) -> int:
         number = _collected()
         print(json.dumps({"version": VERSION, "removed": number}) if arguments.json else f"removed {number}")
         return 0
-    if arguments.probe is not None:
-        from ..watch.probe import probe
-
-        return _print(probe(arguments.probe, arguments.job), arguments.json, last=True)
     watcher = Watcher()
     watcher.look()
     while True:
@@ -93,24 +74,22 @@ def command(arguments: argparse.Namespace) -> int:
             return 0
 
 
-def _print(answer: Any, as_json: bool, *, last: bool) -> int:
-    """Print what a look or a probe found; 0."""
+def _print(answer: Any, as_json: bool, *, last: bool) -> None:
+    """Print what a look found."""
     if as_json:
         print(json.dumps(answer, sort_keys=True), flush=True)
     else:
         rows = answer["processes"]
         heading = [f"{answer['at']}: {total(rows)}"]
         text = [*heading, *lines([("", row) for row in rows]), *_missing(answer)]
-        text += probe_lines("", answer) if "probe" in answer else []
         print("\n".join(map(line, text if last else [*text, ""])), flush=True)
-    return 0
 
 
 def _metrics(arguments: argparse.Namespace) -> int:
     from ..watch import service
 
     try:
-        service.run(arguments.folder, arguments.every or METRICS_EVERY, slurm=arguments.slurm)
+        service.run(arguments.folder, arguments.every or METRICS_EVERY)
     except OSError as error:
         where = arguments.folder or "the usual folders"
         raise UsageError(f"metrics can't be written to {where}: {error.strerror}") from None

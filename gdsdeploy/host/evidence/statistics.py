@@ -161,16 +161,6 @@ def open_files(folder: str) -> Dict[str, Any]:
     return {"nvidia_fs": is_open if complete else None, "files": [row for row in rows if row[1]]}
 
 
-def file_of(folder: str, descriptor: int) -> Optional[Tuple[str, str, str]]:
-    """(path, mount point, filesystem) of a descriptor; None: it isn't open any more."""
-    try:
-        path = os.readlink(f"{folder}/fd/{descriptor}")
-    except OSError:
-        return None
-    point, filesystem, _ = _mount(folder, [str(descriptor)], _mounts(folder))
-    return path, point, filesystem
-
-
 def _may_be_data(path: str) -> bool:
     return path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/"))
 

@@ -15,14 +15,12 @@ import time
 from typing import Any, Optional, Tuple
 
 from ..io import atomic, jsontext
-from ..io.printable import line
 from ..io.prometheus import folders
 from ..model import expectation
 from ..paths import EXPECTATION
 from . import metrics
 from .look import Watcher
 from .owner import pods
-from .slurm import Comments
 from .totals import Totals, from_record
 
 #: The sums; only root reads them.
@@ -34,10 +32,10 @@ PROGRAMS = 4096
 _DAMAGED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
-def run(setting: str, every: float, state: str = STATE, *, slurm: bool = False) -> None:
+def run(setting: str, every: float, state: str = STATE) -> None:
     """Until SIGTERM or SIGINT, or until the program on the disk is another one; raises OSError.
 
-    setting: the folder of the collector; empty: the usual ones that are there.  slurm: whether jobs get a comment.
+    setting: the folder of the collector; empty: the usual ones that are there.
     """
     program, files = _program(), [os.path.join(folder, metrics.FILE) for folder in folders(setting)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -45,7 +43,7 @@ def run(setting: str, every: float, state: str = STATE, *, slurm: bool = False) 
         try:
             for path in [*files, state]:
                 atomic.sweep(path, shared=True)
-            watcher, totals, comments = Watcher(PROGRAMS, counters_alone=True), restored(state), Comments()
+            watcher, totals = Watcher(PROGRAMS, counters_alone=True), restored(state)
             while _program() == program:
                 begin = time.monotonic()
                 look = watcher.look()
@@ -54,8 +52,6 @@ def run(setting: str, every: float, state: str = STATE, *, slurm: bool = False) 
                 for path in files:
                     atomic.write(path, text, shared=True)
                 atomic.write(state, json.dumps(totals.as_record()), 0o600)
-                for error in comments.write(totals.sums, begin) if slurm else []:
-                    sys.stderr.write(line(error) + "\n")
                 time.sleep(max(0.0, every - (time.monotonic() - begin)))
         finally:
             for path in files:

@@ -44,36 +44,6 @@ def reasons(rows: Any) -> List[str]:
     return text
 
 
-def probe_lines(host: str, document: Mapping[str, Any]) -> List[str]:
-    """What probes have counted on a host: for each process and file, and their cost."""
-    about, text = document["probe"], []
-    for row in document["processes"]:
-        counts = row["probe"]
-        if counts["calls"] or counts["files"]:
-            text.append(f"{host} process {row['pid']} ({row['program']}): {_moved(counts)}".lstrip())
-            text += [_file_line(file) for file in counts["files"]]
-    least, most = about["cost"]
-    cost = f"{least * 1e3:.1f} to {most * 1e3:.1f} ms of CPU time"
-    text.append(f"{host} {about['probes']} probes, {about['hits']} hits in {about['seconds']:g} s: {cost}".lstrip())
-    return text + [f"{host} not probed: {reason}".lstrip() for reason in about["refused"]]
-
-
-def _file_line(file: Mapping[str, Any]) -> str:
-    """What was requested; whether it was moved isn't counted by file."""
-    place = f" on {file['mount']} ({file['filesystem']})" if file["mount"] or file["filesystem"] else ""
-    sizes = f"{amount(file['read_bytes'])} to read, {amount(file['written_bytes'])} to write"
-    return f"    {file['path']}{place}: {file['calls']} calls, which requested {sizes}"
-
-
-def _moved(counts: Mapping[str, Any]) -> str:
-    read, written, calls, failed = (counts[name] for name in ("read_bytes", "written_bytes", "calls", "failed"))
-    text = f"{amount(read)} read, {amount(written)} written in {calls} calls"
-    if read + written:
-        share = min(1.0, counts["posix_bytes"] / (read + written))
-        text += f"; {share:.0%} of it through pread and pwrite, as compat does"
-    return text + (f"; {failed} calls failed" if failed else "")
-
-
 def total(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line about all processes."""
     bounced = sum(row["bounce_rate"] or 0 for row in rows)

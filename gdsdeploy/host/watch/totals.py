@@ -1,7 +1,7 @@
 """What processes have done through cuFile, by unit, job, pod or container; it outlives them.  Pure.
 
 The counters of a process end with it.  So what each look finds more than the one before is added up here, for the
-metrics of ``watch --metrics`` and the comments of Slurm jobs.
+metrics of ``watch --metrics``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 from ..facts.processes import Program
 from ..libcufile import counters as records
 from ..libcufile.counters import Counters, Direction, Gpu
-from ..libcufile.route import WAYS, bounced_bytes, less, shares, ways_of
+from ..libcufile.route import WAYS, bounced_bytes, less, ways_of
 from .owner import Owner, owner
-from .table import amount
 
 VERSION = 1
 #: Seconds for which the sums of an owner stay after its last process, so that a server has read them.
@@ -140,14 +139,3 @@ def _since(now: Direction, before: Any) -> Direction:
         return now
     since = less(now, before)
     return now if any(value is not None and value < 0 for value in since) else since
-
-
-def sentence(host: str, sums: Sums) -> str:
-    """A job's sums on one host: ``gds gpu1: 97 % nvidia-fs, 3 % compat of 1228 GiB, 37 GiB through CPU memory``."""
-    ways = [sum(numbers) for numbers in zip(*(one.operations for one in sums.values()))]
-    operations = {way: number for way, number in zip(WAYS, ways) if number}
-    if not operations:
-        return f"gds {host}: no I/O with GPUs"
-    size, bounced = sum(one.bytes for one in sums.values()), sum(one.bounced for one in sums.values())
-    through = f", {amount(bounced)} through CPU memory" if bounced else ""
-    return f"gds {host}: {shares(operations)} of {amount(size)}{through}"

@@ -63,18 +63,6 @@ def test_a_round_of_a_fleet_as_a_table_and_as_lines(
     assert (row["libcufile"][0]["version"], row["reason"]) == ("1.20.0.107", "statistics-off")
 
 
-def test_probes_of_a_host(make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]) -> None:
-    fleet = make_fleet(gpu1=RIGHT)
-    assert run("watch", fleet.path, "--probe", "0.3") == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(r"gpu1 [1-9]\d* probes, \d+ hits in 0\.3 s: .* ms of CPU time", last)
-    assert run("watch", fleet.path, "--probe", "0.3", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    (row,) = [row for row in document["processes"] if row["pid"] == pid]
-    nothing = {"calls": 0, "read_bytes": 0, "written_bytes": 0, "failed": 0, "posix_bytes": 0, "files": []}
-    assert (row["probe"], document["probe"]["refused"]) == (nothing, [])
-
-
 def test_why_a_process_bounces(make_fleet: Make, pid: int, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = make_fleet(gpu1=RIGHT)
     assert run("explain", "gpu1", pid, "--fleet", fleet.path) == 0

@@ -171,6 +171,10 @@ def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:
         ("gpu: h100", "profiles.gds.gpu: input should be 'maxwell', "),
         ("gpus: true", "profiles.gds.gpus: a mapping is needed here"),
         ("gpus: -1", "profiles.gds.gpus: input should be greater than or equal to 0"),
+        (
+            "watch: {slurm: true}",
+            "profiles.gds.watch.slurm: this key was removed; leave it out, and see a job's path",
+        ),
         ("gpus: {count: 8, driver: nvidia}", "profiles.gds.gpus.driver: this key does not belong here"),
         ("nics: {driver: mlx5_core}", "profiles.gds.nics.count: this key is required"),
         ("nics: {count: 8, link: 400 Gbit/s}", "profiles.gds.nics.link: a whole number is needed here"),

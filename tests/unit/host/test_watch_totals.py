@@ -10,9 +10,9 @@ import pytest
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.libcufile import route
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
-from gdsdeploy.host.watch import metrics, slurm, totals
+from gdsdeploy.host.watch import metrics, totals
 from gdsdeploy.host.watch.look import Entry, Look
-from gdsdeploy.host.watch.owner import JOB, UNIT, Owner
+from gdsdeploy.host.watch.owner import UNIT, Owner
 from gdsdeploy.host.watch.totals import READ, Totals
 
 GPU, OTHER_GPU = "GPU-" + "1" * 36, "GPU-" + "2" * 36
@@ -145,24 +145,3 @@ def test_the_series() -> None:
         assert f"\n{line}\n" in text
     text = metrics.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
     assert "\ngdsdeploy_cufile_direct_expected" not in text
-
-
-def test_the_line_of_a_job() -> None:
-    job = program((GPU, reads(3, 97, size=1 << 30)), unit="/system.slice/slurmstepd.scope/job_1234/step_0")
-    sums = counted((job,)).sums[Owner(JOB, "1234")]
-    text = totals.sentence("gpu1", sums)
-    assert text == "gds gpu1: 97 % nvidia-fs, 3 % compat of 100 GiB, 3.0 GiB through CPU memory"
-    assert totals.sentence("gpu1", {}) == "gds gpu1: no I/O with GPUs"
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "gds gpu1: x"),
-        ("gds gpu1: old", "gds gpu1: x"),
-        ("user's own; gds gpu2: y; gds gpu1: old", "user's own; gds gpu2: y; gds gpu1: x"),
-        ("a" * 995, "a" * 995),
-    ],
-)
-def test_a_host_replaces_its_own_part_of_a_comment(before: str, after: str) -> None:
-    assert slurm.merged(before, "gpu1", "gds gpu1: x") == after

@@ -12,7 +12,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.watch import Desired, Watch
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check, tree
 
-ON = Desired(slurm=True)
+ON = Desired(metrics="/var/lib/metrics")
 UNIT = "/etc/systemd/system/gds-watch.service"
 LINK = "/etc/systemd/system/multi-user.target.wants/gds-watch.service"
 
@@ -44,7 +44,7 @@ def test_it_is_put_in_place_changed_and_dismissed(root: Path, systemctl: Systemc
     assert both(root, Desired(every=60)) == [
         ("write", UNIT, "content"), ("enable", "gds-watch.service", "unit"),
     ]  # fmt: skip
-    assert "watch --metrics --every 30 --slurm\n" in watch.unit(ON)
+    assert "watch --metrics --every 30 --folder /var/lib/metrics\n" in watch.unit(ON)
     assert "watch --metrics --every 60\n" in (root / UNIT[1:]).read_text()
     both(root, Desired(enabled=False))
     assert {path for path in tree(root) if "watch" in path} == set()
