@@ -17,6 +17,7 @@ MACHINE = "depends on files of this machine"
 REASONS = (
     (r"gdsdeploy (init|plan|provision|remove|watch|support-bundle) ", HOSTS),
     (r"gdsdeploy validate fleet\.yml", HOSTS),
+    (r"ansible-playbook -i inventory/hosts\.yml ", HOSTS),
     (r"gdsdeploy lock .*--adopt", HOSTS),
     (r"gdsdeploy lock .*--prove", "compiles a driver; tests/preflight runs this verb"),
     (r"gdsdeploy mirror ", "needs your signing key; tests/repos runs this verb"),

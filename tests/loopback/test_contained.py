@@ -47,7 +47,7 @@ def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
     run = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "run").exists() and time.monotonic() < deadline:
+        while not ((tmp_path / "run").exists() and listed(daemon)) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert listed(daemon)
         assert str(tmp_path) not in Path("/proc/self/mounts").read_text()

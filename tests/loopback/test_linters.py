@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy import resources
 from gdsdeploy.host.apply import gate, guard, signing
-from gdsdeploy.host.build import configure, peermem
+from gdsdeploy.host.build import peermem
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -50,7 +50,6 @@ def _scripts(folder: Path) -> list[Path]:
         "slurm-health": gate._SLURM_HEALTH_TEXT,
         "sign-file": signing._SIGN_FILE_TEXT,
         "conftest": peermem._CONFTEST.format(answer="define", script="/x"),
-        "configure-make": "#!/bin/bash\n" + configure.make("/p", "/s", "gcc -c x.c", "/e", ["LLVM=1"]),
         **{f"guard-{manager}": guard.hook(manager) for manager in guard.HOOKS},
     }
     for name, text in written.items():
