@@ -24,9 +24,16 @@ from gdsdeploy.report import alike
 @options.root
 @options.at_once
 @click.option("--force-roles", is_flag=True, help="Run the roles on every host, even one without changes.")
+@click.option("--allow-older-lock", is_flag=True, help="Accept a lock that is older than the one that a host has.")
 @options.as_json("Print one JSON object with every host's changes.")
 def command(
-    fleet: Path, ansible: tuple[str, ...], limit: str | None, root: Path | None, force_roles: bool, as_json: bool
+    fleet: Path,
+    ansible: tuple[str, ...],
+    limit: str | None,
+    root: Path | None,
+    force_roles: bool,
+    allow_older_lock: bool,
+    as_json: bool,
 ) -> None:
     """Converge the hosts of FLEET to its lock.
 
@@ -66,6 +73,8 @@ def command(
         return
     require_flags(ansible)
     intent, lock = lockfile.fleet_and_lock(fleet)
+    if allow_older_lock:
+        intent = intent.without_order()
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)

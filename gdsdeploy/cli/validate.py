@@ -199,7 +199,7 @@ def _validate_hosts(
     from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.fleet_validation import validate
 
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
     names = selection.select(limit, list(intent.hosts), fleet)
     prior = judge(intent, lock, names) if judge else {}
     rest = [name for name in names if name not in prior]

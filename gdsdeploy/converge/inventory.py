@@ -22,6 +22,7 @@ from gdsdeploy.host.gate.metrics import FILE
 from gdsdeploy.host.io.prometheus import places
 from gdsdeploy.host.model.companions import services_of
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.signatures import lock_order
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
@@ -226,7 +227,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
     values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
-        **_package_roles(profile, target),
+        **(_package_roles(profile, target) | lock_order(fleet, lock)),
         **_companions(fleet, name, profile, target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,

@@ -25,6 +25,7 @@ from gdsdeploy import atomic, paths
 from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.signatures import beside
 from gdsdeploy.model.fleet import Fleet, FleetHost
 from gdsdeploy.model.lock import Lock
 
@@ -101,7 +102,12 @@ def store(fleet_path: Path, lock: Lock) -> Release:
             "stored": time.time(),
         }
         atomic.write(folder / _FLEET, text, mode=0o600)
-        lockfile.write(folder / lockfile.NAME, lock)
+        if lock._signed is None:
+            lockfile.write(folder / lockfile.NAME, lock)
+        else:
+            # As it was signed, so that a rollout that is resumed can verify it again.
+            for place, data in zip((folder / lockfile.NAME, beside(folder / lockfile.NAME)), lock._signed, strict=True):
+                atomic.write(place, data, mode=0o600)
         # Last: without it there is no release.
         _write_about(folder, about)
     return _read(folder, path)
@@ -128,6 +134,14 @@ def of_plan(fleet_path: Path, lock_digest: str, fleet_digest: str) -> Release:
         " with, is not kept on this machine",
         hint="Resume it on the machine that started it, or start another with the lock that the hosts should have",
     )
+
+
+def require_signed(fleet_path: Path, lock_digest: str, fleet_digest: str) -> None:
+    """Raise SignatureRefused unless the lock of a rollout's plan is still signed by a signer of the fleet file."""
+    fleet = load_fleet(fleet_path)
+    if fleet.signers is not None:
+        release = of_plan(fleet_path, lock_digest, fleet_digest)
+        lockfile.read_signed(release.folder / lockfile.NAME, fleet, fleet_path)
 
 
 def find(fleet_path: Path, lock_digest: str, host: str = "") -> Release | None:
@@ -189,6 +203,8 @@ def _read(folder: Path, path: Path) -> Release:
     about, hint = _about(folder), f"Remove {folder}, and name the lock with --from"
     try:
         fleet = load_fleet(folder / _FLEET, names_from=path.parent)
+        # A release was verified when it was stored, and a rollback goes to one with a lower serial.
+        fleet = fleet.without_order()
         lock = lockfile.read(folder / lockfile.NAME)
     except LockInvalid as error:
         raise RolloutRefused(error.message, hint=hint) from None

@@ -37,6 +37,7 @@ from gdsdeploy.validate.output import require_folder, write
 @options.timeout(TIMEOUT, "Seconds for each host.")
 @options.at_once
 @options.as_json("Print each event as one line of JSON; with --dry-run the plan.")
+@click.option("--allow-older-lock", is_flag=True, help="Accept a lock that is older than the one that a host has.")
 @options.html_of_rollout
 def command(
     fleet: Path,
@@ -44,6 +45,7 @@ def command(
     exclude: str | None,
     since: Path | None,
     enrol_keys: bool,
+    allow_older_lock: bool,
     dry_run: bool,
     yes: bool,
     timeout: float,
@@ -81,6 +83,8 @@ def command(
     options.require(yes or dry_run or sys.stdin.isatty(), terminal)
     require_folder(html)
     intent, lock = lockfile.fleet_and_lock(fleet)
+    if allow_older_lock:
+        intent = intent.without_order()
     if not dry_run:
         _require_no_unfinished(fleet)
     chosen = participants.choose(intent, fleet, limit, exclude)
