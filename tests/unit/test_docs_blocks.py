@@ -37,7 +37,7 @@ def test_most_pages_have_executed_commands() -> None:
     """The reader of pages sees what is there: an error in it would find nothing to execute."""
     counts = {page.name: len(executed(page.read_text(encoding="utf-8"))) for page in docs_blocks.pages()}
     assert sum(counts.values()) > 150
-    assert counts["README.md"] >= 15
+    assert counts["README.md"] >= 14
     assert counts["cli.md"] >= 50
 
 
