@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
+PROMETHEUS = "Ask your Prometheus server: docs/prometheus.md has the queries. Or read the gates with --since-boot"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
     "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
@@ -18,6 +19,9 @@ REMOVED = {
     "explain --support": SUPPORT,
     "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
     "validate --attest": "Save the report with validate --json, and sign it with ssh-keygen: docs/lock.md shows how",
+    "validate --prometheus": PROMETHEUS,
+    "validate --prometheus-config": PROMETHEUS,
+    "validate --prometheus-label": PROMETHEUS,
     "verify": "Check a signed lock with gdsdeploy lock --check; docs/lock.md shows how to check a signed report",
 }
 
