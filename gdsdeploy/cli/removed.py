@@ -20,7 +20,7 @@ REMOVED = {
     "explain --support": SUPPORT,
     "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
     "validate --attest": "Save the report with validate --json, and sign it with ssh-keygen: docs/lock.md shows how",
-    "verify": "Check a signed lock with gdsdeploy lock --check; docs/lock.md shows how to check a signed report",
+    "verify": "Check a signed file with ssh-keygen -Y verify; docs/lock.md shows how",
     "watch --probe": "Set cufile_stats: 3 for the profile: gdsdeploy watch then counts the bytes of each program",
     "rollout render": "Write a static inventory for these engines with gdsdeploy inventory FLEET -o DIR",
 }
