@@ -11,6 +11,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 # Three processes, because tests wait for hosts and disks; tests/groups.py says what each of them takes, and in which order.
 SIDE_BY_SIDE := --numprocesses 3 --durations 15
+PYTEST := $(BIN)/python -m tests.contained $(BIN)/python -m pytest
 
 # Programs start some hundred times in the tests: without their bytecode, each start compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,11 +23,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m tests.packages
-	$(BIN)/python -m tests.contained $(BIN)/python -m pytest $(or $(TESTS),$(SIDE_BY_SIDE))
+	$(PYTEST) $(or $(TESTS),$(SIDE_BY_SIDE))
 
 test-machines: setup
 	$(BIN)/python -m tests.packages
-	$(BIN)/python -m tests.contained $(BIN)/python -m pytest $(SIDE_BY_SIDE) --machines $(or $(SHARD),1/1)
+	$(PYTEST) $(SIDE_BY_SIDE) --machines $(or $(SHARD),1/1)
 
 fuzz: setup
 	$(BIN)/python -m tests.fuzz.campaign $(or $(N),100000) $(if $(READER),"$(READER)")

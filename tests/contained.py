@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import NoReturn
 
 _UNSHARE = ("unshare", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc", "--")
 
 
-def contain(command: list[str]) -> None:
+def contain(command: list[str]) -> NoReturn:
     """Replace this process by the command in a namespace of its own; without root, by the command alone."""
     if os.geteuid() != 0:
         os.execvp(command[0], command)
@@ -39,7 +40,6 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == "--first":
         return first(arguments[1:])
     contain(arguments)
-    return 1
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ OTHERS = (
     ("*", None),
 )
 #: The group that ends last; the others have a lower priority.
-LONGEST = "upgrade"
+LONGEST = max(MACHINES, key=lambda name: MACHINES[name].seconds)
 
 
 def machines(path: str) -> str | None:
