@@ -14,11 +14,11 @@ import yaml
 
 import gdslab as labs
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.events import Event, Kind, RollbackBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Outcome, Plan, Wave
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout import journal
+from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import StateMachine
 from gdsdeploy.rollout.steps.real_effects import RealEffects
@@ -101,6 +101,14 @@ def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None,
         events = list(read.events(plan.id))
     invariants(plan, events)
     return Ran(machine, events)
+
+
+def roll_back(site: Site, plan: Plan, reason: str) -> StateMachine:
+    """Take back what a rollout has done, as the command does."""
+    book = journal.path_of(site.path)
+    control.tell(book, RollbackBegun(reason))
+    with journal.writing(book, doing="test") as writer:
+        return drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
 
 
 def invariants(plan: Plan, events: list[Event]) -> None:

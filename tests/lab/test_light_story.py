@@ -16,14 +16,10 @@ import pytest
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.pins import pins
-from gdsdeploy.model.events import RollbackBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Outcome, Wave
-from gdsdeploy.rollout import control, journal
-from gdsdeploy.rollout.driver import drive
-from gdsdeploy.rollout.steps.real_effects import RealEffects
 from tests.lab.program import gdsdeploy
-from tests.lab.small_site import PATIENCE, Site, roll, running
+from tests.lab.small_site import Site, roll, roll_back, running
 
 pytestmark = pytest.mark.lab
 
@@ -97,10 +93,7 @@ def test_rollout_succeeds_when_the_fault_is_gone_and_is_rolled_back_by_command(s
     assert roll(site, plan).outcomes() == {CANARY: Outcome.DONE, OTHER: Outcome.DONE}
     assert versions(site) == {"550.2 hi"}
     gdsdeploy("plan", site.path, *HOSTS)
-    book = journal.path_of(site.path)
-    control.tell(book, RollbackBegun("the story goes back"))
-    with journal.writing(book, doing="test") as writer:
-        machine = drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
+    machine = roll_back(site, plan, "the story goes back")
     assert {name: host.outcome for name, host in machine.hosts.items()} == {
         CANARY: Outcome.ROLLED_BACK, OTHER: Outcome.ROLLED_BACK,
     }  # fmt: skip

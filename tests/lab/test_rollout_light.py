@@ -20,13 +20,12 @@ from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.events import Event, Kind, RollbackBegun
+from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Step, Task, Wave
-from gdsdeploy.rollout import control, journal
-from gdsdeploy.rollout.driver import drive
+from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.steps.real_effects import RealEffects
 from tests.lab.cuttable import Way
-from tests.lab.small_site import PATIENCE, Site, fleet_of, invariants, roll, running
+from tests.lab.small_site import PATIENCE, Site, fleet_of, invariants, roll, roll_back, running
 from tests.unit.host.kmod.kmod_root import RELEASE
 
 pytestmark = pytest.mark.lab
@@ -294,10 +293,7 @@ def test_a_host_that_lies_is_named_and_the_others_are_taken_back(site: Site, tmp
         failures = [event.data["error"] for event in ran.events if event.kind is Kind.FAIL and event.host == name]
         assert "HostUnfit" in [error["kind"] for error in failures], failures
         assert all(error["message"].startswith(f"{name}: ") for error in failures)
-    book = journal.path_of(site.path)
-    control.tell(book, RollbackBegun("it is honest again"))
-    with journal.writing(book, doing="test") as writer:
-        machine = drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
+    machine = roll_back(site, plan, "it is honest again")
     for name in site.names:
         assert machine.hosts[name].outcome is Outcome.ROLLED_BACK, machine.hosts[name].reason
         is_old(site, name)
@@ -332,11 +328,8 @@ def test_what_is_edited_meanwhile_changes_nothing_of_what_was_planned(site: Site
         old = {package.package: package for package in site.small.old.targets["gds"].packages}
         site.small.drop(old["small-driver"])
         site.root(one, "rm -f /var/cache/apt/archives/*.deb")
-        book = journal.path_of(site.path)
-        control.tell(book, RollbackBegun("a test wants it back"))
-        with journal.writing(book, doing="test") as writer:
-            machine = drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
-        with journal.reading(book) as read:
+        machine = roll_back(site, plan, "a test wants it back")
+        with journal.reading(journal.path_of(site.path)) as read:
             invariants(plan, list(read.events(plan.id)))
     finally:
         site.path.write_text(yaml.safe_dump(fleet_of(site)))
