@@ -14,6 +14,8 @@ import pytest
 from tests import groups
 
 ROOT = Path(__file__).parents[2]
+#: This project's settings and hooks, for a test module anywhere.
+SETTINGS = ("-q", "-c", ROOT / "pyproject.toml", "-p", "tests.conftest")
 #: Something like a lab's host: a daemon of its own session, which has mounted a filesystem.
 _TEST = """
 import os, subprocess, time
@@ -37,9 +39,10 @@ def listed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("victim", ["pytest", "unshare"])
 def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
-    test = ROOT / "tests" / f"test_killed_{os.getpid()}_{victim}.py"
+    # Outside the tree, which linters read meanwhile.
+    test = tmp_path / "test_killed.py"
     test.write_text(_TEST)
-    argv = [sys.executable, "-m", "tests.contained", sys.executable, "-m", "pytest", "-q", test]
+    argv = [sys.executable, "-m", "tests.contained", sys.executable, "-m", "pytest", *SETTINGS, test]
     seconds = f"987.{os.getpid()}"
     daemon = f"^sleep {seconds}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -51,7 +54,7 @@ def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
             time.sleep(0.1)
         assert listed(daemon)
         assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-        pytests = listed(f"^[^ ]+ -m pytest -q {test}")
+        pytests = listed(f"^[^ ]+ -m pytest .*{test}")
         os.kill(int(pytests[0]) if victim == "pytest" else run.pid, signal.SIGKILL)
         assert run.wait(20) != 0
         deadline = time.monotonic() + 20
@@ -65,7 +68,6 @@ def test_killed_run_leaves_nothing(tmp_path: Path, victim: str) -> None:
         assert done.returncode == 0, done.stdout
         assert not left.exists()
     finally:
-        test.unlink()
         if run.poll() is None:
             run.kill()
 
