@@ -18,7 +18,7 @@ from tests.pins.inplace import in_place
 
 #: A private machine, with a repository of two versions of a stack in /srv.
 MACHINE = r"""
-for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log; do mount -t tmpfs tmpfs $folder; done
+for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log /var/tmp; do mount -t tmpfs tmpfs $folder; done
 rm -rf /var/lib/gdsdeploy
 mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /etc/apt/apt.conf.d
 mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt

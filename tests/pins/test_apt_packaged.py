@@ -21,7 +21,7 @@ OLD, NEW = "580.142-0ubuntu0.24.04.1", "580.159.03-0ubuntu0.24.04.1"
 A, B = "6.17.0-1026-nvidia", "6.17.0-1032-nvidia"
 #: A private machine, with a repository in /srv.
 MACHINE = rf"""
-for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log; do mount -t tmpfs tmpfs $folder; done
+for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log /var/tmp; do mount -t tmpfs tmpfs $folder; done
 rm -rf /var/lib/gdsdeploy
 mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /etc/apt/apt.conf.d
 mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt
