@@ -5,7 +5,7 @@ through ``std::getline`` (the messages of the libraries name it).  It accepts ``
 keys of which the last counts, numbers such as ``007``, ``-`` and ``1.``, and any text after the closing brace.  It
 refuses a trailing comma, and aborts the process over values deeper than 1,000.
 
-docs/adr/0008 says why no other parser is used.  Nothing here recurses, so no document is too deep.
+docs/adr.md, 0008, says why no other parser is used.  Nothing here recurses, so no document is too deep.
 """
 
 from __future__ import annotations

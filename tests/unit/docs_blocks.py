@@ -66,9 +66,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Pages whose commands are executed or marked; decisions are of their day."""
-    docs = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "adr" not in page.parts]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs]
+    """Pages whose commands are executed or marked."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(markdown: str) -> Iterator[Block]:

@@ -39,7 +39,7 @@ def test_broken_links(tmp_path: Path) -> None:
 def test_every_kind_of_page_is_among_them() -> None:
     names = {str(page.relative_to(docs_prose.ROOT)) for page in docs_prose.pages()}
     assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"} <= names
-    assert {"docs/style.md", "docs/adr/README.md"} <= names
+    assert {"docs/style.md", "docs/adr.md"} <= names
 
 
 @pytest.mark.parametrize(

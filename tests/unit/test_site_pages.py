@@ -68,7 +68,7 @@ def test_joined_files_exist() -> None:
         ("docs/howto/x.md", "howto/x.md", "[a](../lock.md#b)", "[a](../lock.md#b)"),
         ("SECURITY.md", "project/security-policy.md", "[a](docs/security.md#b)", "[a](../security.md#b)"),
         ("CONTRIBUTING.md", "project/contributing.md", "[a](CHANGELOG.md)", "[a](changelog.md)"),
-        ("CONTRIBUTING.md", "project/contributing.md", "[a](docs/adr)", "[a](../adr/README.md)"),
+        ("CONTRIBUTING.md", "project/contributing.md", "[a](docs/howto)", "[a](../index.md)"),
         ("benchmarks/README.md", "project/benchmarks.md", "[a](lock/run.py)", "a"),
         ("benchmarks/README.md", "project/benchmarks.md", "[a](../docs/scale.md)", "[a](../scale.md)"),
         ("docs/kernels.md", "kernels.md", "[a](../examples/lab.yml)", "[a](examples/lab.yml)"),

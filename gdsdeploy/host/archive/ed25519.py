@@ -1,4 +1,4 @@
-"""Ed25519 (RFC 8032) with the standard library alone; see docs/adr/0015.
+"""Ed25519 (RFC 8032) with the standard library alone; see docs/adr.md, 0015.
 
 Signing takes a time that depends on the key: only for a builder, never for a service that signs what strangers send.
 Points are (X, Y, Z, T) with x = X/Z, y = Y/Z, xy = T/Z.
