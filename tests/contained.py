@@ -26,6 +26,8 @@ def first(command: list[str]) -> int:
     """Be the namespace's first process until the command ends; returns its exit status."""
     child = os.fork()
     if child == 0:
+        # Shells ignore Ctrl-C for what they start in the background, and tests interrupt programs.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.execvp(command[0], command)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: os.kill(child, number))

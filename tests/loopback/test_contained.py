@@ -77,6 +77,14 @@ def test_status_of_the_command_is_kept() -> None:
     assert subprocess.run(argv, cwd=ROOT, check=False).returncode == 7
 
 
+def test_command_of_a_background_job_can_be_interrupted() -> None:
+    """A shell without job control ignores Ctrl-C in what it starts with &."""
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    line = f"{sys.executable} -m tests.contained {sys.executable} -c '{show}' & wait"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 @pytest.mark.parametrize("shard", ["5/4", "0/4", "four"])
 def test_shard_that_does_not_exist_is_one_error(shard: str) -> None:
     argv = [sys.executable, "-m", "pytest", "--machines", shard, "--collect-only", "-q"]
