@@ -1,4 +1,4 @@
-"""The page of resources: ``python -m docs.gen.apply_resources > docs/apply-resources.md``."""
+"""The page of resources."""
 
 from __future__ import annotations
 
@@ -54,7 +54,3 @@ def _default(field: Any) -> str:
     if field.default_factory is not dataclasses.MISSING:
         return f"`{json.dumps(field.default_factory())}`"
     return "" if field.default is dataclasses.MISSING else f"`{json.dumps(field.default)}`"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

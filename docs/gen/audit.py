@@ -1,4 +1,4 @@
-"""The page of the audit's findings: ``python -m docs.gen.audit > docs/audit.md``."""
+"""The page of the audit's findings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,3 @@ def page() -> str:
 
 def _row(meaning: Meaning) -> str:
     return table_row(f"`{meaning.id}`", " or ".join(meaning.severities), meaning.means, meaning.fix)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,4 +1,4 @@
-"""The page of all checks: ``python -m docs.gen.checks > docs/checks.md``."""
+"""The page of all checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,3 @@ def page() -> str:
 def _row(check: Check) -> str:
     expects = re.sub(r"\{(\w+)\}", lambda match: "*" + match.group(1).replace("_", " ") + "*", check.expects)
     return table_row(f"`{check.id}`", check.title, expects, check.prevents)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

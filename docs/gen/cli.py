@@ -1,4 +1,4 @@
-"""The page of commands: ``python -m docs.gen.cli > docs/cli.md``."""
+"""The page of commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from gdsdeploy.cli import group, lab
 HEAD = """\
 # Commands
 
-`python -m docs.gen.cli > docs/cli.md` writes this page from the command line itself. `gdsdeploy VERB --help` prints the
-same.
+This page is made from the command line itself. `gdsdeploy VERB --help` prints the same.
 
 Every verb ends with one of these [exit codes](exit-codes.md). [The command line](command-line.md) says what all verbs
 have in common.
@@ -143,7 +142,3 @@ def _range(parameter: click.Option) -> str:
     if not isinstance(kind, click.IntRange | click.FloatRange):
         return ""
     return f"{kind.min} to {kind.max}" if kind.max is not None else f"at least {kind.min}"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

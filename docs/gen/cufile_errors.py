@@ -1,4 +1,4 @@
-"""The page of error codes: ``python -m docs.gen.cufile_errors > docs/cufile-errors.md``."""
+"""The page of error codes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,3 @@ def _sentence(words: str) -> str:
 
 def _escaped(words: str) -> str:
     return words.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,4 +1,4 @@
-"""The page of faults, the checks that find them, and their words: ``python -m docs.gen.faults > docs/faults.md``."""
+"""The page of faults, the checks that find them, and their words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,3 @@ def _rows(name: str, document: Document) -> list[str]:
 
 def _short(text: str) -> str:
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,8 +1,4 @@
-"""The JSON Schema of fleet files and its page.
-
-``python -m docs.gen.fleet_schema > docs/fleet-schema.md`` and
-``python -m docs.gen.fleet_schema --json > docs/fleet.schema.json``, from the root.
-"""
+"""The JSON Schema of fleet files and its page."""
 
 from __future__ import annotations
 
@@ -26,14 +22,14 @@ Schema = dict[str, Any]
 HEAD = """\
 # The JSON Schema of the fleet file
 
-`python -m docs.gen.fleet_schema > docs/fleet-schema.md` writes this page, and with `--json` the schema
-[fleet.schema.json](fleet.schema.json), from the types that read `fleet.yml`.
+This page and the schema, [fleet.schema.json](fleet.schema.json), are made from the types that read `fleet.yml`. In a
+checkout, `python -m docs.gen fleet.schema.json` prints the schema.
 
 ## In an editor
 
 An editor with [yaml-language-server](https://github.com/redhat-developer/yaml-language-server) completes keys and
-marks mistakes. Examples are VS Code with its YAML extension, Neovim and Emacs. Copy `docs/fleet.schema.json` beside the
-fleet file, and make this its first line:
+marks mistakes. Examples are VS Code with its YAML extension, Neovim and Emacs. Put `fleet.schema.json` beside the fleet
+file, and make this its first line:
 
 ```yaml
 # yaml-language-server: $schema=fleet.schema.json
@@ -107,7 +103,7 @@ def schema() -> Schema:
 
 
 def text() -> str:
-    """The file docs/fleet.schema.json."""
+    """The file fleet.schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -297,7 +293,3 @@ def _scalar(entry: Schema) -> str:
     if low is not None and high is not None:
         return f"{kind} from {low} to {high}"
     return f"{kind}, at least {low}" if low is not None else kind
-
-
-if __name__ == "__main__":
-    print(text() if "--json" in sys.argv[1:] else page(), end="")

@@ -1,4 +1,4 @@
-"""The page of foreign installs: ``python -m docs.gen.foreign > docs/foreign.md``."""
+"""The page of foreign installs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,3 @@ def _way_out(row: Kind) -> str:
     return (
         row.way_out.replace("{commands}", f"`{command}`").replace("{names}", "NAME …").replace("{release}", "RELEASE")
     )
-
-
-if __name__ == "__main__":
-    print(page(), end="")

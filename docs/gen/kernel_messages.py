@@ -1,4 +1,4 @@
-"""The page of the kernel's messages: ``python -m docs.gen.kernel_messages > docs/kernel-messages.md``."""
+"""The page of the kernel's messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,3 @@ def page() -> str:
 def _row(row: Meaning) -> str:
     name = row.id.replace("xid-", "Xid ") if row.id.startswith("xid-") else f"`{row.id}`"
     return table_row(name, "yes" if row.fault else "no", row.cause, row.what, row.fix)
-
-
-if __name__ == "__main__":
-    print(page(), end="")

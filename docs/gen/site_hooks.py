@@ -1,13 +1,15 @@
 """Hooks of MkDocs for the documentation site: ``mkdocs.yml`` names this file.
 
 GitHub shows the same pages. So anchors are GitHub's, and files outside of docs/ that pages link to join the site: pages
-at the repository's root below ``project/``, examples as files. Other links that leave docs/ become plain text.
+at the repository's root below ``project/``, examples as files. Other links that leave docs/ become plain text. Pages
+that come from code are made with the site.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,11 +55,16 @@ def slug(title: str, separator: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files that join the site."""
+    """Add the files that join the site, and those that are made for it."""
     from mkdocs.structure.files import File  # the tests read the tables above without MkDocs
+
+    sys.path.insert(0, str(ROOT))  # MkDocs runs this file by its path
+    from docs import gen
 
     for source, place in JOINED.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text(encoding="utf-8")))
+    for name in (*gen.PAGES, gen.SCHEMA):
+        files.append(File.generated(config, name, content=gen.text(name)))
     return files
 
 

@@ -1,4 +1,4 @@
-"""The page of symptoms, causes and fixes: ``python -m docs.gen.tickets > docs/tickets.md``."""
+"""The page of symptoms, causes and fixes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,3 @@ def _code(text: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;")
-
-
-if __name__ == "__main__":
-    print(page(), end="")

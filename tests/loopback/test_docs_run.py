@@ -8,18 +8,15 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.loopback import docs_room
 from tests.unit import docs_blocks
 from tests.unit.docs_blocks import Command, executed
-from tests.unit.docs_prose import ROOT
+from tests.unit.docs_pages import text
 
-PAGES = [
-    page for page in docs_blocks.pages() if page.name != "tutorial.md" and executed(page.read_text(encoding="utf-8"))
-]
+PAGES = [page for page in docs_blocks.pages() if page != "docs/tutorial.md" and executed(text(page))]
 #: Commands that write files, which later ones of their page may need.  Of all others that several pages show, once is
 #: enough.
 WRITERS = re.compile(r">|\btar |^openssl |--output|--sign|--man\b")
@@ -50,15 +47,15 @@ def finished() -> set[tuple[str, int]]:
     return set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_do_what_the_page_says(follow: Follow, finished: set[tuple[str, int]], page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_do_what_the_page_says(follow: Follow, finished: set[tuple[str, int]], page: str) -> None:
     commands = []
-    for command in executed(page.read_text(encoding="utf-8")):
+    for command in executed(text(page)):
         words = re.sub(r"\s+# .*", "", command.text)
         if command.shown or WRITERS.search(words) or (words, command.status) not in finished:
             commands.append(command)
         finished.add((words, command.status))
-    problems = follow(commands, str(page.relative_to(ROOT)))
+    problems = follow(commands, page)
     assert not problems, "\n".join(problems)
 
 

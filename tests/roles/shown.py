@@ -7,14 +7,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 from markdown_it.token import Token
 
 from tests.roles.readme import ROLES, ROOT
-from tests.unit.docs_prose import pages, parse
+from tests.unit import docs_pages
 
 #: What makes a list of mappings a playbook.
 _PLAY = {"hosts", "import_playbook", "ansible.builtin.import_playbook"}
@@ -34,22 +33,22 @@ class Playbook:
         return [role["role"] for play in yaml.safe_load(self.text) for role in play.get("roles", [])]
 
 
-def all_pages() -> list[Path]:
-    """The documentation, and the READMEs of roles."""
-    return [*pages(), *(role / "README.md" for role in ROLES)]
+def all_pages() -> list[str]:
+    """The documentation, and the READMEs of roles: paths from the root of the repository."""
+    return [*docs_pages.pages(), *(f"{role.relative_to(ROOT).as_posix()}/README.md" for role in ROLES)]
 
 
-def _tokens(page: Path) -> Iterator[Token]:
-    for token in parse(page.read_text(encoding="utf-8")):
+def _tokens(page: str) -> Iterator[Token]:
+    for token in docs_pages.parse(docs_pages.text(page)):
         yield token
         yield from token.children or []
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+def blocks(page: str) -> Iterator[tuple[str, str, str]]:
     """(place, language, text) of each block of code; the language may be empty."""
     for token in _tokens(page):
         if token.type in ("fence", "code_block") and token.map:
-            yield f"{page.relative_to(ROOT).as_posix()}:{token.map[0] + 1}", token.info.strip(), token.content
+            yield f"{page}:{token.map[0] + 1}", token.info.strip(), token.content
 
 
 def is_playbook(text: str) -> bool:
@@ -70,10 +69,10 @@ def playbooks() -> list[Playbook]:
 @cache
 def commands() -> list[tuple[str, list[str]]]:
     """(page, words) of each ``ansible-doc`` and ``ansible-playbook`` with an argument, in blocks and code spans."""
-    return [(page.relative_to(ROOT).as_posix(), words) for page in all_pages() for words in _commands(page)]
+    return [(page, words) for page in all_pages() for words in _commands(page)]
 
 
-def _commands(page: Path) -> Iterator[list[str]]:
+def _commands(page: str) -> Iterator[list[str]]:
     for token in _tokens(page):
         if token.type in ("fence", "code_block", "code_inline"):
             for match in filter(None, map(_COMMAND.match, token.content.splitlines())):

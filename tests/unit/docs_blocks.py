@@ -7,21 +7,19 @@ A comment before a block has what the block itself doesn't show::
     <!-- exits with 33 -->
     <!-- exits with 30, line 1 -->
 
-``exits with`` without a line is about the last command of the block.  ``python -m tests.unit.docs_blocks`` prints how
-many commands each page has of either kind.
+``exits with`` without a line is about the last command of the block.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from markdown_it.token import Token
 
-from tests.unit.docs_prose import ROOT, parse
+from tests.unit import docs_pages
+from tests.unit.docs_pages import parse
 
 #: Languages of blocks that a shell reads; in ``console``, commands begin with a prompt, and output follows.
 SHELLS = ("sh", "bash", "console")
@@ -65,9 +63,9 @@ class Block:
     problems: tuple[str, ...] = ()
 
 
-def pages() -> list[Path]:
+def pages() -> list[str]:
     """Pages whose commands are executed or marked."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in docs_pages.pages() if page in ("README.md", "CONTRIBUTING.md") or page.startswith("docs/")]
 
 
 def blocks(markdown: str) -> Iterator[Block]:
@@ -176,27 +174,3 @@ def _logical(text: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
         if whole.strip() and not whole.lstrip().startswith("#"):
             yield number, whole.strip(), ()
         number += whole.count("\n") + 1
-
-
-def main() -> int:
-    """Print how many commands and blocks there are."""
-    commands: list[Command] = []
-    executed_blocks = all_blocks = 0
-    for page in pages():
-        of_page = list(blocks(page.read_text(encoding="utf-8")))
-        listed = [command for block in of_page for command in block.commands]
-        if listed:
-            count = sum(not command.reason for command in listed)
-            name = page.relative_to(ROOT)
-            sys.stdout.write(f"{name}: {count} executed, {len(listed) - count} marked\n")
-        commands += listed
-        all_blocks += len(of_page)
-        executed_blocks += sum(any(not command.reason for command in block.commands) for block in of_page)
-    count = sum(not command.reason for command in commands)
-    sys.stdout.write(f"{count} commands are executed, {len(commands) - count} are marked\n")
-    sys.stdout.write(f"{executed_blocks} of {all_blocks} blocks have commands that are executed\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

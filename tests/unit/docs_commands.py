@@ -1,21 +1,19 @@
 """Commands that pages show: each ``gdsdeploy …`` in a block of code or in a code span, and what is wrong with it.
 
-Nothing runs: click's parsers judge the words. ``python -m tests.unit.docs_commands PAGE...`` prints the problems.
+Nothing runs: click's parsers judge the words.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from gdsdeploy.cli import group
-from tests.unit.docs_prose import pages, parse
+from tests.unit.docs_pages import parse
 
 #: A command in a line: at its beginning, after a prompt, sudo, a variable or another command.
 _COMMAND = re.compile(
@@ -137,21 +135,7 @@ def _problem_of_value(parameter: click.Parameter, value: object, context: click.
     return ""
 
 
-def problems(page: Path) -> list[str]:
+def problems(markdown: str) -> list[str]:
     """``line: command: problem`` of each command that the command line refuses."""
-    shown = shown_commands(page.read_text(encoding="utf-8"))
+    shown = shown_commands(markdown)
     return [f"{each.line}: gdsdeploy {each.text}: {text}" for each in shown if (text := problem(each))]
-
-
-def main(arguments: list[str]) -> int:
-    """Print the problems of the pages named, or of every page."""
-    count = 0
-    for page in map(Path, arguments) if arguments else pages():
-        for text in problems(page):
-            sys.stdout.write(f"{page}:{text}\n")
-            count += 1
-    return 1 if count else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

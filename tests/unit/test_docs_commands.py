@@ -1,23 +1,10 @@
-"""Every command on a page has a verb and options that exist; the checker finds what doesn't."""
+"""The checker of commands on pages finds verbs and options that don't exist."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.unit import docs_commands, docs_prose
 from tests.unit.docs_commands import Shown, problem, shown_commands
-
-
-@pytest.mark.parametrize("page", docs_prose.pages(), ids=lambda page: str(page.relative_to(docs_prose.ROOT)))
-def test_commands_of_a_page_parse(page: Path) -> None:
-    assert docs_commands.problems(page) == []
-
-
-def test_the_pages_have_many_commands() -> None:
-    shown = [each for page in docs_prose.pages() for each in shown_commands(page.read_text(encoding="utf-8"))]
-    assert len([each for each in shown if each.is_whole]) > 400
 
 
 @pytest.mark.parametrize(
@@ -79,10 +66,3 @@ def test_where_commands_are() -> None:
         Shown(7, "lock fleet.yml", is_whole=True),
         Shown(12, "kmod build x    --jobs 2", is_whole=True),
     ]
-
-
-def test_the_command_prints_page_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("    gdsdeploy plan --x fleet.yml\n", encoding="utf-8")
-    assert docs_commands.main([str(page)]) == 1
-    assert capsys.readouterr().out.startswith(f"{page}:1: gdsdeploy plan --x fleet.yml: No such option")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.docs_prose import refused_phrases
+from tests.unit.docs_pages import refused_phrases
 
 ROOT = Path(__file__).parents[2]
 #: Code inside of texts: conditions in f-strings, and what Jinja evaluates.

@@ -47,7 +47,7 @@ class Desired:
 class Preflight(Resource[Desired]):
     """Refuses a host of another system, one without room, one with half-installed packages, and one whose kernel has
     another flavour than the locked one while its profile names none.  Refuses what others have installed of the stack
-    where it would win over the lock's: see docs/foreign.md.  Refuses services that don't go with the locked driver.
+    where it would win over the lock's.  Refuses services that don't go with the locked driver.
     """
 
     name = "preflight"

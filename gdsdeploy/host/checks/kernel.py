@@ -196,7 +196,7 @@ def boot_default(facts: HostFacts, expectation: Expectation) -> Answer:
     return failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")
 
 
-#: Findings of the audit that are about signatures; see docs/audit.md.
+#: Findings of the audit that are about signatures.
 _REFUSED = (
     "unsigned", "signature-malformed", "signature-wrong", "signature-key", "signature-key-pending",
     "signature-key-revoked",

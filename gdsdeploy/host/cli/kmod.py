@@ -25,8 +25,8 @@ from .parsers import Run, add_driver, add_target
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
 _AUDIT_EXAMPLES = """\
-A module is ok, FAILED (it would not load, or is not the expected one), or could not be told.  docs/audit.md has every
-finding; exit statuses are in docs/exit-codes.md.
+A module is ok, FAILED (it would not load, or is not the expected one), or could not be told.  Each finding
+says what to do about it; exit statuses are in docs/exit-codes.md.
 
 examples:
   %(prog)s                                           NVIDIA's modules of the running kernel

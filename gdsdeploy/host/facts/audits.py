@@ -12,7 +12,7 @@ from .unknown import Maybe, Unknown
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """See docs/audit.md; ``severity`` is ``error``, ``warning`` or ``note``, ``outcome`` as in kmod/findings.py."""
+    """``severity`` is ``error``, ``warning`` or ``note``, ``outcome`` as in kmod/findings.py."""
 
     id: str
     severity: str

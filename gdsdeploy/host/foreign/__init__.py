@@ -1,6 +1,6 @@
 """What others have installed of this stack: each kind is a row of data/foreign.json and one recognizer.
 
-A recognizer is a pure function from facts to what it found.  docs/foreign.md describes the kinds.
+A recognizer is a pure function from facts to what it found.  data/foreign.json describes the kinds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an audit says about a module: ``{"id", "severity", "outcome", "message", "hint"}``, all texts.
 
-docs/audit.md says what each id means.  ``severity`` is for people; code branches on ``outcome``.  They differ only for
-an undecided finding: a warning with the outcome ``unknown``.
+docs/gen/audit_findings.json says what each id means.  ``severity`` is for people; code branches on ``outcome``.  They
+differ only for an undecided finding: a warning with the outcome ``unknown``.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def audit(work: Work) -> dict[str, Any]:
         reasons = "\n".join(f"  - {text}" for text in verdict.reasons)
         raise ModuleBuildFailed(
             f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
-            hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}; docs/audit.md explains findings",
+            hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}",
         )
     running = work.ask(answers.STATUS).kernel if work.has_kernel else kernel
     if running == kernel:

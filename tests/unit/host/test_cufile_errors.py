@@ -1,17 +1,15 @@
-"""Error codes: every one that a header declares, found by every way to write it, and the page that is made of them."""
+"""Error codes: every one that a header declares, found by every way to write it."""
 
 from __future__ import annotations
 
 import json
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from docs.gen import cufile_errors
 from gdsdeploy.host.libcufile.errors import (
     CUDA,
     CUFILE,
@@ -24,8 +22,6 @@ from gdsdeploy.host.libcufile.errors import (
     number,
     text,
 )
-
-ROOT = Path(__file__).parents[3]
 
 
 def names(word: str) -> list[str]:
@@ -123,10 +119,6 @@ def test_json_and_text_say_the_same() -> None:
     assert "udev" in entry["causes"][0]["what"]
     assert all(cause["fix"] in text("5027") for cause in entry["causes"])
     assert {e.family for e in entries()} == {CUFILE, CUDA, ERRNO, RDMA}
-
-
-def test_the_page_is_made_of_the_entries() -> None:
-    assert (ROOT / "docs" / "cufile-errors.md").read_text() == cufile_errors.page(), cufile_errors.__doc__
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,6 @@ KEYS = {
     "log_signs": ("id",),
     "p2pdma_keys": ("storage",),
 }
-LONGEST_SENTENCE = 35
-#: Fields that hold what a program prints, not a sentence.
-QUOTED = ("pattern", "sample")
 
 
 def table(name: str) -> list[dict[str, Any]]:
@@ -109,20 +106,3 @@ def test_flags_are_those_that_facts_have() -> None:
 def test_an_incomplete_program_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         data.rows("no_such_table", dict)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_sentences_are_short(name: str) -> None:
-    long = [
-        sentence
-        for text in texts(table(name))
-        for sentence in re.split(r"(?<=[.?])\s", text)
-        if len(sentence.split()) > LONGEST_SENTENCE
-    ]
-    assert long == []
-
-
-def texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for name, field in value.items() if name not in QUOTED for text in texts(field)]
-    return [text for entry in value for text in texts(entry)] if isinstance(value, list) else [str(value)]

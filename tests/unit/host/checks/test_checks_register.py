@@ -1,23 +1,15 @@
-"""The register of checks and the page that is made from it."""
+"""The register of checks."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
-from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.registry import SUBJECTS, check, passed
 from gdsdeploy.host.model.expectation import Expectation
-
-ROOT = Path(__file__).parents[4]
-
-
-def test_the_page_is_the_one_in_the_documentation() -> None:
-    assert (ROOT / "docs" / "checks.md").read_text() == checks.page(), checks.__doc__
 
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
@@ -37,7 +29,3 @@ def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
         check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
-
-
-def test_the_table_of_faults_is_the_one_in_the_documentation() -> None:
-    assert (ROOT / "docs" / "faults.md").read_text() == faults.page(), faults.__doc__

@@ -6,11 +6,9 @@ import copy
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from docs.gen import kernel_messages as docs_page
 from gdsdeploy.host.evidence.kernel import MESSAGES
 from gdsdeploy.host.facts import Unknown, facts_from, kernel_messages
 from gdsdeploy.host.facts.kernel_messages import UNLISTED, Meaning, meanings
@@ -49,11 +47,6 @@ def test_a_check_reports_the_row(row: Meaning) -> None:
         assert result.hint == row.fix[:1].upper() + row.fix[1:]
     others = set(CHECKS.values()) - {CHECKS[row.module]}
     assert {finding(name, kernel_log(row.sample)).found for name in others} == {"none in the kernel's messages"}
-
-
-def test_the_page_is_the_one_in_the_documentation() -> None:
-    page = Path(__file__).parents[4] / "docs" / "kernel-messages.md"
-    assert page.read_text() == docs_page.page()
 
 
 def test_an_unlisted_number_is_a_fault_and_named_so() -> None:

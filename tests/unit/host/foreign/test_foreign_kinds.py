@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from docs.gen import foreign as page
 from gdsdeploy.host.foreign import (
     ADOPT,
     NOTE,
@@ -480,7 +479,3 @@ def test_a_finding_goes_through_json() -> None:
 def test_what_is_no_finding_is_an_error(value: object) -> None:
     with pytest.raises(ValueError, match="foreign: "):
         install_from(value)
-
-
-def test_the_page() -> None:
-    assert (Path(page.__file__).parents[1] / "foreign.md").read_text() == page.page(), page.__doc__
