@@ -44,6 +44,13 @@ def test_the_readers_of_pages_see_what_is_there() -> None:
     assert sum(len(docs_commands.shown_commands(text(page))) for page in docs_pages.pages()) > 400
 
 
+def test_every_path_on_the_page_of_the_architecture_exists() -> None:
+    folders = "gdsdeploy|playbooks|plugins|roles|templates|tests|docs"
+    paths = set(re.findall(rf"`((?:{folders})/[\w./-]*)`", text("docs/architecture.md")))
+    assert len(paths) > 10
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
 def test_broken_links() -> None:
     markdown = (
         "# A cufile.json here\n\n[a](lock.md) [b](checks.md#checks) [c](#a-cufilejson-here) [d](fleet.schema.json)\n"
