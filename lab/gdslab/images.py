@@ -15,12 +15,15 @@ from gdsdeploy import console, run
 from gdsdeploy.files import folders
 from gdslab import guest
 from gdslab.archive import Archive
+from gdslab.errors import LabUnavailable
 from gdslab.guest import DISK_BYTES
 from gdslab.recipe import Content, Recipe, from_archive
 
 #: The only partition begins at 1 MiB; GRUB's core image lies before it.
 PARTITION_OFFSET = 1 << 20
 SECTOR = 512
+#: Bytes that making a base system of a kind of hosts needs at least: its files, and for a VM twice those of its disk.
+_SPACE = {"light": 1 << 30, "vm": 3 << 30}
 #: When the program ends, all its processes and mounts end, too.
 CONTAINED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -78,7 +81,14 @@ def unpacked(
 
 
 def _bootstrap(recipe: Recipe, work: Path) -> None:
-    """Make ``work/root`` from the archive, with a log beside it."""
+    """Make ``work/root`` from the archive, with a log beside it; raises LabUnavailable if it has no space."""
+    needed, free = _SPACE[recipe.kind], shutil.disk_usage(work).free
+    if free < needed:
+        raise LabUnavailable(
+            f"no space left for the {recipe.system} base system: {work.parent} has {free >> 20} MiB free, "
+            f"and it needs {needed >> 20} MiB",
+            hint="Free space there, or set GDSDEPLOY_CACHE_DIR to a folder of a larger disk",
+        )
     title = f"Making the {recipe.system} base system of {'VM' if recipe.kind == 'vm' else 'light'} hosts"
     with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
         tree = Path(folder)

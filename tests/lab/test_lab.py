@@ -19,6 +19,8 @@ from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
+ROOT = Path(__file__).parents[2]
+
 
 def out(host: LabHost, script: str, ok: tuple[int, ...] = (0,)) -> str:
     return host.ssh(["sh", "-c", script], ok=ok).stdout.strip()
@@ -204,3 +206,16 @@ def test_interrupted_base_is_discarded_with_all_that_made_it(lab: Lab, tmp_path:
     listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(cache) not in listed
     assert str(cache) not in Path("/proc/self/mounts").read_text()
+
+
+def test_two_runs_of_the_tests_at_once_do_not_disturb_each_other() -> None:
+    """Both start a light host, serve and lock repositories, and use /var/tmp and locks in /run."""
+    modules = ["tests/lab/test_rollout_host_light.py", "tests/pins/test_apt_lists.py"]
+    argv = [sys.executable, "-m", "tests.contained", sys.executable, "-m", "pytest", "-q", *modules]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    runs = [
+        subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    for output, run in [(run.communicate(timeout=1200)[0], run) for run in runs]:
+        assert run.returncode == 0, output

@@ -1,13 +1,17 @@
-"""Base systems: which are the same, which begin with what a lock names, and which are removed."""
+"""Base systems: which are the same, which begin with what a lock names, which are removed, and one without space."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from gdsdeploy.lock import lockfile
 from gdslab import guest, images, recipe
 from gdslab.archive import Archive
+from gdslab.errors import LabUnavailable
 
 TRIXIE = guest.RELEASES["trixie"]
 
@@ -47,3 +51,23 @@ def test_purge_keeps_what_a_lab_uses_and_discards_leftovers(tmp_path: Path) -> N
     assert images.purge(tmp_path, set()) == []
     assert not tmp_path.exists()
     assert images.purge(tmp_path, set()) == []
+
+
+def test_without_space_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    disk, name = tmp_path / "disk", "full"
+    disk.mkdir()
+    environment = os.environ | {"GDSDEPLOY_CACHE_DIR": f"{disk}/cache", "GDSDEPLOY_STATE_DIR": f"{tmp_path}/state"}
+    # What is on the disk afterwards is the only output.
+    script = 'disk=$1; shift; mount -t tmpfs -o size=64m none $disk; "$@"; s=$?; find $disk ! -type d; exit $s'
+    lab = [Path(sys.executable).with_name("gdsdeploy"), "lab"]
+    argv = ["unshare", "--mount", "sh", "-c", script, "full", disk, *lab]
+    argv += ["up", "--lab", name, "--vm", "0", "--light", "1", "--yes"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    subprocess.run([*lab, "down", "--lab", name], env=environment, check=True, capture_output=True)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == LabUnavailable.exit_code, done.stderr
+    assert errors == [
+        f"error: no space left for the trixie base system: {disk}/cache/lab has 64 MiB free, and it needs 1024 MiB"
+    ]
+    assert "GDSDEPLOY_CACHE_DIR" in done.stderr
+    assert done.stdout == ""
