@@ -84,10 +84,6 @@ class CufileInvalid(GdsError, exit_code=16):
     """A cufile.json has errors, or cannot be read; every problem is listed with its place."""
 
 
-class LibraryUnusable(GdsError, exit_code=17):
-    """There is no libcufile to ask, it does not load, or it has no namespace to run in."""
-
-
 class BuildCacheUnusable(GdsError, exit_code=18):
     """The controller's cache of built modules cannot be read or written, or its size is not understood."""
 

@@ -1,8 +1,8 @@
-"""Check and effective of 1,000 cufile.json, and the share of the time that is the library's own.
+"""Check of 1,000 cufile.json, and the real libraries with the same files.
 
 The files are made from a seed: rendered ones, and such with one value changed, which the library takes or refuses.
-Prints one JSON object.  ``check`` judges without a library, in one process; ``effective`` asks the real one of each
-release, which is fetched once (NVIDIA's wheels and Debian's archive) and kept in the user's cache.
+Prints one JSON object.  ``check`` judges without a library, in one process; ``library`` opens them with the real one
+of each release, which is fetched once (NVIDIA's wheels and Debian's archive) and kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.cufile.check import check
-from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.model import keys, release_of
 from gdsdeploy.cufile.render import render
 from gdsdeploy.model.fleet import Profile
@@ -25,6 +24,7 @@ from gdsdeploy.model.fleet import Profile
 # The libraries are fetched as the tests fetch them.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.cufile import libraries
+from tests.cufile.effective import effective
 
 #: Where rendered files have their log, which the library wants to be there.
 FOLDERS = ("/var/log/cufile",)
@@ -61,7 +61,7 @@ def files(version: str, count: int, seed: int) -> dict[str, bytes]:
 
 
 def measure(version: str, documents: dict[str, bytes]) -> dict[str, object]:
-    """Seconds of check and of effective over all of ``documents``, and what of it passed inside the library."""
+    """Seconds of check and of the library over all of ``documents``, and what of it passed inside the library."""
     release, jobs = release_of(version), len(os.sched_getaffinity(0))
     begin = time.perf_counter()
     accepted = [check(content, release).accepted for content in documents.values()]
@@ -74,12 +74,12 @@ def measure(version: str, documents: dict[str, bytes]) -> dict[str, object]:
     agreed = sum(ours == answer.accepted for ours, answer in zip(accepted, answers, strict=True))
     return {
         "check": {"seconds": round(checked, 3), "ms_per_file": round(checked / len(documents) * 1000, 3)},
-        "effective": {
+        "library": {
             "seconds": round(seconds, 3),
             "ms_per_file": round(seconds / len(documents) * 1000, 3),
-            "library_seconds": round(inside, 3),
+            "inside_seconds": round(inside, 3),
             # Children run side by side, so that their seconds add up to more than those that passed.
-            "library_share": round(inside / (seconds * jobs), 3),
+            "inside_share": round(inside / (seconds * jobs), 3),
         },
         "accepted": sum(bool(answer.accepted) for answer in answers),
         "agreed": agreed,

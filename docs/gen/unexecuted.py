@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 HOSTS = "needs your own hosts"
 MODULES = "needs NVIDIA's modules; tests/kmod runs this verb"
 SOURCES = "needs a driver's sources and a kernel's headers; tests/kmod runs this verb"
-LIBRARY = "needs the real libcufile; tests/cufile runs this verb"
 MACHINE = "depends on files of this machine"
 #: (pattern of a command, why it isn't executed); the first match counts.
 REASONS = (
@@ -26,7 +25,6 @@ REASONS = (
     (r"gdsdeploy explain (?:--fleet \S+ )?gpu1(?! --evidence)", HOSTS),
     (r"gdsdeploy cufile render .* --diff", HOSTS),
     (r"gdsdeploy cufile check .* --here", MACHINE),
-    (r"gdsdeploy cufile effective ", LIBRARY),
     (r"gdsdeploy kmod audit\b", MODULES),
     (r"gdsdeploy kmod build ", SOURCES),
     (r"gdsdeploy kmod trees .*--driver-version", SOURCES),

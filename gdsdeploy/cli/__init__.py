@@ -25,7 +25,7 @@ VERBS = {
     "diff": "Show what changed between two runs of validate",
     "support-bundle": "Pack evidence from the hosts into one file, with addresses, serials and secrets replaced",
     "remove": "Undo what provision changed on a host",
-    "cufile": "Render, check and migrate cufile.json, and show the values that a real libcufile uses",
+    "cufile": "Render and check cufile.json for a release of libcufile",
     "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
     "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
     "kmod": "Audit and build kernel modules, and predict which will load",

@@ -9,6 +9,9 @@ SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need
 REMOVED = {
     "kmod build --units": "Leave it out: gdsdeploy kmod build builds the driver",
     "kmod preflight --full": "Leave it out: gdsdeploy kmod preflight builds and audits every module",
+    "cufile effective": "Run gdsdeploy cufile check FILE --libcufile VERSION for keys without effect; on a host, "
+    "gdsdeploy validate compares the file with what its libcufile uses",
+    "cufile migrate": "Run gdsdeploy cufile check FILE --libcufile NEW, which names what NEW reads differently",
     "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
     "explain --launch": "Copy the command for your container manager from docs/containers.md",
     "explain --gpu": SUPPORT,

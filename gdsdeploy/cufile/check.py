@@ -150,6 +150,8 @@ def _problem(places: _Places, problem: model.Problem, release: Release) -> Findi
     if kind == "out-of-range" and key is not None and key.clamped:
         kind, message = "clamped", f"{message}; libcufile uses the nearest of these"
     hint = f"Write {problem.near}" if problem.near else None
+    if kind == "renamed-key" and problem.near in places.offsets:
+        hint = f"Remove the key: the file has {problem.near} too"
     if kind == "buffer-exceeds-request" and release < (1, 13):
         message += ", which libcufile enforces from 1.13 on"
     about_value = kind not in {"unknown-key", "newer-key", "dropped-key", "renamed-key", "not-written"}

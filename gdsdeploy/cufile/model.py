@@ -234,6 +234,10 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
     if any(candidate.startswith(name + ".") for candidate in every):
         return Problem(name, f"expected an object (found {shown(value)})", "wrong-type")
     key = every.get(name)
+    other = other_name(key, release) if key is not None else None
+    if other is not None:
+        message = f"libcufile {release_text(release)} doesn't read this key; it is {other} there"
+        return Problem(name, message, "renamed-key", other)
     if key is not None and release < release_of(key.since):
         message = f"libcufile reads this key from {key.since} on; this is {release_text(release)}"
         return Problem(name, message, "newer-key")
@@ -255,6 +259,12 @@ def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Prob
     near = _nearest(name, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)
+
+
+def other_name(key: Key, release: Release) -> str | None:
+    """The name under which ``release`` reads what other releases call ``key``."""
+    same = (other for other in known_keys().values() if key.key == other.successor or other.key == key.successor)
+    return next((other.key for other in same if other.read_by(release)), None)
 
 
 def _nearest(name: str, candidates: Mapping[str, Key]) -> str | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.cufile.library import Answer
 from gdsdeploy.cufile.model import Release, keys, release_of
 from gdsdeploy.cufile.verdict import Verdict, What
 from gdsdeploy.host.facts.effective import SHOWN
+from tests.cufile.library import Answer
 
 #: Logged only under the condition that the key beside it is on.
 _NONE = {"miscellaneous.static_routing_filepath", "miscellaneous.static_config_filepath"}

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy import paths, run
-from gdsdeploy.cufile import ask, standin
-from gdsdeploy.cufile import library as asking
-from tests.cufile import libraries
+from tests.cufile import ask, libraries, standin
+from tests.cufile import library as asking
 
 #: Debian release → version of its gds-tools, which is that of its libcufile.
 VERSIONS = {"debian-12": "1.4.0.31", "debian-13": "1.9.1.3"}

@@ -1,6 +1,6 @@
 """Run one program as on a host with a GPU: in a private mount namespace, started by gdschecks.py.
 
-Standard input is a JSON object: ``ask`` (path of gdsdeploy/cufile/ask.py, whose overlays are used), ``libcuda`` and
+Standard input is a JSON object: ``ask`` (path of tests/cufile/ask.py, whose overlays are used), ``libcuda`` and
 ``libcufile`` (paths, the first may be null), ``config`` (text of /etc/cufile.json), ``proc`` and ``sys`` (path below
 either → content, null: not there), ``argv``.  Standard library only; it becomes the program at its end.
 """

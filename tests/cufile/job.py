@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.cufile import ask
+from tests.cufile import ask
 from tests.cufile.register import _Description
 
 SIZE = 4 << 20

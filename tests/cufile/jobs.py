@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.cufile import standin
-from tests.cufile import libraries
+from tests.cufile import libraries, standin
 
 REPOSITORY = Path(__file__).parents[2]
 MEMORY = Path(__file__).with_name("memory.c").read_text(encoding="utf-8")

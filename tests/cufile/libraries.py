@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gdsdeploy import console, paths
-from gdsdeploy.cufile.library import Library
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher, cache_dir
+from tests.cufile.library import Library
 
 #: Version → the Debian release whose archive has it, or the name of the wheel.
 SOURCES = {

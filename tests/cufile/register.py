@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gdsdeploy.cufile import ask
+from tests.cufile import ask
 
 #: Seconds for one file.
 TIMEOUT = 10

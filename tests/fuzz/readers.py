@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy.converge import ansible, plan_fleet
-from gdsdeploy.cufile import check, migrate
-from gdsdeploy.cufile.document import DocumentInvalid
+from gdsdeploy.cufile import check
 from gdsdeploy.cufile.model import release_of
 from gdsdeploy.errors import (
     FleetInvalid,
@@ -406,10 +405,7 @@ def event(data: bytes) -> None:
 
 
 def cufile(data: bytes) -> None:
-    old, new = release_of("1.4.0"), release_of("1.20.0")
-    check.check(data, new)
-    with contextlib.suppress(DocumentInvalid):
-        migrate.migrate(data, old, new)
+    check.check(data, release_of("1.20.0"))
     cufile_facts(Document({"files": {"/etc/cufile.json": data.decode("utf-8", "replace")}}))
 
 

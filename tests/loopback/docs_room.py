@@ -50,6 +50,17 @@ COPIES = {
 TICKETS = {"dmesg.txt": "016", "ticket.txt": "002"}
 #: A cufile.json with one mistake.
 WRONG = '{\n  "properties": {\n    "max_direct_io_size_kb": 16384,\n    "io_batchsize": 300\n  }\n}\n'
+#: A cufile.json with keys of libcufile 1.15 and 1.18, of which newer releases read only a part.
+OLD = """{
+  "profile": {
+    "nvtx": true
+  },
+  "properties": {
+    "posix_io_mode": true,
+    "use_pci_p2pdma": true
+  }
+}
+"""
 #: Places of a host in commands → those of the room.
 PLACES = {
     "/usr/lib/gdsdeploy/gdsdeploy-host.pyz": "gdsdeploy-host.pyz",
@@ -108,6 +119,7 @@ def furnish(room: Path) -> None:
     for name, ticket in TICKETS.items():
         (room / name).write_text(yaml.safe_load((TESTS / "tickets" / f"{ticket}.yml").read_text())["pasted"])
     (room / "wrong.json").write_text(WRONG)
+    (room / "old.json").write_text(OLD)
     for name, script in PROGRAMS.items():
         program = room / BIN / name
         program.write_text(f"#!/bin/sh\n{script}\n")

@@ -37,8 +37,6 @@ VERBS = (
     "topology --evidence FILE",
     "explain --evidence FILE /mnt",
     "cufile check --libcufile 1.20 FILE",
-    "cufile migrate --from 1.9 --to 1.20 FILE",
-    "cufile effective --library /no/such FILE",
     "gdscheck parse FILE",
 )
 

@@ -37,7 +37,6 @@ PURE = (
     "cufile/document.py",
     "cufile/verdict.py",
     "cufile/check.py",
-    "cufile/migrate.py",
 )
 EFFECTS = {
     "gdsdeploy.run",
@@ -119,7 +118,7 @@ def test_one_module_writes_to_the_terminal() -> None:
 
 
 #: Own processes, which write to whoever started them, in a format of ours.
-CHILDREN = {"zipapp/bootstrap.py", "converge/callbacks/gds_events.py", "cufile/ask.py"}
+CHILDREN = {"zipapp/bootstrap.py", "converge/callbacks/gds_events.py"}
 WRITERS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout", "sys.stderr", "sys.__stdout__"}
 
 

@@ -10,8 +10,6 @@ from gdsdeploy.cli.verbs import Verbs, below
 VERBS = {
     "render": "Make a host's cufile.json from the fleet, its lock and the host's facts",
     "check": "Report every problem of a cufile.json, and how a release of libcufile would treat it",
-    "effective": "Show the values that a real libcufile uses under a cufile.json",
-    "migrate": "Move a cufile.json from one release of libcufile to another",
 }
 
 

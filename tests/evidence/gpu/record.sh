@@ -25,7 +25,13 @@ python3 "$work/host.pyz" explain --json "$(dirname "$file")" >"$out/explain.json
 python3 "$work/host.pyz" explain "$(dirname "$file")" >"$out/explain.txt"
 python3 "$work/host.pyz" gdscheck --json >"$out/gdscheck.json" || true
 gdsdeploy cufile render "$fleet" "$host" --evidence "$out/evidence.json" --output "$out/cufile.json"
-gdsdeploy cufile effective --library "$folder/libcufile.so.0" --json "$out/cufile.json" >"$out/effective.json" || true
+PYTHONPATH=$here/../../.. python3 - "$folder/libcufile.so.0" "$out/cufile.json" >"$out/effective.json" <<'PYTHON' || true
+import pathlib, sys
+from tests.cufile import effective, library
+file = pathlib.Path(sys.argv[2])
+for result in effective.effective(library.Library(pathlib.Path(sys.argv[1])), {str(file): file.read_bytes()}):
+    print(result.to_json())
+PYTHON
 
 # One write and read: with the rendered file, and with the fallback forbidden.
 for kind in rendered strict; do

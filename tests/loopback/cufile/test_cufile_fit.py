@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.check import check
-from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.fit import FitTarget, Fitted, fit
 from gdsdeploy.cufile.model import get
 from gdsdeploy.cufile.render import render_profile
@@ -20,6 +19,7 @@ from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.network import Address
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
+from tests.cufile.effective import effective
 from tests.unit.rdma_host import CARDS, PCI, Document, host
 
 TESTS = Path(__file__).parents[2]

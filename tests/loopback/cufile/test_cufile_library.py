@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.cufile import library as asking
-from gdsdeploy.cufile.library import Library
-from gdsdeploy.errors import LibraryUnusable, MissingProgram
+from gdsdeploy.errors import MissingProgram
 from gdsdeploy.host.facts.effective import effective_values
 from tests.cufile import libraries
+from tests.cufile import library as asking
+from tests.cufile.library import Library, LibraryUnusable
 
 H200 = Path(__file__).parents[2] / "evidence" / "h200"
 BATCH = '{"properties": {"io_batchsize": %d}}'

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.cufile import standin
 from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.registration import error_of
-from tests.cufile import libraries
+from tests.cufile import libraries, standin
 from tests.loopback.host.odirect.filesystems import inside
 
 #: Makes the mounts without a disk, and udev's records of the disks if asked to; then registers a file on each.

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.model import check, get, release_of
 from gdsdeploy.cufile.render import document, log_dir, render, render_profile
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
+from tests.cufile.effective import effective
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = sorted((TESTS / "golden" / "cufile").glob("*.yml"))

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from gdsdeploy import cli
 from gdsdeploy.cufile import machine
 from gdsdeploy.cufile.check import MachineFacts, check, judged_release, kinds
-from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys
+from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys, release_of
 from gdsdeploy.cufile.verdict import What, judge
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.differential import deviations
-from tests.cufile.documents import document
+from tests.cufile.documents import document, nest
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
@@ -48,6 +48,13 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
         ("1.9", '{"properties": {"use_pci_p2pdma": true}}', True, ["1:17 error newer-key properties.use_pci_p2pdma"]),
         ("1.16", '{"profile": {"nvtx": true}}', True, ["1:14 error dropped-key profile.nvtx"]),
         ("1.16", '{"blacklist": {"mounts": []}}', True, ["1:16 error renamed-key blacklist.mounts"]),
+        ("1.19", '{"properties": {"posix_io_mode": true}}', True, ["1:17 error renamed-key properties.posix_io_mode"]),
+        (
+            "1.18",
+            '{"properties": {"vanilla_posix_io_mode": true}}',
+            True,
+            ["1:17 error renamed-key properties.vanilla_posix_io_mode"],
+        ),
         ("1.20", '{"properties": {"rdma_transport_type": ""}}', True,
          ["1:17 error not-written properties.rdma_transport_type"]),
         ("1.20", '{"properties": {"io_batchsize": true}}', True, ["1:33 error wrong-type properties.io_batchsize"]),
@@ -212,6 +219,52 @@ def test_kernel_p2pdma(tmp_path: Path) -> None:
     assert machine.p2pdma(tmp_path, symbols) is False
     config.write_text("CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n")
     assert machine.p2pdma(tmp_path, symbols) is True
+
+
+def test_keys_that_a_newer_release_reads_otherwise_are_named_with_what_to_write() -> None:
+    text = b"""{
+  "profile": {"nvtx": true},
+  "properties": {
+    "max_direct_io_size_kb": 512,
+    "posix_io_mode": true,
+    "use_pci_p2pdma": true
+  }
+}"""
+    assert [(one.line, one.id, one.key, one.hint) for one in check(text, (1, 20)).findings] == [
+        (2, "dropped-key", "profile.nvtx", "Remove the key"),
+        (4, "buffer-exceeds-request", "properties.max_direct_io_size_kb", kinds()["buffer-exceeds-request"].hint),
+        (5, "renamed-key", "properties.posix_io_mode", "Write properties.vanilla_posix_io_mode"),
+        (6, "p2pdma-half-set", "properties.use_pci_p2pdma", kinds()["p2pdma-half-set"].hint),
+    ]
+    written = b"""{
+  "block": {"nvme": {"use_pci_p2pdma": true}},
+  "properties": {
+    "per_buffer_cache_size_kb": 512,
+    "max_direct_io_size_kb": 512,
+    "vanilla_posix_io_mode": true,
+    "use_pci_p2pdma": true
+  }
+}"""
+    assert check(written, (1, 20)).findings == ()
+
+
+def test_an_old_name_beside_the_new_one_is_to_be_removed() -> None:
+    text = b'{"properties": {"posix_io_mode": true, "vanilla_posix_io_mode": true}}'
+    (finding,) = check(text, (1, 20)).findings
+    assert finding.hint == "Remove the key: the file has properties.vanilla_posix_io_mode too"
+
+
+@pytest.mark.parametrize("release", EXAMINED_RELEASES)
+def test_every_key_that_a_release_does_not_read_is_named(release: tuple[int, int]) -> None:
+    for name, key in known_keys().items():
+        if key.read_by(release):
+            continue
+        (finding,) = check(json.dumps(nest({name: True})).encode(), release).findings
+        assert (finding.key, finding.severity) == (name, "error")
+        if finding.id == "renamed-key":
+            assert known_keys()[finding.hint.removeprefix("Write ")].read_by(release)
+        else:
+            assert finding.id == ("newer-key" if release < release_of(key.since) else "dropped-key")
 
 
 def call(*arguments: str, stdin: bytes = b"") -> Result:

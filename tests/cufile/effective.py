@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from gdsdeploy.cufile import document
-from gdsdeploy.cufile.library import TIMEOUT, Answer, Library
 from gdsdeploy.cufile.model import NEWEST, half_set_p2pdma, keys, release_of
 from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
-from gdsdeploy.host.io.table import aligned
+from tests.cufile.library import TIMEOUT, Answer, Library
 
 #: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
 #: knows the key but doesn't log its value; half-set: it does nothing without another key of PCI P2PDMA; default and
@@ -20,7 +19,6 @@ from gdsdeploy.host.io.table import aligned
 State = Literal["set", "differs", "ignored", "not logged", "half-set", "default", "follows"]
 #: States of a key that the file sets in vain.
 _IN_VAIN = ("differs", "ignored", "half-set")
-_MARKS: Mapping[State, str] = {"differs": "≠", "ignored": "✗", "not logged": "?", "half-set": "½", "follows": "→"}
 
 #: Fields of an answer in its JSON object.
 _ANSWER_KEYS = ("accepted", "reason", "key", "error", "hung", "seconds")
@@ -124,15 +122,3 @@ def _plain(node: document.Node) -> Any:
     if node.kind == "object":
         return {member.name: _plain(member.value) for member in node.members}
     return [_plain(element) for element in node.items] if node.kind == "array" else node.value
-
-
-def text(result: Effective, *, every: bool) -> str:
-    """The table for a terminal; without ``every``, it omits default values of keys that the file doesn't set."""
-    rows: list[Sequence[str]] = [("", "key", "intended", "effective", "default")]
-    for value in result.values:
-        if every or value.intended is not None or value.state != "default":
-            mark = _MARKS.get(value.state, "")
-            used = value.effective or (value.state if value.state in {"ignored", "not logged"} else "")
-            rows.append((mark, value.key, value.intended or "-", used, value.default or "-"))
-    head = f"{result.file}: {result.problem or f'accepted by libcufile {result.libcufile}, every key as intended'}"
-    return "\n".join([head, *aligned(rows, "  ")] if result.values else [head])

@@ -22,23 +22,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gdsdeploy import run
-from gdsdeploy.cufile import standin
-from gdsdeploy.cufile.ask import FAILED
-from gdsdeploy.errors import LibraryUnusable, ProgramFailed
+from gdsdeploy.errors import ProgramFailed
 from gdsdeploy.host.facts.cufile import INVALID, REFUSAL
 from gdsdeploy.host.facts.effective import effective_values
+from tests.cufile import standin
+from tests.cufile.ask import FAILED
+
+
+class LibraryUnusable(Exception):
+    """libcufile can't be examined here: it is missing, doesn't load, or can't get a namespace to run in."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
 
 #: Seconds for one document; an answer takes 2 to 150 ms with the stand-in and up to some seconds with a real GPU.
 TIMEOUT = 10.0
 #: Documents of one child program; limits the memory for their logs.
 _BATCH = 500
-#: Where packages put the library: Debian's, then NVIDIA's.
-_INSTALLED = (
-    "/usr/lib/*-linux-gnu/libcufile.so.0",
-    "/usr/lib64/libcufile.so.0",
-    "/usr/local/cuda*/lib64/libcufile.so.0",
-    "/usr/local/cuda*/targets/*/lib/libcufile.so.0",
-)
 _KEY = re.compile(r"error reading config (\S+)")
 _FIELD = re.compile(r"config read failed for json field (\S+)")
 #: Lines that report a problem without naming it; an earlier line names it.
@@ -145,17 +147,6 @@ def has_gpu() -> bool:
     """Whether this machine's NVIDIA driver has a GPU."""
     gpus = Path("/proc/driver/nvidia/gpus")
     return gpus.is_dir() and any(gpus.iterdir())
-
-
-def installed_library() -> Library:
-    """The libcufile of this machine; raises LibraryUnusable when there is none."""
-    for pattern in _INSTALLED:
-        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
-            return Library(path)
-    raise LibraryUnusable(
-        "no libcufile is installed on this machine",
-        hint="Name one with --library; NVIDIA's wheel nvidia-cufile and Debian's package libcufile0 contain it",
-    )
 
 
 def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
