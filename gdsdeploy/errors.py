@@ -132,10 +132,6 @@ class ReportsDiffer(GdsError, exit_code=33):
     """Two validation reports differ in hosts, verdicts or what runs."""
 
 
-class PrometheusUnusable(GdsError, exit_code=34):
-    """A Prometheus server did not answer, its answer is not one, or it knows no host of the fleet."""
-
-
 class RolloutRefused(GdsError, exit_code=50):
     """A rollout did not start: a host, a kernel or a driver is not ready for it; every reason is listed."""
 

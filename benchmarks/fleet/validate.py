@@ -19,17 +19,36 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from prometheus import write_fleet
+import yaml
 
 from gdsdeploy import console
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
 from gdsdeploy.ssh.reach import Reach
+from tests.loopback.loopback_fleet import target
 
 RECORDED = Path(__file__).parents[2] / "tests" / "evidence" / "hosts" / "lab-vm-provisioned.json"
 FORMS = {"text": [], "json": ["--json"], "html": ["--html", "report.html"]}
+MOUNTS = ("/mnt/nvme", "/mnt/scratch")
 #: Files of the evidence in which hosts differ: the boot, and on some the loaded driver.
 BOOT, DRIVER = "/proc/sys/kernel/random/boot_id", "/proc/driver/nvidia/version"
+
+
+def write_fleet(folder: Path, hosts: int) -> Path:
+    """The fleet file, with a lock beside it."""
+    value = {
+        "version": 1,
+        "ssh": {"user": "root"},
+        "profiles": {"gds": {"os": "debian-13", "repositories": [], "storage": [{"mount": mount} for mount in MOUNTS]}},
+        "hosts": {f"gpu{number:05}": "gds" for number in range(hosts)},
+    }
+    path = folder / "fleet.yml"
+    path.write_text(yaml.safe_dump(value))
+    lock = lockfile.build({"gds": target(Fleet.model_validate(value), "gds", "6.12.94+deb13-amd64")})
+    lockfile.write(lockfile.beside(path), lock)
+    return path
 
 
 def connection(percent: float) -> Callable[..., Answer]:
@@ -92,7 +111,7 @@ def main() -> None:
     results = []
     for hosts in arguments.hosts:
         with tempfile.TemporaryDirectory() as folder:
-            fleet, _ = write_fleet(Path(folder), hosts)
+            fleet = write_fleet(Path(folder), hosts)
             for name, form in FORMS.items():
                 rounds = [measure(fleet, arguments.fail, form) for _ in range(arguments.rounds)]
                 result = {key: round(statistics.median(each[key] for each in rounds), 2) for key in rounds[0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
+PROMETHEUS = "Ask your Prometheus server: docs/prometheus.md has the queries. Or read the gates with --since-boot"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
     "kmod build --units": "Leave it out: gdsdeploy kmod build builds the driver",
@@ -23,6 +24,9 @@ REMOVED = {
     "explain --support": SUPPORT,
     "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
     "validate --attest": "Save the report with validate --json, and sign it with ssh-keygen: docs/lock.md shows how",
+    "validate --prometheus": PROMETHEUS,
+    "validate --prometheus-config": PROMETHEUS,
+    "validate --prometheus-label": PROMETHEUS,
     "verify": "Check a signed file with ssh-keygen -Y verify; docs/lock.md shows how",
     "watch --probe": "Set cufile_stats: 3 for the profile: gdsdeploy watch then counts the bytes of each program",
     "rollout render": "Write a static inventory for these engines with gdsdeploy inventory FLEET -o DIR",

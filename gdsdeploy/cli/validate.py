@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import functools
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +18,7 @@ from gdsdeploy.ssh.endpoint import TIMEOUT
 # What a run needs is imported by the functions that need it, so that --help and a mistake in the options are quick.
 if TYPE_CHECKING:
     from gdsdeploy.host.model.waiver import Waiver
-    from gdsdeploy.model.fleet import Fleet
-    from gdsdeploy.model.lock import Lock
-    from gdsdeploy.report.model import HostReport, Report
+    from gdsdeploy.report.model import Report
     from gdsdeploy.validate.fleet_validation import ValidateOptions
 
 
@@ -54,16 +49,6 @@ if TYPE_CHECKING:
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
 @click.option("--metrics", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
-@click.option("--prometheus", metavar="URL", help="Ask this server for what the gates recorded; other hosts over SSH.")
-@click.option(
-    "--prometheus-label", metavar="LABEL", help="The label with the host's name, maybe with a port. Default: instance."
-)
-@click.option(
-    "--prometheus-config",
-    type=options.FILE,
-    metavar="FILE",
-    help="Login and certificates for the server, as promtool's --http.config.file.",
-)
 def command(
     fleet: Path | None,
     pytest_args: tuple[str, ...],
@@ -82,9 +67,6 @@ def command(
     junit: Path | None,
     html: Path | None,
     metrics: Path | None,
-    prometheus: str | None,
-    prometheus_label: str | None,
-    prometheus_config: Path | None,
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
 
@@ -104,7 +86,6 @@ def command(
     Examples:
       gdsdeploy validate fleet.yml --limit 'gpu*' --junit gpus.xml
       gdsdeploy validate fleet.yml --since-boot
-      gdsdeploy validate fleet.yml --since-boot --prometheus https://prometheus.example:9090
       gdsdeploy validate fleet.yml --load
       gdsdeploy validate fleet.yml --waive boot.autoload --until 2026-12-31 --reason 'CHG-4711'
       gdsdeploy validate --evidence case-4711.tar.gz
@@ -114,7 +95,7 @@ def command(
     if as_pytest:
         others = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
                  "--evidence": source, "--junit": junit, "--html": html, "--metrics": metrics,
-                 "--prometheus": prometheus, "--verbose": verbose}  # fmt: skip
+                 "--verbose": verbose}  # fmt: skip
         if refused := [name for name, value in others.items() if value]:
             raise click.UsageError(f"--pytest does not go with {refused[0]}; pytest has -k and --junitxml")
         assert fleet is not None
@@ -122,20 +103,13 @@ def command(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
-    options.require(bool(prometheus or not (prometheus_label or prometheus_config)), "--prometheus URL is missing")
-    live = {"--evidence": source, "--load": load, "--check": only}
-    for name in (name for name, value in live.items() if value and prometheus):
-        raise click.UsageError(f"--prometheus reads what gates recorded: it doesn't go with {name}")
     request = _request(only, waivers=_waivers(waive, until, reason), load=load)
     _require_folders(junit, html, metrics)
     if source is not None:
         report = _judge_bundle(source, request)
     else:
         assert fleet is not None
-        judge = None
-        if prometheus is not None:
-            judge = functools.partial(_judge_series, prometheus, prometheus_label, prometheus_config, request)
-        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot, judge=judge)
+        report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     _show(report, as_json=as_json, verbose=verbose)
     _write(report, junit=junit, html=html, prometheus=metrics)
     _end(report)
@@ -193,7 +167,6 @@ def _validate_hosts(
     *,
     timeout: float,
     since_boot: bool,
-    judge: Callable[[Fleet, Lock, list[str]], dict[str, HostReport]] | None,
 ) -> Report:
     from gdsdeploy.fleetfile import selection
     from gdsdeploy.lock import lockfile
@@ -201,38 +174,14 @@ def _validate_hosts(
 
     intent, lock = lockfile.fleet_and_lock(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
-    prior = judge(intent, lock, names) if judge else {}
-    rest = [name for name in names if name not in prior]
-    with console.step(f"Validating {words(rest)}") if rest else contextlib.nullcontext():
+    with console.step(f"Validating {words(names)}"):
         return validate(
             *(intent, lock, fleet, names),
             timeout=timeout,
             options=request,
             since_boot=since_boot,
-            prior=prior,
-            progress=console.say_each(len(rest)),
+            progress=console.say_each(len(names)),
         )
-
-
-def _judge_series(
-    url: str,
-    label: str | None,
-    config: Path | None,
-    request: ValidateOptions,
-    fleet: Fleet,
-    lock: Lock,
-    names: list[str],
-) -> dict[str, HostReport]:
-    """The reports of the hosts that the server can tell about; the others are named with the reason."""
-    from gdsdeploy.validate import prometheus_fleet as series
-    from gdsdeploy.validate.prometheus_server import Server
-
-    with console.step(f"Asking {url}"), Server(url, config, warn=console.warn) as server:
-        reports, gaps = series.judge(fleet, lock, names, server, label=label or series.LABEL, options=request)
-    console.say(f"  {len(reports)} hosts judged by their series")
-    for line in series.summary(gaps):
-        console.say(f"  asked over SSH: {line}")
-    return reports
 
 
 def _judge_bundle(source: Path, request: ValidateOptions) -> Report:

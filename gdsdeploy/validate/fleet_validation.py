@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gdsdeploy import console
@@ -77,7 +76,6 @@ def validate(
     timeout: float = TIMEOUT,
     options: ValidateOptions = ValidateOptions(),
     since_boot: bool = False,
-    prior: Mapping[str, HostReport] = MappingProxyType({}),
     progress: Callable[[str], None],
     warn: Callable[[str], None] = console.warn,
 ) -> Report:
@@ -85,13 +83,11 @@ def validate(
 
     timeout: seconds for each host, beside those of reading under load.
     warn: takes what isn't an error: machines with the same machine id.
-    prior: reports of hosts that are not asked any more.
     since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
     when = utc_now()
-    rest = [name for name in names if name not in prior]
-    expected = {name: expectation(fleet, lock, name) for name in rest}
+    expected = {name: expectation(fleet, lock, name) for name in names}
     waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
 
     machine_ids: dict[str, str] = {}
@@ -112,8 +108,8 @@ def validate(
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     program = gate_record.FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
-    reports = dict(prior)
-    for answer, outcome in ask(fleet, fleet_path, rest, argv, judge, timeout=timeout, stdin=stdin, program=program):
+    reports: dict[str, HostReport] = {}
+    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program):
         name = answer.host
         reports[name] = (
             report_without_evidence(expected[name], outcome, answer.seconds)

@@ -1,7 +1,7 @@
 """The gate's verdict in Prometheus' text format, for node_exporter's textfile collector: see docs/prometheus.md.
 
 The labels of a series say what it is about.  They never say how it went, so that a host keeps its series for as long as
-it has its stack.  ``gdsdeploy validate --prometheus`` reads them.
+it has its stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Debian's prometheus and node_exporter: series of gates, validate's queries, alert rules and the dashboard."""
+"""Debian's prometheus and node_exporter: series of gates, the page's queries, alert rules and the dashboard."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gdsdeploy.host.watch import metrics as watch_metrics
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.host.watch.totals import Totals
 from gdsdeploy.lock import lockfile
-from gdsdeploy.validate.prometheus_fleet import NODE_BOOT_TIME, QUERIES
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
 
 RIGHT = {"profile": "right"}
 RULES = resources.templates() / "prometheus" / "alerts.yml"
+PAGE = Path(__file__).parents[3] / "docs" / "prometheus.md"
 DASHBOARD = resources.templates() / "prometheus" / "dashboard.json"
 #: Of Prometheus and node_exporter themselves.
-FOREIGN = {NODE_BOOT_TIME, "up"}
+FOREIGN = {"node_boot_time_seconds", "up"}
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -142,33 +142,27 @@ def site(tmp_path: Path, start: Callable[..., None], fleet: LoopbackFleet) -> Si
     return Site(tmp_path, start, lockfile.read(lockfile.beside(fleet.path)).digest)
 
 
-def test_a_fleet_is_judged_by_its_series_and_only_the_others_are_asked(
-    site: Site, fleet: LoopbackFleet, run: Run
-) -> None:
+def test_each_query_of_the_page_finds_its_hosts(site: Site) -> None:
     site.add("gpu1")
     site.add("gpu2", boot_time=gate.boot_time() - 3600)
     failed = Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict()
-    site.add("gpu9", state=gate.CLOSED, verdict=FAIL, findings=[failed])
+    site.add("gpu3", state=gate.CLOSED, verdict=FAIL, findings=[failed])
+    site.add("gpu4")
+    (site.folder / "textfile-gpu4" / metrics.FILE).unlink()
+    mounts = {"gpu1:9100", "gpu2:9100"}
+    every = {*mounts, "gpu3:9100"}
+    expected = [{"gpu3:9100"}, {"gpu1:9100"}, {"gpu2:9100"}, {"gpu4:9100"}, {"gpu3:9100"}, mounts, every, {""}]
     site.open("gpu1", "gpu2")
-    prometheus = ("--since-boot", "--prometheus", site.url)
-    code, out, err = run("validate", fleet.path, *prometheus, "--limit", "gpu1")
-    assert code == 0, err
-    assert fleet.sessions() == 0
-    assert "1 hosts judged by their series" in err
-    code, out, err = run("validate", fleet.path, *prometheus, "--json")
-    assert code == 30, err
-    assert fleet.sessions() == 2
-    assert "asked over SSH: 1 stale (its gate has not judged this boot, or its clock was set since): gpu2" in err
-    assert "asked over SSH: 1 missing (there is no gdsdeploy_gate_open): gpu3" in err
-    hosts = json.loads(out)["hosts"]
-    assert [hosts[name]["verdict"] for name in ("gpu1", "gpu2", "gpu3")] == ["pass", "fail", "fail"]
-    assert hosts["gpu1"]["boot_id"] == "boot-of-gpu1"
-    path = {"check": "storage.path:/mnt/nvme", "verdict": "pass", "path": "p2pdma"}
-    assert [path] == [
-        {key: each.get(key) for key in path}
-        for each in hosts["gpu1"]["findings"]
-        if each["check"].startswith("storage.path")
-    ]
+    pages = page_queries()
+    instances: list[set[str]] = []
+    end = time.monotonic() + 30
+    while instances != expected and time.monotonic() < end:
+        # The last exporter may not have been scraped yet.
+        instances = [{entry["metric"].get("instance", "") for entry in site.ask(query)} for query in pages]
+        time.sleep(0.2)
+    assert instances == expected
+    counts = {entry["metric"].get("driver", ""): entry["value"][1] for entry in site.ask(pages[-1])}
+    assert counts == {"": "3"}, "no record here has a driver"
 
 
 def test_rules_and_dashboard_work_with_the_series(site: Site) -> None:
@@ -221,6 +215,10 @@ def test_series_keep_to_the_conventions(tmp_path: Path) -> None:
     assert set(re.findall(r"^# TYPE (\S+)", metrics.render(record), re.MULTILINE)) == set(metrics.NAMES)
 
 
+def page_queries() -> list[str]:
+    return re.findall(r"^```promql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def queries() -> Iterator[tuple[str, str]]:
     """(title, query) of each panel of the dashboard, for all hosts."""
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
@@ -230,7 +228,7 @@ def queries() -> Iterator[tuple[str, str]]:
 
 def test_rules_and_dashboard_name_only_series_that_hosts_export() -> None:
     rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    texts = [*(rule["expr"] for rule in rules), DASHBOARD.read_text(), *QUERIES]
+    texts = [*(rule["expr"] for rule in rules), DASHBOARD.read_text(), *page_queries()]
     names = {name for text in texts for name in re.findall(r"\b(?:gdsdeploy|node)_\w+\b|\bup\b", text)}
     assert names - FOREIGN == {*metrics.NAMES, *watch_metrics.NAMES}
 
