@@ -29,11 +29,6 @@ def playbook(name: str) -> Path:
     return share() / "playbooks" / f"{name}.yml"
 
 
-def docs() -> Path:
-    """The folder with the pages of the documentation."""
-    return share() / "docs"
-
-
 def templates() -> Path:
     """The folder of templates for cufile.json and for the HTML report."""
     return share() / "templates"

@@ -19,7 +19,6 @@ REQUIREMENTS = (
     Requirement("git", "git", "publishes what hosts of tests pull"),
     Requirement("ip", "iproute2", "makes the network in which commands of the documentation run"),
     Requirement("jq", "jq", "is what these commands pipe JSON into"),
-    Requirement("man", "man-db", "shows the manual pages that they write"),
     Requirement("unzip", "unzip", "reads the host program as they do"),
     Requirement("/usr/sbin/sshd", "openssh-server", "answers the tests of the transport"),
     Requirement("sudo", "sudo", "makes those tests root"),

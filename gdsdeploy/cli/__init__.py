@@ -33,8 +33,6 @@ VERBS = {
     "gdscheck": "Parse the output of NVIDIA's gdscheck, of any release",
     "prometheus": "Print alert rules and a dashboard for the series that hosts export",
     "lab": "Disposable hosts to rehearse on",
-    "docs": "Show a page of the documentation, or write the manual pages",
-    "completion": "Print a script that completes verbs, options, hosts and checks in a shell",
     "help": "Show the help of a verb",
 }
 #: Heading of the help → verbs.
@@ -44,7 +42,7 @@ SECTIONS = {
     "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline": ("mirror",),
     "Monitoring": ("prometheus",),
-    "Rehearse and learn": ("lab", "docs", "help", "completion"),
+    "Rehearse and learn": ("lab", "help"),
 }
 
 
@@ -60,7 +58,7 @@ def group() -> None:
     """Provision, upgrade and validate GPUDirect Storage on bare Linux hosts.
 
     The usual order is: init, lock, provision, validate. FLEET is ./fleet.yml, or the file that $GDSDEPLOY_FLEET names,
-    unless a command names another. `gdsdeploy docs exit-codes` lists the exit codes.
+    unless a command names another. docs/exit-codes.md lists the exit codes.
     """
 
 

@@ -8,6 +8,8 @@ SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need
 PROMETHEUS = "Ask your Prometheus server: docs/prometheus.md has the queries. Or read the gates with --since-boot"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
+    "completion": 'Run eval "$(_GDSDEPLOY_COMPLETE=bash_source gdsdeploy)"; docs/command-line.md has other shells',
+    "docs": "Read the folder docs/ of gdsdeploy's sources, or gdsdeploy VERB --help",
     "kmod build --units": "Leave it out: gdsdeploy kmod build builds the driver",
     "kmod preflight --full": "Leave it out: gdsdeploy kmod preflight builds and audits every module",
     "cufile effective": "Run gdsdeploy cufile check FILE --libcufile VERSION for keys without effect; on a host, "

@@ -76,11 +76,9 @@ PROGRAMS = {
     "drain-this-node": "",
     "sudo": 'exec "$@"',
 }
-#: man looks for pages next to a folder of programs that has this name.
-BIN = "home/.local/bin"
+BIN = "bin"
 #: Folders that a reader has.
-FOLDERS = ("home/.local/share/bash-completion/completions", "home/.zfunc", "home/.config/fish/completions")
-FOLDERS += ("etc/prometheus/rules", "image", "docs")
+FOLDERS = ("home", "etc/prometheus/rules", "image")
 #: Where the imitated archive of packages is served, in a network of the shell's own.
 PORT = 8013
 FLEET = """\

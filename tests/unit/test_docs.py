@@ -40,7 +40,7 @@ def test_the_readers_of_pages_see_what_is_there() -> None:
     """An error in them would find nothing that is wrong."""
     counts = {page: len(docs_blocks.executed(text(page))) for page in docs_blocks.pages()}
     assert sum(counts.values()) > 150
-    assert counts["docs/cli.md"] >= 50
+    assert counts["docs/cli.md"] >= 40
     assert sum(len(docs_commands.shown_commands(text(page))) for page in docs_pages.pages()) > 400
 
 

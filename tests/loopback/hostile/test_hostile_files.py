@@ -415,7 +415,7 @@ OTHERS = {
     "kmod preflight": "preflight", "prometheus alerts": "no input", "prometheus dashboard": "no input",
     # Reads a lock, and needs its repositories.
     "mirror": "repos",
-    "completion": "no input", "docs": "no input", "help": "no input",
+    "help": "no input",
     **{f"lab {name}": "loopback/lab" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What holds for every verb: the list of verbs, FLEET, options before and after the verb, completion, pages."""
+"""What holds for every verb: the list of verbs, FLEET, options before and after the verb, completion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from gdsdeploy import console
-from gdsdeploy.cli import SECTIONS, VERBS, group, manual
+from gdsdeploy.cli import SECTIONS, VERBS, group
 from gdsdeploy.converge import ansible
 
 FLEET = """\
@@ -43,8 +43,8 @@ def contexts(context: click.Context) -> Iterator[click.Context]:
             yield from contexts(click.Context(command, info_name=name, parent=context))
 
 
-EVERY = list(contexts(click.Context(group, info_name="gdsdeploy")))
-LEAVES = [context for context in EVERY if not isinstance(context.command, click.Group)]
+ROOT = click.Context(group, info_name="gdsdeploy")
+LEAVES = [context for context in contexts(ROOT) if not isinstance(context.command, click.Group)]
 
 
 def test_each_verb_is_in_one_section_of_the_help() -> None:
@@ -74,7 +74,7 @@ def test_every_verb_takes_quiet(context: click.Context) -> None:
 
 
 def test_quiet_stands_before_or_behind_the_verb() -> None:
-    for words in (("-q", "docs"), ("docs", "-q")):
+    for words in (("-q", "help"), ("help", "-q")):
         console.configure(quiet=False)
         assert invoke(*words).exit_code == 0
         assert console._quiet
@@ -89,8 +89,8 @@ def test_options_of_the_verb_stand_before_it_too() -> None:
         == invoke("kmod", "trees", "--json").output
         != invoke("kmod", "trees").output
     )
-    refused = invoke("--json", "completion", "bash")
-    assert (refused.exit_code, "No such option: --json: completion doesn't have it" in refused.output) == (2, True)
+    refused = invoke("--json", "help")
+    assert (refused.exit_code, "No such option: --json: help doesn't have it" in refused.output) == (2, True)
     assert "No such option: --verbose: lock doesn't have it" in invoke("-v", "lock").output
 
 
@@ -150,35 +150,7 @@ def test_hosts_and_checks_are_completed(folder: Path) -> None:
     assert completions("validate", "--limit", "login,gpu") == ["login,gpu1", "login,gpu2"]
     assert completions("explain", "l") == ["login"]
     assert "secure-boot.signatures" in completions("validate", "--check", "secure")
-    assert completions("docs", "exit") == ["exit-codes"]
     (folder / "other.yml").write_text(FLEET.replace("login", "storage"))
     assert completions("plan", "other.yml", "--limit", "s") == ["storage"]
     (folder / "fleet.yml").write_text("{")
     assert completions("plan", "--limit", "g") == []
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_a_shell_gets_its_script(shell: str) -> None:
-    assert "_GDSDEPLOY_COMPLETE" in invoke("completion", shell).output
-
-
-def test_the_pages_are_listed_and_shown() -> None:
-    listed = dict(line.split(maxsplit=1) for line in invoke("docs").output.splitlines())
-    assert listed["exit-codes"] == "Exit codes"
-    for topic in ("exit-codes", "docs/exit-codes.md"):
-        assert invoke("docs", topic).output.startswith("# Exit codes\n")
-    assert "\n\n    gdsdeploy plan fleet.yml\n" in invoke("docs", "cli").output
-    for page in ("cli", "logs", "tutorial"):
-        assert not [line for line in invoke("docs", page).output.splitlines() if line.startswith("<!--")]
-    unknown = invoke("docs", "exit-code")
-    assert (unknown.exit_code, "did you mean 'exit-codes'?" in unknown.output) == (2, True)
-
-
-def test_manual_pages_of_all_verbs(folder: Path) -> None:
-    written = manual.write(group, folder / "man1")
-    assert {path.name for path in written} == {f"{c.command_path.replace(' ', '-')}.1" for c in EVERY}
-    text = (folder / "man1/gdsdeploy-rollout-start.1").read_text()
-    assert text.startswith('.TH "GDSDEPLOY-ROLLOUT-START" "1"')
-    assert "\\fB\\-\\-enrol\\-keys\\fR" in text
-    assert "gdsdeploy\\-rollout\\-start" in (folder / "man1/gdsdeploy-rollout.1").read_text()
-    assert "\n.\n" not in text
