@@ -38,7 +38,7 @@ The same code judges
 - what `kmod build` built, before it replaces anything
 - what DKMS built
 - what is packed for other hosts, and what they receive
-- which kernels may become the boot default ([the kernel guard](kernel-guard.md))
+- which kernels may become the boot default ([the kernel guard](kernels.md#the-kernel-guard))
 - what is loaded, and what the next boot will load (`modules.running` and `modules.next-boot` of [validate](checks.md))
 
 With `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER`, the audit also

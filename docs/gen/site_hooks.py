@@ -34,7 +34,7 @@ JOINED = {
     },
 }
 #: The page of a folder that pages link to.
-FOLDERS = {"docs/howto": "docs/index.md"}
+FOLDERS = {"docs/guides": "docs/index.md"}
 #: A link in Markdown with its text and target; images and code blocks have none of these targets.
 _LINK = re.compile(r"\[(?P<text>[^\]\[]+)\]\((?P<target>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 

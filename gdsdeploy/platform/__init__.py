@@ -1,6 +1,6 @@
 """What differs by operating system, and only that: one file per system, found here by a profile's ``os``.
 
-To add a system, add a file: see docs/howto/add-an-os.md.
+To add a system, add a file: see docs/guides/extend.md.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 NODE = "NodeName=node-{host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
 #: Stands for the provisioning of a host, which other tests cover.
 PULL = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo pulled >>/var/tmp/pulled'\n"
-PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "slurm.md").read_text()
 #: The page's node, and its settings but for how often: nobody waits for five minutes here.
 EXAMPLE = "node-gpu1"
 SETTINGS = "\n".join(re.findall(r"^    ([A-Z]\w+=.*)$", PAGE, re.MULTILINE)).replace("Interval=300", "Interval=5")

@@ -67,7 +67,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_site_is_built_without_a_network(site: Path) -> None:
     pages = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
-    assert pages >= {".", "tutorial", "cli", "guides/air-gap", "adr", "project/contributing", "glossary"}
+    assert pages >= {".", "tutorial", "cli", "guides/slurm", "adr", "project/contributing", "glossary"}
     assert pages >= {name.removesuffix(".md") for name in gen.PAGES}
     assert (site / gen.SCHEMA).read_text() == gen.text(gen.SCHEMA)
     assert (site / "examples" / "debian-12.yml").is_file()

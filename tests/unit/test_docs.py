@@ -73,10 +73,10 @@ def test_refused_phrases() -> None:
     ("source", "place", "before", "after"),
     [
         ("docs/security.md", "security.md", "[a](../SECURITY.md)", "[a](project/security-policy.md)"),
-        ("docs/howto/x.md", "howto/x.md", "[a](../lock.md#b)", "[a](../lock.md#b)"),
+        ("docs/guides/x.md", "guides/x.md", "[a](../lock.md#b)", "[a](../lock.md#b)"),
         ("SECURITY.md", "project/security-policy.md", "[a](docs/security.md#b)", "[a](../security.md#b)"),
         ("CONTRIBUTING.md", "project/contributing.md", "[a](CHANGELOG.md)", "[a](changelog.md)"),
-        ("CONTRIBUTING.md", "project/contributing.md", "[a](docs/howto)", "[a](../index.md)"),
+        ("CONTRIBUTING.md", "project/contributing.md", "[a](docs/guides)", "[a](../index.md)"),
         ("benchmarks/README.md", "project/benchmarks.md", "[a](lock/run.py)", "a"),
         ("docs/kernels.md", "kernels.md", "[a](../examples/lab.yml)", "[a](examples/lab.yml)"),
         ("docs/lock.md", "lock.md", "[a](https://x.example/y) [b](#c)", "[a](https://x.example/y) [b](#c)"),

@@ -1,6 +1,6 @@
 """Every resource by its name: the resource ``driver_options`` is the module ``driver_options.py`` of this package.
 
-To add a resource, add a file: see docs/howto/add-a-resource.md.  A zipapp is compiled at each start, so only the
+To add a resource, add a file: see docs/guides/extend.md.  A zipapp is compiled at each start, so only the
 modules that are needed are imported.
 """
 

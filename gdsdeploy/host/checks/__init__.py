@@ -1,6 +1,6 @@
 """The requirements on a host: each check is one pure function from facts and expectation to a finding.
 
-To add one, see docs/howto/add-a-check.md.
+To add one, see docs/guides/extend.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The register of causes: a module of this package adds a rule, and the rank of the rule decides its place.
 
-See docs/howto/add-a-cause.md.
+See docs/guides/extend.md.
 """
 
 from __future__ import annotations
