@@ -80,9 +80,7 @@ def test_what_is_shown_of_the_fleet_file_is_valid() -> None:
         Rollout.model_validate(block["rollout"])
 
 
-def test_verbs_options_and_links_exist() -> None:
+def test_verbs_exist() -> None:
     assert set(re.findall(r"^\| `(\w+) FLEET", PAGE, re.MULTILINE)) == set(VERBS)
     for verb in re.findall(r"gdsdeploy rollout ([a-z]+) ", PAGE):
         assert verb in VERBS
-    for link in re.findall(r"\]\(([\w-]+\.md)", PAGE):
-        assert (DOCS / link).exists(), link
