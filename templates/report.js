@@ -30,8 +30,8 @@
     return known[number];
   };
 
-  const hosts = read("hosts").map(([name, verdict, profile, examined, list, seconds, boot, stack, gaps, tree, trouble]) => ({
-    name, list, seconds, boot, stack, gaps, tree, trouble,
+  const hosts = read("hosts").map(([name, verdict, profile, examined, list, seconds, boot, stack, gaps, topology, trouble]) => ({
+    name, list, seconds, boot, stack, gaps, topology, trouble,
     verdict: texts[verdict], profile: texts[profile], examined: texts[examined],
     bad: texts[verdict] !== "pass",
     get causes() { return trouble ? new Set([trouble[3]]) : about(list).causes; },
@@ -105,9 +105,9 @@
             mounts.map((one) => [texts[one[CHECK]].split(":").slice(1).join(":"), texts[one[EXPECTED]], texts[one[FOUND]],
               verdictBadge(verdictOf(one))]), ["mount", "wanted", "takes", "verdict"]))
         : null));
-    if (host.tree >= 0) details.append(document.getElementById(`tree-${host.tree}`).content.cloneNode(true));
-    if (host.tree === -2) {
-      details.append(el("p", { class: "soft" }, "The page has no drawing of this host's PCIe tree: ", el("code", null, "gdsdeploy topology"), " shows it."));
+    if (host.topology >= 0) details.append(document.getElementById(`topology-${host.topology}`).content.cloneNode(true));
+    if (host.topology === -2) {
+      details.append(el("p", { class: "soft" }, "The page has no room for this host's topology: ", el("code", null, "gdsdeploy topology"), " shows it."));
     }
     if (host.gaps.length) {
       details.append(el("h3", null, "Evidence is incomplete"), el("ul", null, host.gaps.map((gap) => el("li", null, texts[gap]))));

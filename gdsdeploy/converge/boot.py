@@ -36,11 +36,6 @@ def preset(profile: Profile) -> tuple[str, ...]:
     return (*NO_IOMMU, NO_MULTIPATH) if profile.mode == "p2pdma" else NO_IOMMU
 
 
-def decides_iommu(profile: Profile) -> bool:
-    """Whether the arguments of the profile say what becomes of the IOMMU."""
-    return bool({name(word) for word in arguments(profile)} & _IOMMU)
-
-
 def module_options(profile: Profile) -> dict[str, dict[str, str]]:
     """Module → parameter → value, for modprobe.d."""
     return {module: dict(values) for module, values in profile.boot.module_options.items() if values}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.topology import text as topology
 from gdsdeploy.model import hostnames
 from gdsdeploy.report import page
 from gdsdeploy.report.alike import about, for_all
-from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import (
     ORDER,
     SYMBOLS,
@@ -25,7 +23,6 @@ from gdsdeploy.report.model import (
     causes,
     examined,
     sentence,
-    subject,
     troubles,
 )
 
@@ -33,8 +30,8 @@ from gdsdeploy.report.model import (
 CAUSES, NAMES = 100, 400
 #: Lines of evidence in a card.
 LINES = 5
-#: Drawings of PCIe trees; hosts with the same devices share one.
-TREES = 200
+#: Topologies; hosts with the same devices share one.
+TOPOLOGIES = 200
 #: Characters of evidence that no other finding has: of problems, and of the rest.  Then only the JSON report has it.
 PROBLEMS_ROOM, OTHER_ROOM = 8 << 20, 4 << 20
 
@@ -88,8 +85,8 @@ def stream(report: Report) -> Iterator[str]:
         more=every_cause[CAUSES:],
         counts={verdict: len(hosts) for verdict, hosts in names.items()},
         hosts=[(verdict, hostnames.fold(hosts)) for verdict, hosts in names.items() if hosts and verdict != PASS],
-        trees=records.trees,
-        distance=distance,
+        topologies=records.topologies,
+        topology_text=topology.text,
         order=ORDER,
         symbols=SYMBOLS,
         words=WORDS,
@@ -130,8 +127,8 @@ class _Records:
         self._cause = {(host, cause.name): cause.number for cause in every_cause for host in cause.hosts}
         self.texts, self.findings, self.lists = page.Texts(), page.Table(), page.Table()
         self._room = {True: PROBLEMS_ROOM, False: OTHER_ROOM}
-        self.trees: list[tuple[Markup, Topology]] = []
-        self._trees: dict[Hashable, int] = {}
+        #: topology → its place
+        self.topologies: dict[Topology, int] = {}
 
     def host(self, host: HostReport) -> tuple[object, ...]:
         """One line of the data."""
@@ -145,7 +142,7 @@ class _Records:
             host.boot_id,
             [texts.each(*part) for part in host.stack],
             texts.each(*host.gaps),
-            self._tree(host),
+            self._topology(host),
             (*texts.each(trouble.kind, trouble.message, trouble.hint), self._cause[host.host, trouble.kind])
             if trouble
             else 0,
@@ -170,18 +167,10 @@ class _Records:
         self._room[is_problem] -= added
         return finding.evidence
 
-    def _tree(self, host: HostReport) -> int:
-        """The place of the drawing; -1: there is none, -2: the page has enough of them."""
+    def _topology(self, host: HostReport) -> int:
+        """The place of the host's topology; -1: there is none, -2: the page has enough of them."""
         if host.topology is None or not host.topology.devices:
             return -1
-        paths = {subject(finding): finding.path or "its path is not known" for finding in host.mounts()}
-        key = (host.topology, host.disks, tuple(paths.items()))
-        if key not in self._trees:
-            if len(self.trees) == TREES:
-                return -2
-            mounts: dict[str, list[tuple[str, str]]] = {}
-            for point, address in ((point, address) for point, addresses in host.disks for address in addresses):
-                mounts.setdefault(address, []).append((point, paths.get(point, "no path is asked for")))
-            self._trees[key] = len(self.trees)
-            self.trees.append((draw(host.topology, mounts, "PCIe tree; a table has the distances"), host.topology))
-        return self._trees[key]
+        if host.topology not in self.topologies and len(self.topologies) == TOPOLOGIES:
+            return -2
+        return self.topologies.setdefault(host.topology, len(self.topologies))

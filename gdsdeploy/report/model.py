@@ -43,7 +43,6 @@ class HostReport:
     trouble: Trouble | None = None
     #: Boot the evidence is from, as /proc/sys/kernel/random/boot_id has it.
     boot_id: str = ""
-    #: ``sha256:…`` of the evidence and of what was expected, each as canonical JSON; empty without a signed statement
     #: (part of the stack, what runs), e.g. ("driver", "550.163.01 open"), in the order of reading.
     stack: tuple[tuple[str, str], ...] = ()
     #: Collectors that did not come to their end, each as one sentence.
@@ -52,8 +51,6 @@ class HostReport:
     seconds: float = 0.0
     #: The PCIe tree; None where the evidence does not tell it.
     topology: Topology | None = None
-    #: (mount point, PCI addresses of the disks under it)
-    disks: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def verdict(self) -> str:

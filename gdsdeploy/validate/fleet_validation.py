@@ -27,7 +27,6 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.stack import stack
-from gdsdeploy.host.facts.storage import disks_of
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io.phrases import count
 from gdsdeploy.host.model import waiver
@@ -208,7 +207,6 @@ def host_report(
         gaps=tuple(facts.gaps),
         seconds=seconds,
         topology=None if isinstance(facts.topology, Unknown) else facts.topology,
-        disks=disks_of(facts.storage),
     )
 
 

@@ -14,7 +14,7 @@ from .load import Loaded, loads
 from .odirect import Audit, audits
 from .pci import addresses
 from .proof import Proof, proofs
-from .unknown import Maybe, Unknown, all_known, if_known, if_present, when_known, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_present, when_known, why_not, with_default
 
 #: Inode flags of linux/fs.h that matter here.
 FLAGS = {
@@ -131,19 +131,6 @@ def storage_facts(document: Document) -> StorageFacts:
     mounts = [mount for mount in (_mount(document, line) for line in text.splitlines()) if mount is not None]
     inodes = {path: _flags(document, path) for path in document.paths("inodes")}
     return StorageFacts({mount.mount_point: mount for mount in mounts}, transports, inodes, *trials)
-
-
-def disks_of(storage: StorageFacts) -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
-    """(mount point, PCI addresses of the disks under it) of the mounts that have any."""
-    addresses = ((point, _addresses(mount.device)) for point, mount in if_known(storage.mounts, {}).items())
-    return tuple((point, disks) for point, disks in addresses if disks)
-
-
-def _addresses(device: Maybe[Optional[Device]]) -> Tuple[str, ...]:
-    if not isinstance(device, Device):
-        return ()
-    below = [address for lower in device.below for address in _addresses(lower)]
-    return tuple(dict.fromkeys([device.pci_address, *below] if device.pci_address else below))
 
 
 def _flags(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:

@@ -222,7 +222,6 @@ def hostile() -> Report:
     stack = ((EVIL, EVIL),)
     host = replace(
         report().hosts[1], host=EVIL, profile=EVIL, findings=(finding,), stack=stack, gaps=(EVIL,), boot_id=EVIL,
-        disks=((EVIL, ("0000:81:00.0",)),),
     )  # fmt: skip
     lost = HostReport(f"lost-{EVIL}", EVIL, trouble=Trouble(EVIL, EVIL, EVIL, 20))
     return Report(EVIL, EVIL, EVIL, (host, lost))

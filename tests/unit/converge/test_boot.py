@@ -46,8 +46,6 @@ def test_what_the_profile_writes_counts_before_the_preset() -> None:
     for word in ("iommu", "intel_iommu"):
         settings = {"preset": "auto", "arguments": {word: "pt"}}
         assert boot.arguments(profile(settings, mode="p2pdma")) == [f"{word}=pt", MULTIPATH]
-        assert boot.decides_iommu(profile(settings))
-    assert not boot.decides_iommu(profile({"arguments": {"nokaslr": None}}))
 
 
 def test_parameters_that_a_boot_has_to_show() -> None:

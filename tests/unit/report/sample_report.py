@@ -155,7 +155,6 @@ def report() -> Report:
             stack=STACK,
             seconds=2.31,
             topology=tree(),
-            disks=(("/mnt/nvme", ("0000:04:00.0",)), ("/home", ("0000:81:00.0",))),
         ),
         HostReport(
             "gpu3",
