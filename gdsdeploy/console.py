@@ -21,8 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.board import Board
-from gdsdeploy.host.io.phrases import span
-from gdsdeploy.host.io.printable import printable
+from gdsdeploy.host.io.wording import printable, span
 from gdsdeploy.report import working
 from gdsdeploy.report.alike import FEW
 

@@ -18,8 +18,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import FleetInvalid, GdsError, HostKeyMismatch, HostUnreachable
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.facts import as_dict
-from gdsdeploy.host.io.printable import line
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned, line
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.proposal import render

@@ -14,8 +14,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.phrases import first_few
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned, first_few
 from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet
 from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference

@@ -11,7 +11,7 @@ from gdsdeploy.cli import image, options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import alike

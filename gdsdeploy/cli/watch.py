@@ -15,7 +15,7 @@ from gdsdeploy.cli import complete, options
 from gdsdeploy.errors import GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.model import hostnames
 from gdsdeploy.report import alike
 from gdsdeploy.validate import watch

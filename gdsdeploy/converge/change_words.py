@@ -9,7 +9,7 @@ from typing import Any
 from gdsdeploy.converge.desired import ROLES
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 
 #: Kinds whose neighbours share a line, and how many of them are named.
 _SHARED, _NAMED = frozenset({"hold", "unhold", "sign", "delete"}), 3

@@ -12,7 +12,7 @@ from gdsdeploy.converge import change_words
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.foreign import words as foreign_words
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import alike
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io import reading
-from gdsdeploy.host.io.private import exposure
+from gdsdeploy.host.io.atomic import exposure
 
 #: Bytes of a secret at most.
 _SIZE: Final = 64 * 1024

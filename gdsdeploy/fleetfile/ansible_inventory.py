@@ -19,8 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from gdsdeploy import paths, resources, run
 from gdsdeploy.errors import FleetInvalid, did_you_mean
 from gdsdeploy.host.io import jsontext
-from gdsdeploy.host.io.phrases import first_few
-from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.model.fleet import FleetHost
 from gdsdeploy.model.inventory_source import InventorySource
 from gdsdeploy.model.text import WORDS, Name

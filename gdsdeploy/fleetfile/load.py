@@ -22,7 +22,7 @@ from gdsdeploy.files.yamlfile import Document
 from gdsdeploy.fleetfile import ansible_inventory, waivers
 from gdsdeploy.fleetfile.removed import advice
 from gdsdeploy.host.io import jsontext, reading
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.companions import domain_problems
 from gdsdeploy.model.fleet import Fleet

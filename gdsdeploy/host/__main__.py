@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 from .errors import UsageError
-from .io.printable import Printable
+from .io.wording import Printable
 from .paths import EXPECTATION
 
 if TYPE_CHECKING:

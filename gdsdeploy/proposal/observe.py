@@ -19,8 +19,7 @@ from gdsdeploy.host.facts.modules import ModuleFile
 from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.host.facts.running_set import DOCA
 from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
-from gdsdeploy.host.io.phrases import first_few
-from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.platform.base import NVLSM

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.hardware import DriverName, ModelWords
 from gdsdeploy.model.text import AbsolutePath
 from gdsdeploy.proposal.model import Entry, Kind, Node, Observation, Remark

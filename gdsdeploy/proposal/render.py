@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from yaml.reader import Reader
 
-from gdsdeploy.host.io.printable import line
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.proposal.model import Entry, Node, Remark
 
 #: Characters of a comment, and of a line with one at its end.

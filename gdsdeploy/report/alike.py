@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.model import hostnames
 
 #: Lines of blocks that are shown in full, and headings after them.

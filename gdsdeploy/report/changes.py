@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gdsdeploy.host.io import jsontext
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report.alike import on

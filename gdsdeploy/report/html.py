@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import text as topology
 from gdsdeploy.model import hostnames

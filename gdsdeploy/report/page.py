@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.io.wording import HIDDEN
 
 #: Parts of the template that are written together.
 _TOGETHER = 64

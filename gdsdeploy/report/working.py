@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gdsdeploy.host.io.phrases import span
+from gdsdeploy.host.io.wording import span
 from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.report.alike import on
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gdsdeploy.errors import GdsError, Interrupted, RolloutFailed, RolloutRefused
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.events import Event
 from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import journal, status, writerlock

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Draft, Event
 from gdsdeploy.model.rollout import Outcome, Step, Task

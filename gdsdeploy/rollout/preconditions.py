@@ -13,7 +13,7 @@ from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
 from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import lockfile, proof, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target

@@ -22,7 +22,7 @@ import paramiko
 
 from gdsdeploy import cancel
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
-from gdsdeploy.host.io.private import exposure
+from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import connections
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Output, document

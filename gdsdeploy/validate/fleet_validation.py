@@ -28,7 +28,7 @@ from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.gate import gate
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding

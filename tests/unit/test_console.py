@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gdsdeploy import console
 from gdsdeploy.host import __main__ as host_program
-from gdsdeploy.host.io.printable import HIDDEN, Printable, line, printable
+from gdsdeploy.host.io.wording import HIDDEN, Printable, line, printable
 from tests.commandline import run
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"

@@ -13,7 +13,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight

@@ -10,8 +10,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.host.io.phrases import span
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned, span
 from gdsdeploy.rollout import journal, lookup, status
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.report.events import stamp

@@ -11,7 +11,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.errors import Interrupted, RolloutRefused
-from gdsdeploy.host.io.phrases import count
+from gdsdeploy.host.io.wording import count
 from gdsdeploy.model.events import RollbackBegun
 from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import lookup, status

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ..errors import PackError
 from ..io import atomic, jsontext
-from ..io.private import exposure
+from ..io.atomic import exposure
 from ..rootdir import inside
 from . import ed25519
 from .key import key_of

@@ -10,7 +10,7 @@ from ..facts.hardware import Part
 from ..facts.load import size
 from ..facts.unknown import when_known
 from ..foreign import Locked, findings, kind, words
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..paths import OWN_NAME, OWN_PARENTS
 from .registry import Answer, capitalized, check, failed, not_applicable, passed, unknown

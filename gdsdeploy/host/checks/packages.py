@@ -8,7 +8,7 @@ from typing import Dict, Optional, Sequence, Tuple
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
 from ..facts.drift import Choice, Move
 from ..facts.packages import Package
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, not_applicable, passed
 

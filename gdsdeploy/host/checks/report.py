@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 
 from ..facts import HostFacts, Unknown
 from ..facts.stack import stack
-from ..io.table import aligned
+from ..io.wording import aligned
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 

@@ -24,7 +24,7 @@ from ..facts.topology import (
     link_words,
     resting,
 )
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from ..model.expectation import Expectation
 from ..topology import golden
 from .registry import Answer, check, failed, not_applicable, passed

@@ -8,7 +8,7 @@ import os
 from typing import Any, Dict
 
 from ..archive.key import INGREDIENTS, host_ingredients, key_of, missing_ingredients, of_sources, ofed_digest
-from ..io.table import aligned
+from ..io.wording import aligned
 from ..kmod import tree
 from ..kmod.kernel import Kernel
 from ..kmod.vouch import installed_manifest

@@ -17,8 +17,7 @@ from ..facts.document import Document
 from ..facts.odirect import NOT_PROVEN, Audit, audits
 from ..facts.storage import Mount, StorageFacts, storage_facts
 from ..facts.unknown import Unknown
-from ..io.printable import line
-from ..io.table import aligned
+from ..io.wording import aligned, line
 from ..odirect.audit import SECONDS, audit
 from ..paths import MOUNTINFO
 from . import parsers

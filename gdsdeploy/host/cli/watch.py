@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..evidence.statistics import collect
-from ..io.printable import line
+from ..io.wording import line
 from ..watch.document import VERSION, document
 from ..watch.look import Watcher
 from ..watch.table import lines, total

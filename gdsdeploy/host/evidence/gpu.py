@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ..io.inspect import try_open
+from ..io.reading import try_open
 from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS
 from .recorder import Recorder
 from .request import EvidenceRequest

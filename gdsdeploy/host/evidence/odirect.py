@@ -7,8 +7,7 @@ import os
 import struct
 from typing import Any, Dict
 
-from ..io.inspect import inode_flags
-from ..io.procnames import plain
+from ..io.reading import inode_flags, plain_name
 from ..paths import BTRFS, MOUNTINFO
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -52,7 +51,7 @@ def inside(recorder: Recorder, path: str, mountinfo: str) -> None:
 def _kind(point: str, mountinfo: str) -> str:
     """The filesystem that is mounted there, the one on top."""
     lines = [line.partition(" - ") for line in mountinfo.splitlines()]
-    kinds = [right.split()[0] for left, _, right in lines if right and plain(left.split()[4]) == point]
+    kinds = [right.split()[0] for left, _, right in lines if right and plain_name(left.split()[4]) == point]
     return kinds[-1] if kinds else ""
 
 

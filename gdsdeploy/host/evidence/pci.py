@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..io.inspect import acs_control
+from ..io.reading import acs_control
 from ..paths import INTERFACES, NODES, PCI
 from .recorder import Recorder
 from .request import EvidenceRequest

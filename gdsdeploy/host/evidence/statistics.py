@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..io.procnames import plain
+from ..io.reading import plain_name
 from ..libcufile import counters, route, segments
 from ..libcufile.segments import Segment
 from .recorder import read_all
@@ -173,7 +173,7 @@ def _mounts(folder: str) -> Dict[str, Tuple[str, str]]:
     except OSError:
         return {}
     rows = [(left.split(), right.split()) for left, _, right in (line.partition(" - ") for line in text.split("\n"))]
-    return {left[0]: (plain(left[4]), right[0]) for left, right in rows if len(left) > 4 and right}
+    return {left[0]: (plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right}
 
 
 def _mount(folder: str, descriptors: Sequence[str], mounts: Dict[str, Tuple[str, str]]) -> List[Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
-from ..io.inspect import ext4_features, inode_flags
-from ..io.procnames import plain
+from ..io.reading import ext4_features, inode_flags, plain_name
 from ..paths import DMSETUP, LFS, LUSTRE_OSC, MOUNTINFO, ZFS_VERSION
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -73,7 +72,7 @@ def _rows(mountinfo: str) -> List[Tuple[str, str, str]]:
     """(device number, mount point, filesystem) of each mount"""
     halves = [line.partition(" - ") for line in mountinfo.splitlines()]
     rows = [(left.split(), right.split()) for left, _, right in halves]
-    return [(left[2], plain(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
+    return [(left[2], plain_name(left[4]), right[0]) for left, right in rows if len(left) > 4 and right]
 
 
 def mount_of(path: str, mountinfo: str) -> str:

@@ -7,7 +7,7 @@ from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
 from ..foreign import ForeignInstall, words
-from ..io.printable import line
+from ..io.wording import line
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
 from .explanation import ExplainedMount, Explanation

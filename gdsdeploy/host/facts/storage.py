@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
-from ..io.procnames import plain
+from ..io.reading import plain_name
 from ..paths import DMSETUP, MOUNTINFO
 from .document import Document
 from .load import Loaded, loads
@@ -151,9 +151,9 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
         return None
     options = tuple(fields[5].split(",")) + tuple(rest[2].split(",") if len(rest) > 2 else ())
     device = None if fields[2].startswith("0:") else _device(document, fields[2], 0)
-    point = plain(fields[4])
+    point = plain_name(fields[4])
     flags = _flags(document, point) if device is not None else None
-    return Mount(point, plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
+    return Mount(point, plain_name(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
 
 
 def _device(document: Document, number: str, depth: int) -> Maybe[Device]:

@@ -6,8 +6,7 @@ import re
 import shlex
 from typing import Dict, List, Match
 
-from ..io.phrases import first_few
-from ..io.printable import line
+from ..io.wording import first_few, line
 from .model import ADOPT, NOTE, REFUSE, TAKE_OVER, ForeignInstall, Trace, kind
 
 #: Pieces that a sentence names; the rest is counted.

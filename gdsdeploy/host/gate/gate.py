@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from

@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 from typing import IO, Iterator, Optional, Tuple, Union
@@ -215,3 +216,13 @@ def _is_roots(fd: int, path: str, *, shared: bool) -> bool:
         return False
     access = f"owner {status.st_uid}, group {status.st_gid}, mode {stat.S_IMODE(status.st_mode):04o}"
     raise UnsafePathError(path, f"can be changed by others than root ({access}), so root writes nothing there")
+
+
+def exposure(path: str, state: os.stat_result) -> Optional[Tuple[str, str]]:
+    """Why the file ``path``, which has this ``state``, keeps no secret and the command that mends it; None: it does."""
+    mode = stat.S_IMODE(state.st_mode)
+    if state.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {state.st_uid}", f"chown {os.geteuid()} {shlex.quote(path)}"
+    if mode & 0o077:
+        return f"can be read by others than its owner (mode {mode:04o})", f"chmod 0600 {shlex.quote(path)}"
+    return None

@@ -1,11 +1,17 @@
-"""Files that others made or named: reading one neither waits for a writer nor takes more than a bound."""
+"""Reads files of others, inodes, superblocks, configuration spaces, and names as the kernel escapes them.
+
+Reading a file neither waits for a writer nor takes more than a bound.  Nothing here changes anything.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import shlex
-from typing import BinaryIO
+import struct
+from typing import BinaryIO, Dict
 
 
 def open_file(path: str) -> BinaryIO:
@@ -39,3 +45,77 @@ def look(path: str) -> str:
 
 def _without_waiting(path: str, _flags: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+#: linux/fs.h: _IOR('f', 1, long) on 64 bits; the kernel writes an int there.
+_GETFLAGS = 0x80086601
+#: linux/ext4 superblock: its place, then the places of its magic number and of the three sets of features within it.
+_SUPERBLOCK, _MAGIC, _FEATURES = 1024, 0x38, 0x5C
+_EXT4 = 0xEF53
+#: PCI Express: extended capabilities begin here; Access Control Services has this id, its control register this place.
+_EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 6
+_CONFIG_SIZE = 4096
+#: A function without Access Control Services.
+NO_ACS = -1
+
+
+def inode_flags(path: str) -> int:
+    """The flags of the inode at ``path`` as in linux/fs.h (FS_COMPR_FL, FS_ENCRYPT_FL, …)."""
+    try_open = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return flags_of(try_open)
+    finally:
+        os.close(try_open)
+
+
+def flags_of(descriptor: int) -> int:
+    """The same of an open file."""
+    answer = fcntl.ioctl(descriptor, _GETFLAGS, bytes(8))
+    return int(struct.unpack_from("=I", answer)[0])
+
+
+def ext4_features(device: str) -> Dict[str, int]:
+    """The three sets of features in the ext4 superblock of a block device; raises ValueError without a superblock."""
+    try_open = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        block = os.pread(try_open, 1024, _SUPERBLOCK)
+    finally:
+        os.close(try_open)
+    if len(block) < 1024 or struct.unpack_from("<H", block, _MAGIC)[0] != _EXT4:
+        raise ValueError("no ext4 superblock")
+    compat, incompat, ro_compat = struct.unpack_from("<III", block, _FEATURES)
+    return {"compat": compat, "incompat": incompat, "ro_compat": ro_compat}
+
+
+def acs_control(config: str) -> int:
+    """The control register of Access Control Services in a PCI function's configuration space, or NO_ACS.
+
+    Raises PermissionError where only the first 64 bytes are shown, as they are to all but root.
+    """
+    with open(config, "rb") as file:
+        space = file.read(_CONFIG_SIZE)
+    if len(space) <= 64:
+        raise PermissionError(errno.EACCES, "only root sees it")
+    at = _EXTENDED
+    for _ in range(64):
+        if not _EXTENDED <= at <= len(space) - 8:
+            break
+        header = struct.unpack_from("<I", space, at)[0]
+        if header & 0xFFFF == _ACS:
+            return int(struct.unpack_from("<H", space, at + _ACS_CONTROL)[0])
+        at = header >> 20
+    return NO_ACS
+
+
+def try_open(path: str) -> str:
+    """``ok`` if the file at ``path`` can be opened for reading."""
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    return "ok"
+
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def plain_name(text: str) -> str:
+    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text) if "\\" in text else text

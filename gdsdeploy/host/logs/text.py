@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Dict, Iterator, List
 
-from ..io.printable import line as one_line
+from ..io.wording import line as one_line
 from .answer import LIKELY, POSSIBLE, Answer, CauseFound, Quote
 from .parts import OTHER
 

@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, is_dataclass
 from typing import Any, Callable, Dict
 
-from ..io.inspect import flags_of
+from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart
 from . import trials
 from .syscalls import direct_alignment

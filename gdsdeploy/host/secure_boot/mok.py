@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Sequence
 from .. import process
 from ..errors import HostError
 from ..io import atomic
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from .certificate import Certificate
 from .firmware import OFF, WORDS, Firmware, firmware
 from .signing import last_line, read_certificate_file

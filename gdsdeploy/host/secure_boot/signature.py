@@ -15,7 +15,7 @@ from typing import IO, Callable, List, Optional, Tuple
 
 from ..errors import ElfError
 from ..io import cache
-from ..io.phrases import first_few
+from ..io.wording import first_few
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.findings import Finding, finding, unknown_finding
 from ..kmod.kernel import Kernel

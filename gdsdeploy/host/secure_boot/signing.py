@@ -20,7 +20,7 @@ from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 from .. import process
 from ..errors import HostError
 from ..io import atomic
-from ..io.private import exposure
+from ..io.atomic import exposure
 from ..kmod.elf import Elf
 from ..kmod.files import CHUNK, open_plain
 from ..kmod.kernel import Kernel

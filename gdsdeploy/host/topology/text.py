@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 from ..facts import Maybe, Unknown, as_dict
 from ..facts.pci import Link
 from ..facts.topology import GPU, Node, Pair, Topology, degraded, link_words
-from ..io.table import aligned
+from ..io.wording import aligned
 
 VERSION = 1
 LEGEND = (

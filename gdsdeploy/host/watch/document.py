@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 from ..explain.processes import configuration
 from ..facts.processes import OpenFile, Program
 from ..facts.unknown import if_known, when_known
-from ..io.printable import line
+from ..io.wording import line
 from ..libcufile.counters import Counters, releases
 from ..libcufile.route import NOT_COUNTED, REASONS, words
 from .look import Entry, Look

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Dict, Iterator, List, Optional
 
 from ..facts.unknown import if_known
-from ..io.printable import line
 from ..io.prometheus import Metric, Sample, text
+from ..io.wording import line
 from ..libcufile.counters import Counters
 from ..libcufile.route import WAYS
 from .look import Look

@@ -5,8 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ..io.phrases import first_few
-from ..io.table import aligned
+from ..io.wording import aligned, first_few
 from ..libcufile.route import NOT_COUNTED
 
 COLUMNS = ("bounced/s", "read/s", "write/s", "path", "pid", "program", "of", "libcufile", "GPU", "files")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gdsdeploy.errors import DrainFailed
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline, failure, last
 

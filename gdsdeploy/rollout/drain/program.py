@@ -14,8 +14,8 @@ from typing import ClassVar, Generic, ParamSpec, TypeVar
 from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
-from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.scontrol import FORMAT
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.rollout.drain.drainer import Progress, State
 
 #: Seconds that one question may take.

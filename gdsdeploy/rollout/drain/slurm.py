@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from gdsdeploy.errors import DrainFailed
 from gdsdeploy.host.gate.slurm import DRAINED, OURS, WAS, Node, drain_argv, node_from, undrain_argv
-from gdsdeploy.host.io.phrases import first_few
 from gdsdeploy.host.io.scontrol import SlurmError
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline
 

@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gdsdeploy.host.io.phrases import count
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.io.wording import HIDDEN, count
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Plan, Step

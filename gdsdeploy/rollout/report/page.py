@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from gdsdeploy.host.io.phrases import count, span
+from gdsdeploy.host.io.wording import count, span
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import page

@@ -11,7 +11,7 @@ from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
-from gdsdeploy.host.io.phrases import count, first_few, span
+from gdsdeploy.host.io.wording import count, first_few, span
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.preflight.record import Answer

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gdsdeploy.host.io.phrases import count, span
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned, count, span
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report.alike import for_all

@@ -14,7 +14,7 @@ from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import releases
 from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target

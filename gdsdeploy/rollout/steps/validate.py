@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, HostUnreachable
-from gdsdeploy.host.io.phrases import first_few
+from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import Step

@@ -12,7 +12,7 @@ from gdsdeploy import console, run
 from gdsdeploy.cli import end_with, options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import NameUnknown, did_you_mean
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned
 from gdslab import firmware as firmwares
 from gdslab import lifecycle, requirements, ssh, standin, systems
 from gdslab.errors import LabUnavailable

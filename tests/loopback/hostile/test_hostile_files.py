@@ -17,7 +17,7 @@ from gdsdeploy import cli
 from gdsdeploy.converge import ansible
 from gdsdeploy.errors import FleetInvalid, LockInvalid
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import PAYLOADS, Kind, read
 from gdsdeploy.model.lock import Lock, RefusedChoice

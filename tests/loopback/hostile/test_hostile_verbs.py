@@ -23,7 +23,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import route
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from gdsdeploy import atomic
-from gdsdeploy.host.io.phrases import span
+from gdsdeploy.host.io.wording import span
 from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.report import html
 from gdsdeploy.report.model import HostReport, Report, Trouble

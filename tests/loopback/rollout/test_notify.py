@@ -246,7 +246,7 @@ def test_a_token_of_another_owner_is_refused(
 ) -> None:
     private(tmp_path / "token", TOKEN)
     owner = (tmp_path / "token").stat().st_uid
-    monkeypatch.setattr("gdsdeploy.host.io.private.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("gdsdeploy.host.io.atomic.os.geteuid", lambda: owner + 1)
     settings = {"webhook": "http://127.0.0.1:1/", "token_file": "token"}
     if owner == 0:
         notifier(tmp_path, warnings, **settings).close()  # Root's file serves every user who can read it.

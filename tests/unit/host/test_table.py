@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsdeploy.host.io.table import aligned
+from gdsdeploy.host.io.wording import aligned
 
 
 def test_columns_are_aligned() -> None:

@@ -13,7 +13,7 @@ from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
 from gdsdeploy.host.facts.unknown import Unknown
-from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.io.wording import HIDDEN
 from gdsdeploy.host.libcufile import counters, route
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.libcufile.route import Observed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.io.phrases import span
+from gdsdeploy.host.io.wording import span
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Step, Wave
 from gdsdeploy.rollout.control import objection

@@ -11,11 +11,11 @@ import pytest
 
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.storage import mount_of
-from gdsdeploy.host.io import inspect
+from gdsdeploy.host.io import reading
 
 
 def test_the_flags_of_a_real_folder(tmp_path: Path) -> None:
-    flags = inspect.inode_flags(str(tmp_path))
+    flags = reading.inode_flags(str(tmp_path))
     shown = subprocess.run(["lsattr", "-d", str(tmp_path)], capture_output=True, text=True, check=True).stdout.split()[
         0
     ]
@@ -29,16 +29,16 @@ def test_flags_that_were_set_are_seen(tmp_path: Path) -> None:
     if subprocess.run(["chattr", "+j", str(path)], capture_output=True, check=False).returncode:
         # Without privileges, or on a filesystem without a journal, any other flag that this one has will do.
         subprocess.run(["chattr", "+d", str(path)], capture_output=True, check=True)
-        assert inspect.inode_flags(str(path)) & 0x40
+        assert reading.inode_flags(str(path)) & 0x40
     else:
-        assert inspect.inode_flags(str(path)) & 0x4000
+        assert reading.inode_flags(str(path)) & 0x4000
 
 
 def test_a_fifo_does_not_hold_it_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     recorder = Recorder(root=str(tmp_path))
-    recorder.value("inodes", "/fifo", inspect.inode_flags)
-    recorder.value("inodes", "/none", inspect.inode_flags)
+    recorder.value("inodes", "/fifo", reading.inode_flags)
+    recorder.value("inodes", "/none", reading.inode_flags)
     assert recorder.document["inodes"]["/none"] == {"error": "ENOENT"}
 
 
@@ -51,7 +51,7 @@ def test_the_features_of_a_real_filesystem(tmp_path: Path, options: tuple[str, .
     with image.open("wb") as file:
         file.truncate(8 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], check=True, capture_output=True)
-    features = inspect.ext4_features(str(image))
+    features = reading.ext4_features(str(image))
     assert features["incompat"] & (0x8000 | 0x10000) == has
 
 
@@ -60,7 +60,7 @@ def test_what_is_no_ext4_has_no_features(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(bytes(10))
     recorder = Recorder(root=str(tmp_path))
     for name in ("zeros", "short"):
-        recorder.value("features", name, inspect.ext4_features, f"/{name}")
+        recorder.value("features", name, reading.ext4_features, f"/{name}")
         assert recorder.document["features"][name] == {"error": "no ext4 superblock"}
 
 
@@ -81,35 +81,35 @@ def space(*capabilities: tuple[int, bytes], size: int = 4096) -> bytes:
     [
         (space((0x0001, b""), (0x000D, struct.pack("<HH", 0x5F, 0x1D))), 0x1D),
         (space((0x000D, struct.pack("<HH", 0x5F, 0))), 0),
-        (space((0x0001, b""), (0x0003, b"")), inspect.NO_ACS),
-        (space(size=256), inspect.NO_ACS),
+        (space((0x0001, b""), (0x0003, b"")), reading.NO_ACS),
+        (space(size=256), reading.NO_ACS),
         # A chain without an end, as broken hardware has it.
-        (space((0x0001, b""))[:0x100] + struct.pack("<I", 0x0001 | 0x100 << 20) + bytes(4096 - 0x104), inspect.NO_ACS),
+        (space((0x0001, b""))[:0x100] + struct.pack("<I", 0x0001 | 0x100 << 20) + bytes(4096 - 0x104), reading.NO_ACS),
     ],
 )
 def test_access_control_of_a_bridge(tmp_path: Path, config: bytes, control: int) -> None:
     (tmp_path / "config").write_bytes(config)
-    assert inspect.acs_control(str(tmp_path / "config")) == control
+    assert reading.acs_control(str(tmp_path / "config")) == control
 
 
 def test_access_control_is_for_root(tmp_path: Path) -> None:
     (tmp_path / "config").write_bytes(bytes(64))
     recorder = Recorder(root=str(tmp_path))
-    recorder.value("acs", "0000:00:01.0", inspect.acs_control, "/config")
+    recorder.value("acs", "0000:00:01.0", reading.acs_control, "/config")
     assert recorder.document["acs"] == {"0000:00:01.0": {"error": "EACCES"}}
 
 
 def test_every_bridge_of_this_machine_has_an_answer() -> None:
     for device in Path("/sys/bus/pci/devices").glob("*"):
         if (device / "class").read_text().startswith("0x0604"):
-            assert inspect.acs_control(str(device / "config")) >= inspect.NO_ACS
+            assert reading.acs_control(str(device / "config")) >= reading.NO_ACS
 
 
 def test_who_may_open(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     recorder = Recorder(root=str(tmp_path))
     for name in ("/there", "/gone"):
-        recorder.value("opens", name, inspect.try_open)
+        recorder.value("opens", name, reading.try_open)
     assert recorder.document["opens"] == {"/there": "ok", "/gone": {"error": "ENOENT"}}
 
 

@@ -1,9 +1,34 @@
-"""Text for a terminal: what hosts, files and programs say is shown there, and never obeyed."""
+"""Words for people: lists, aligned tables, and text that can't drive a terminal."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Iterable, Match
+from typing import Any, Iterable, List, Match, Sequence
+
+
+def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first ``most`` of ``words``, and how many more there are."""
+    rest = len(words) - most
+    gap = " " if separator == ", " else separator
+    return separator.join(words[:most]) + (f"{gap}and {rest} more" if rest > 0 else "")
+
+
+def span(seconds: float) -> str:
+    """Seconds in words: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 host``, ``2 hosts``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
 
 #: Control, format (bidirectional ones too) and separator characters, and surrogates; not line ends and tabs.
 HIDDEN = re.compile(
@@ -46,3 +71,9 @@ class Printable:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> List[str]:
+    """A line for each row.  All rows have the same number of cells; ``indent`` is put before each line."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [(indent + "  ".join(c.ljust(w) for c, w in zip(row, widths))).rstrip() for row in rows]
