@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
-from gdsdeploy.host.kmod import zstd
+from gdsdeploy.host.kmod import files
 from gdsdeploy.repo import rpmheader
 
 #: Bytes of a whole package after decompression; the largest drivers' have some hundred megabytes.
@@ -51,7 +51,7 @@ def find(path: Path, pattern: re.Pattern[str], limit: int = FILE_LIMIT) -> dict[
                 return _matches(_cpio_entries(_rpm_payload(file)), pattern, limit)
     except (OSError, EOFError, ValueError, struct.error, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         raise UnreadablePackageError(f"it is damaged: {error or type(error).__name__}") from error
-    except zstd.ZstdError as error:
+    except files.ZstdError as error:
         raise UnreadablePackageError(f"it is damaged: zstd data: {error}") from error
     raise UnreadablePackageError("it is neither a .deb nor an .rpm")
 
@@ -141,9 +141,9 @@ def _unzstd(source: IO[bytes]) -> Iterator[bytes]:
         library: Any = importlib.import_module("compression.zstd")
     except ImportError:
         # Python has it from 3.14 on.
-        if zstd.library() is None:
+        if files.zstd_library() is None:
             raise UnreadablePackageError("it is packed with zstd, and libzstd is not installed here") from None
-        return zstd.chunks(source)
+        return files.zstd_chunks(source)
     return _pieces(library.open(source, "rb"))
 
 

@@ -22,7 +22,7 @@ from statistics import median
 
 from gdsdeploy import console
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.kmod.symvers import read_symvers
+from gdsdeploy.host.kmod.kernel import read_symvers
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet

@@ -17,10 +17,11 @@ from ..audit.audit import audit
 from ..build import dkms
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
-from ..kmod import dkms_state, tree
 from ..kmod import driver as drivers
+from ..kmod import tree
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
 from ..kmod.kernel import Kernel
+from ..kmod.packaged import dkms_version
 from ..kmod.packaged_file import PackagedFile
 from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
@@ -179,7 +180,7 @@ def local_key(host: ManagedHost, release: str) -> Dict[str, Any]:
 def packages(desired: Desired) -> List[dkms.Package]:
     """What DKMS builds, in the order in which it depends on each other."""
     driver = dkms.Package(desired.driver_dkms_name, desired.driver_version, "driver")
-    nvidia_fs = dkms.Package(desired.nvidia_fs_dkms_name, dkms_state.version_of(desired.nvidia_fs_tree), "nvidia-fs")
+    nvidia_fs = dkms.Package(desired.nvidia_fs_dkms_name, dkms_version(desired.nvidia_fs_tree), "nvidia-fs")
     return [driver, nvidia_fs] if desired.nvidia_fs_version else [driver]
 
 

@@ -8,10 +8,9 @@ from ..archive import pack
 from ..audit.packaged import audit_packaged
 from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError
-from ..kmod.depmod import run_depmod
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
-from ..kmod.kernel import Kernel
+from ..kmod.kernel import Kernel, run_depmod
 from ..kmod.packaged import STALE, problems, shadows
 from ..kmod.packaged_file import PackagedFile
 from ..kmod.vouch import FOLDER

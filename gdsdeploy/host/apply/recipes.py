@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
-from ..kmod import dkms_state
+from ..kmod.packaged import broken_in_dkms, dkms_version
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost
@@ -58,7 +58,7 @@ class Recipes(FileResource[Desired]):
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
         """Also the entries of DKMS that would fail the packages' own scripts."""
         names = sorted({desired.driver_dkms_name, desired.nvidia_fs_dkms_name, *_NAMES})
-        return {**super().observe(host, desired), _STALE: dkms_state.broken(host.root, names)}
+        return {**super().observe(host, desired), _STALE: broken_in_dkms(host.root, names)}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         entries = [Change("delete", path, "", "", NO_SOURCE) for path in observed[_STALE]]
@@ -120,7 +120,7 @@ BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
 BUILD_DEPENDS_REBUILD="yes"
 AUTOINSTALL="yes"
 MAKE[0]="{build}"
-{_only(desired, dkms_state.version_of(desired.nvidia_fs_tree), desired.driver_tree)}{_end(name)}\
+{_only(desired, dkms_version(desired.nvidia_fs_tree), desired.driver_tree)}{_end(name)}\
 # No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
 if [ -n "${{REMAKE_INITRD:-}}" ]; then
     REMAKE_INITRD="no"

@@ -18,9 +18,8 @@ from ..audit.audit import STACK, Result, audit
 from ..errors import AuditError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
-from ..kmod.depmod import override_line, run_depmod
 from ..kmod.findings import decisive, is_incomplete
-from ..kmod.kernel import Kernel
+from ..kmod.kernel import Kernel, override_line, run_depmod
 from ..kmod.module import name_of, read_module
 from ..kmod.vouch import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256
 from ..rootdir import inside

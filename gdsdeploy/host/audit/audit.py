@@ -16,10 +16,8 @@ from ..kmod import ofed
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, INCOMPLETE, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
 from ..kmod.flavour import large_pages
-from ..kmod.kernel import Kernel
+from ..kmod.kernel import GPL_COMPATIBLE, Export, Kernel, Symbols, digest_name
 from ..kmod.module import Module
-from ..kmod.symbols import GPL_COMPATIBLE, Symbols
-from ..kmod.symvers import Export, digest_name
 from ..kmod.vouch import vouched_files
 from ..secure_boot import signature
 

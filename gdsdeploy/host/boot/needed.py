@@ -9,8 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .. import process
 from ..errors import guarded
-from ..kmod import modprobe
-from ..kmod.module import BUILD_ID, build_id_of, read_module
+from ..kmod.module import BUILD_ID, build_id_of, files_to_load, read_module, substitute_of
 from ..paths import parameter_path
 from ..rootdir import read_text
 from . import argument_record
@@ -124,10 +123,10 @@ def _folder_of(name: str) -> Path:
 def file_of(name: str) -> str:
     """The file that modprobe would load for ``name``, as the load at boot would; empty when there is none."""
     shown = process.run(["modprobe", "--show-depends", name], timeout=30).stdout
-    other = modprobe.replacement(shown)
+    other = substitute_of(shown)
     if other:
         shown = process.run(["modprobe", "--show-depends", "--ignore-install", other], timeout=30).stdout
-    files = modprobe.files_of(shown)
+    files = files_to_load(shown)
     return files[-1] if files else ""
 
 

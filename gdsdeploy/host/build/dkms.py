@@ -19,9 +19,9 @@ from ..errors import BuildError, KernelError, StubError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import ofed
-from ..kmod.dkms_state import is_linked
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel, releases
+from ..kmod.packaged import is_linked
 from ..kmod.tree import Tree, digest
 from ..paths import DKMS
 from ..rootdir import list_folder, read_text

@@ -16,8 +16,7 @@ from typing import List
 
 from ..errors import BuildError
 from ..io import atomic
-from ..kmod.depmod import run_depmod
-from ..kmod.kernel import Kernel, releases
+from ..kmod.kernel import Kernel, releases, run_depmod
 from ..kmod.module import name_of
 from ..paths import DKMS
 from ..rootdir import inside

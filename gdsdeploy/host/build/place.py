@@ -12,8 +12,8 @@ from ..errors import BuildError
 from ..io import atomic
 from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, INCOMPLETE, outcome_of
+from ..kmod.kernel import Export
 from ..kmod.module import PROVENANCE, read_module
-from ..kmod.symvers import Export
 from ..kmod.tree import digest
 from .context import BuildRequest, Built
 from .kbuild import Log, first_error

@@ -12,11 +12,9 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from ..errors import BuildError, ElfError, SymversError
 from ..kmod import driver as drivers
-from ..kmod.elf import Elf
-from ..kmod.files import SUFFIXES
-from ..kmod.kernel import Kernel
+from ..kmod.files import SUFFIXES, Elf
+from ..kmod.kernel import Export, Kernel, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.module import Module, read_module
-from ..kmod.symvers import Export, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.tree import Tree
 from ..paths import DKMS
 from ..rootdir import inside

@@ -16,7 +16,7 @@ from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import Result, audit, has_errors, is_undecided
 from ..build import command
 from ..errors import HostError, guarded
-from ..kmod import hooks, tree
+from ..kmod import driver, tree
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
 from . import key, parsers, signing
@@ -84,7 +84,7 @@ def _add_audit(commands: Any) -> None:
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against")
     parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error")
     text = "a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)"
-    drivers = sorted(hooks.DRIVERS)
+    drivers = sorted(driver.DRIVERS)
     parser.add_argument("--storage", action="append", default=[], choices=drivers, metavar="DRIVER", help=text)
 
 

@@ -11,9 +11,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from ..errors import ElfError, HostError
 from ..io import database
-from ..kmod import dkms_state, driver
+from ..kmod import driver
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_once
+from ..kmod.packaged import are_equal
 from ..kmod.vouch import FOLDER
 from ..paths import (
     APT_PARTS,
@@ -133,7 +134,7 @@ def _dkms_of(recorder: Recorder, place: str, *, alone: bool) -> str:
             target = inside(recorder.root, f"{DKMS}/{name}/{link}")
             for entry in list_folder(recorder.root, f"{DKMS}/{name}/{link}/module"):
                 is_same = entry.partition(".ko")[0] == base
-                if is_same and (alone or dkms_state.are_equal(f"{target}/module/{entry}", recorder.at(place))):
+                if is_same and (alone or are_equal(f"{target}/module/{entry}", recorder.at(place))):
                     # …/NAME/VERSION/RELEASE/ARCH
                     return f"{name}/{target.split('/')[-3]}"
     return ""

@@ -9,8 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from ..errors import HostError
 from ..io import cache
-from ..kmod import modprobe
-from ..kmod.module import read_once
+from ..kmod.module import files_to_load, read_once, substitute_of
 from ..kmod.tree import find_trees
 from ..paths import MODPROBE, PROBE_FOLDERS, SOURCES
 from .recorder import Recorder, failure
@@ -26,11 +25,11 @@ def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
     inputs = kmod_inputs(recorder)
     for name in MODULES:
         output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name], inputs=inputs).stdout
-        replacement_name = modprobe.replacement(output)
+        replacement_name = substitute_of(output)
         if replacement_name:
             argv = ["modprobe", "--show-depends", "--ignore-install", replacement_name]
             output = recorder.command(MODPROBE + replacement_name, argv, inputs=inputs).stdout
-        for path in modprobe.files_of(output):
+        for path in files_to_load(output):
             if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.document["modules"][path] = digest(path)
         recorder.command("modinfo:" + name, ["modinfo", "-n", name], inputs=inputs)
@@ -52,7 +51,7 @@ def kmod_inputs(recorder: Recorder) -> Optional[cache.Inputs]:
 
 
 def _module_files(output: str) -> List[str]:
-    return modprobe.files_of(output) or [line for line in output.splitlines() if line.startswith("/")]
+    return files_to_load(output) or [line for line in output.splitlines() if line.startswith("/")]
 
 
 def _trees(recorder: Recorder) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Dict
 
 from ..io import cache, database
-from ..kmod import dkms_state
+from ..kmod.packaged import dkms_status
 from ..paths import DKMS, DKMS_FRAGMENTS, DKMS_RECIPES, DKMS_SETTINGS
 from .recorder import Recorder
 from .request import EvidenceRequest
@@ -28,7 +28,7 @@ RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\
 def collect(recorder: Recorder, request: EvidenceRequest) -> None:
     installed(recorder, request)
     if recorder.exists(DKMS):
-        recorder.value("dkms", DKMS, lambda _place: dkms_state.lines(recorder.root))
+        recorder.value("dkms", DKMS, lambda _place: dkms_status(recorder.root))
         folder, _, pattern = DKMS_RECIPES.rpartition("/")
         recorder.texts(folder, recorder.names(folder, pattern))
         recorder.text(DKMS_SETTINGS)

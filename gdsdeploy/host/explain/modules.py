@@ -12,7 +12,7 @@ from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from ..kmod import modprobe
+from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
 from . import quote, reference
@@ -145,7 +145,7 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     packages = sorted(installed) if isinstance(installed, dict) else []
     # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
     run = facts.document.attempted(MODPROBE + subject.name)
-    behind = modprobe.replacement(run.stdout) if isinstance(run, Ran) else None
+    behind = substitute_of(run.stdout) if isinstance(run, Ran) else None
     evidence = quote.program(facts, MODPROBE + (behind or subject.name))
     for package in packages:
         if re.match(subject.packages, package):

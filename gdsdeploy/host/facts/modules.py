@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
-from ..kmod import modprobe
-from ..kmod.module import build_id_of
+from ..kmod.module import build_id_of, files_to_load, substitute_of
 from ..paths import BUILD_ID, MODPROBE
 from .document import Document
 from .unknown import Maybe, Unknown, when_known, with_default
@@ -95,14 +94,14 @@ def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
     run = document.ran(MODPROBE + name)
     if isinstance(run, Unknown):
         return run
-    replacement = modprobe.replacement(run.stdout)
+    replacement = substitute_of(run.stdout)
     if replacement:
         run = document.ran(MODPROBE + replacement)
         if isinstance(run, Unknown):
             return run
     if "not found in directory" in run.stderr:
         return None
-    files = modprobe.files_of(run.stdout)
+    files = files_to_load(run.stdout)
     if run.status != 0 or not files:
         output = run.stderr.strip() or run.stdout.strip() or "nothing"
         return Unknown(f"modprobe --show-depends {name} says: {output}")

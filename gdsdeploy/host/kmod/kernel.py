@@ -1,23 +1,326 @@
-"""One kernel release inside a root folder: its modules, its headers, what it expects of a module."""
+"""One kernel release inside a root folder: its modules, its headers, what it expects of a module.
+
+Files of the root that exist and can't be read are recorded: what doesn't exist is an answer, what can't be read is
+none, and the audit turns the record into a finding.
+
+Symbols and their CRCs come from Module.symvers, as modpost writes it and reads it (KBUILD_EXTRA_SYMBOLS).
+
+depmod(8) keeps one file for each module name.  Between files of equal rank the order of the directory listing decides,
+and only an existing modules.dep shows the outcome.
+"""
 
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import os
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Callable, Dict, Iterator, List, Mapping, Optional
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
-from ..errors import HostError, KernelError
+from .. import process
+from ..errors import ElfError, HostError, KernelError, SymversError
 from ..io import cache
-from ..rootdir import inside, list_folder
-from .depmod import Choice, read_dependencies, read_order, read_renames
-from .files import SUFFIXES
-from .inputs import Inputs
+from ..rootdir import inside, list_folder, list_names, read_file
+from .files import SUFFIXES, open_plain
 from .module import Module, name_of, read_module, read_once
-from .symvers import Export, Exports, read_symvers
+
+_Value = TypeVar("_Value")
+
+
+class Inputs:
+    """Reads texts and folders inside ``root``; paths are as seen from inside it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        #: message → hint of each file that can't be read
+        self.unread: Dict[str, str] = {}
+
+    def text(self, path: str) -> str:
+        """The text of a file; empty where it doesn't exist or can't be read."""
+        return self._read(path, read_file, "")
+
+    def names(self, path: str) -> List[str]:
+        """The sorted names in a folder; empty where it doesn't exist or can't be listed."""
+        empty: List[str] = []
+        return self._read(path, list_names, empty)
+
+    def skip(self, error: HostError) -> None:
+        """Record what the audit continues without."""
+        self.unread.setdefault(error.message, error.hint)
+
+    def skip_path(self, path: str, error: OSError) -> None:
+        """Record a path of this machine that can't be read."""
+        self.skip(HostError(f"{path}: cannot be read: {error.strerror or error}"))
+
+    def _read(self, path: str, read: Callable[[str], _Value], nothing: _Value) -> _Value:
+        place = inside(self.root, path)
+        try:
+            return read(place)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            # A file in the place of a folder is there, and it is no folder.
+            if isinstance(error, NotADirectoryError) and os.path.lexists(place):
+                self.skip_path(place, error)
+        except OSError as error:
+            self.skip_path(place, error)
+        return nothing
+
+
+#: A distribution kernel's file has 30 000 lines and 2 MB.
+SIZE_LIMIT = 64 << 20
+SYMBOLS_LIMIT = 1 << 20
+_LINE_LIMIT = 4096
+#: scripts/mod/modpost.c, of all releases since 2.6; a truncated one is none of them, or has no newline.
+_KIND = re.compile(r"EXPORT_(?:UNUSED_)?SYMBOL(_GPL(?:_FUTURE)?)?")
+
+
+class Export(NamedTuple):
+    """One line.  ``module`` is a path without suffix: ``vmlinux``, ``drivers/nvme/host/nvme``, ``/build/nvidia``."""
+
+    crc: int
+    module: str
+    gpl: bool
+    namespace: str = ""
+
+
+class Exports(Mapping[str, Export]):
+    """Symbol → Export, of which an audit looks at a few hundred among tens of thousands."""
+
+    def __init__(self, fields: Mapping[str, Sequence[Any]]) -> None:
+        """fields: symbol → an Export's fields."""
+        self._fields = fields
+
+    def __getitem__(self, symbol: str) -> Export:
+        return Export(*self._fields[symbol])
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+def read_symvers(path: str) -> Dict[str, Export]:
+    """Read ``path``, plain or compressed (.gz, .xz, .zst); symbol → Export.  Raises SymversError with the line."""
+    exports: Dict[str, Export] = {}
+    with open_plain(path, SymversError, SIZE_LIMIT) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LINE_LIMIT), b""), start=1):
+            if len(exports) >= SYMBOLS_LIMIT or len(line) >= _LINE_LIMIT:
+                raise SymversError(f"{path}:{number}: is larger than any real Module.symvers")
+            if not line.endswith(b"\n"):
+                raise SymversError(f"{path}:{number}: is truncated: its last line has no end")
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            if text:
+                symbol, export = _parse(text, path, number)
+                exports[symbol] = export
+    return exports
+
+
+def write_symvers(module: Module, place: str, versioned: bool = True) -> str:
+    """The Module.symvers text of a build of ``module``, in the order of symbol names.
+
+    place: the module's path; modpost writes its last component into ``depends:``.  versioned: whether the kernel
+    compares versions; if not, a missing one is 0.  Raises SymversError for an export without a required version.
+    """
+    lines = []
+    for name, (crc, gpl) in sorted(module.exports.items()):
+        if crc is None and versioned:
+            hint = "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel"
+            raise SymversError(f"{module.path}: exports {name} without a symbol version", hint)
+        lines.append(format_line(name, Export(crc or 0, place, gpl)))
+    return "".join(lines)
+
+
+def format_line(symbol: str, export: Export) -> str:
+    """One line as modpost writes it since Linux 5.6."""
+    kind = "EXPORT_SYMBOL_GPL" if export.gpl else "EXPORT_SYMBOL"
+    return f"0x{export.crc:08x}\t{symbol}\t{export.module}\t{kind}\t{export.namespace}\n"
+
+
+def from_cmd_files(texts: Iterable[str], place: str) -> Dict[str, Export]:
+    """Exports from ``.<unit>.o.cmd`` files: kbuild leaves ``#SYMVER name crc`` lines while compiling (Linux ≥ 5.19).
+
+    They say no more than name and CRC; GPL-ness is not in them, and modpost needs it only for a warning.
+    """
+    lines = re.findall(r"^#SYMVER (\S+) 0x([0-9a-fA-F]{1,8})\s*$", "\n".join(texts), re.MULTILINE)
+    return {name: Export(int(crc, 16), place, True) for name, crc in lines}
+
+
+def digest_name(module: str) -> str:
+    """The in-kernel name of a line's module."""
+    return os.path.basename(module).replace("-", "_")
+
+
+def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
+    parts = text.split("\t")
+    try:
+        crc = int(parts[0], 16)
+    except ValueError:
+        crc = -1
+    if len(parts) not in (4, 5) or not parts[0].startswith("0x") or not 0 <= crc <= 0xFFFFFFFF or not parts[1]:
+        raise SymversError(f"{path}:{number}: isn't a line of a Module.symvers: {text[:80]!r}")
+    # Linux 5.4 and 5.5 had the namespace third; everything else has it last, or not at all.
+    if parts[3].startswith("EXPORT_"):
+        module, kind, namespace = parts[2], parts[3], parts[4] if len(parts) == 5 else ""
+    elif len(parts) == 5 and parts[4].startswith("EXPORT_"):
+        namespace, module, kind = parts[2], parts[3], parts[4]
+    else:
+        raise SymversError(f"{path}:{number}: names no kind of export: {text[:80]!r}")
+    match = _KIND.fullmatch(kind)
+    if match is None:
+        raise SymversError(f"{path}:{number}: names no kind of export: {text[:80]!r}")
+    return parts[1], Export(crc, module, bool(match.group(1)), namespace)
+
+
+#: In order of precedence; a file hides those of the same name in later folders (depmod.d(5), modprobe.d(5)).
+_FOLDERS = ("/etc/{}.d", "/run/{}.d", "/usr/local/lib/{}.d", "/usr/lib/{}.d", "/lib/{}.d")
+_TIMEOUT = 600.0
+
+
+class Choice(NamedTuple):
+    """Paths are relative to /lib/modules/<release>.  ``sure`` is False where only the directory order decides."""
+
+    file: str
+    others: Tuple[str, ...]
+    sure: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """depmod's configuration for one kernel release."""
+
+    #: highest rank first; ``built-in`` stands for every folder that is not named
+    search: Tuple[str, ...]
+    #: module name → folder
+    overrides: Dict[str, str]
+
+    def rank(self, file: str) -> int:
+        """The smaller the better."""
+        name = name_of(file)
+        if name in self.overrides and os.path.dirname(file) == self.overrides[name]:
+            return -1
+        for place, folder in enumerate(self.search):
+            if folder != "built-in" and file.startswith(folder + "/"):
+                return place
+        return self.search.index("built-in") if "built-in" in self.search else len(self.search)
+
+    def choose(self, files: Sequence[str], present: str = "") -> Choice:
+        """The file that depmod takes from ``files`` of one module name; ``present`` is modules.dep's, if any."""
+        ranked = sorted(files, key=lambda file: (self.rank(file), file))
+        best = [file for file in ranked if self.rank(file) == self.rank(ranked[0])]
+        chosen = present if present in best else best[0]
+        return Choice(chosen, tuple(file for file in ranked if file != chosen), len(best) == 1)
+
+
+def read_order(inputs: Inputs, release: str) -> Order:
+    """Read the depmod.d folders."""
+    search: List[str] = []
+    overrides: Dict[str, str] = {}
+    for words in _lines(inputs, "depmod"):
+        if words[0] == "search":
+            search += [folder.rstrip("/") for folder in words[1:] if folder.rstrip("/") not in search]
+        elif words[0] == "override" and len(words) == 4 and _release_matches(words[2], release):
+            overrides[words[1].replace("-", "_")] = words[3].rstrip("/")
+    return Order(tuple(search or ["updates", "built-in"]), overrides)
+
+
+def override_line(name: str, release: str, folder: str) -> str:
+    """A line for depmod.d that makes ``folder`` win for one module on one kernel.
+
+    depmod reads the release as an extended regular expression and drops backslashes, so brackets quote.
+    """
+    pattern = re.sub(r"[.+]", r"[\g<0>]", release)
+    return f"override {name} ^{pattern}$ {folder}\n"
+
+
+def run_depmod(root: str, release: str, error: Type[HostError], hint: str) -> None:
+    """Write modules.dep and its like for kernel ``release``; raises ``error`` with depmod's first line."""
+    base = [] if root == "/" else ["-b", root]
+    done = process.run(["depmod", *base, "-a", release], _TIMEOUT)
+    if done.status != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+        raise error(f"depmod failed for kernel {release}: {lines[0]}", hint)
+
+
+def read_renames(inputs: Inputs) -> Dict[str, str]:
+    """Module names that modprobe.d turns into others: ``alias`` and ``install … modprobe … -i other``.
+
+    Debian's driver packages install nvidia.ko as nvidia-current-open.ko and map the name back in this way.
+    """
+    renames: Dict[str, str] = {}
+    for words in _lines(inputs, "modprobe"):
+        if words[0] == "alias" and len(words) == 3 and not set("*?[:") & set(words[1]):
+            renames.setdefault(_name(words[1]), _name(words[2]))
+        elif words[0] == "install" and len(words) > 2:
+            target = _redirected(words[2:])
+            if target:
+                renames[_name(words[1])] = _name(target)
+    return renames
+
+
+def read_dependencies(text: str) -> Dict[str, List[str]]:
+    """modules.dep: file → the files loaded before it, all relative to the kernel's folder."""
+    parts = (line.partition(":") for line in text.splitlines())
+    return {file: needs.split() for file, separator, needs in parts if separator}
+
+
+def _name(text: str) -> str:
+    return text.replace("-", "_")
+
+
+def _redirected(words: Sequence[str]) -> Optional[str]:
+    """The module that the last modprobe of an install line loads, if it ignores further install lines (-i)."""
+    starts = [place for place, word in enumerate(words) if os.path.basename(word) == "modprobe"]
+    rest = words[starts[-1] + 1 :] if starts else []
+    names = [word for word in rest if not word.startswith(("-", "$", ">", "&", ";", "|"))]
+    return names[0] if names and ("-i" in rest or "--ignore-install" in rest) else None
+
+
+def _release_matches(pattern: str, release: str) -> bool:
+    try:
+        return pattern == "*" or re.search(pattern, release) is not None
+    except re.error:
+        return False
+
+
+def _lines(inputs: Inputs, program: str) -> Iterator[List[str]]:
+    """Words of every line of a program's configuration folders, in the order in which it reads them."""
+    files: Dict[str, str] = {}
+    for pattern in _FOLDERS:
+        folder = pattern.format(program)
+        for name in fnmatch.filter(inputs.names(folder), "*.conf"):
+            files.setdefault(name, folder)
+    for name, folder in sorted(files.items()):
+        text = inputs.text(f"{folder}/{name}")
+        # As libkmod does: a backslash joins lines, and otherwise vanishes.
+        for line in re.sub(r"\\(.)", r"\1", text.replace("\\\n", "")).splitlines():
+            words = line.split("#", 1)[0].split()
+            if words:
+                yield words
+
 
 #: In-tree modules read to learn the symbol versions of a kernel whose headers are not installed; 300 cost about 1 s.
 OBSERVED_LIMIT = 300
@@ -219,3 +522,104 @@ def _symvers_of(path: str, _changed: float) -> Mapping[str, Export]:
         return Exports(cache.of_file("symvers", path, lambda: read_symvers(path)))
     except HostError as error:
         raise KernelError(error.message, error.hint or _SYMVERS_HINT) from None
+
+
+#: license texts that the kernel accepts for EXPORT_SYMBOL_GPL (include/linux/license.h)
+GPL_COMPATIBLE = frozenset(
+    ("GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL")
+)
+
+
+class Provider(NamedTuple):
+    """``module`` is an in-kernel name or ``vmlinux``; ``file`` is empty for those known by Module.symvers only.
+
+    ``crc`` is None where the exporter has no versions, ``gpl`` where it is not known.
+    """
+
+    module: str
+    file: str
+    crc: Optional[int]
+    gpl: Optional[bool]
+    license: str = ""
+    #: a symbol in a namespace is for modules that import it; of modules on disk it is not known
+    namespace: str = ""
+
+
+class Symbols:
+    """Look-up over Module.symvers, the modules on disk and, without the former, what the kernel's modules import."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        chosen: Collection[Module],
+        extra: Mapping[str, Export],
+        replaced: AbstractSet[str] = frozenset(),
+    ) -> None:
+        """chosen: modules that would be loaded whatever else lies around, e.g. the driver's; extra: see ``audit``.
+
+        replaced: files in whose place others come.
+        """
+        self._kernel = kernel
+        self._symvers = kernel.symvers()
+        self._from_modules: Dict[str, Provider] = {}
+        self._observed: Dict[str, int] = {}
+        # A module under audit can't vouch for itself.
+        audited = {module.name for module in chosen}
+        self._not_observed = (module for module in kernel.observed() if module.name not in audited)
+        self._files: Set[str] = set(replaced)
+        #: whether a symbol that is not found is certainly missing
+        self.complete = bool(self._symvers)
+        for symbol, export in extra.items():
+            self._from_modules[symbol] = Provider(digest_name(export.module), "", export.crc, export.gpl)
+        for module in chosen:
+            self._add(module)
+        for files in kernel.by_name.values():
+            if any(not file.startswith("kernel/") for file in files):
+                self._add_name(files)
+
+    def modules(self) -> Set[str]:
+        """In-kernel names of the modules whose exports are known."""
+        return {provider.module for provider in self._from_modules.values()}
+
+    def prepare(self, module: Module, observe: bool = True) -> None:
+        """Read what ``module`` depends on.
+
+        observe: without Module.symvers, also the kernel's own modules, until each import of ``module`` is known.
+        """
+        for name in module.depends:
+            self._add_name(self._kernel.by_name.get(name, []))
+        if observe and not self.complete:
+            unknown = module.imports.keys() - self._from_modules.keys() - self._observed.keys()
+            while unknown:
+                other = next(self._not_observed, None)
+                if other is None:
+                    return
+                versions = {symbol: crc for symbol, crc in other.imports.items() if crc is not None}
+                self._observed.update(versions)
+                unknown -= versions.keys()
+
+    def find(self, symbol: str) -> Optional[Provider]:
+        """The exporter of ``symbol``; None when nothing known exports it."""
+        # A module on disk that took the place of one of the kernel's own counts, not what the kernel was built with.
+        if symbol in self._from_modules:
+            return self._from_modules[symbol]
+        export = self._symvers.get(symbol)
+        if export is not None:
+            return Provider(digest_name(export.module), "", export.crc, export.gpl, "", export.namespace)
+        if symbol in self._observed:
+            return Provider("vmlinux", "", self._observed[symbol], None)
+        return None
+
+    def _add_name(self, files: List[str]) -> None:
+        choice = self._kernel.order.choose(files) if files else None
+        if choice is None or choice.file in self._files:
+            return
+        self._files.add(choice.file)
+        try:
+            self._add(self._kernel.read(choice.file))
+        except ElfError as error:
+            self._kernel.inputs.skip(error)
+
+    def _add(self, module: Module) -> None:
+        for symbol, (crc, gpl) in module.exports.items():
+            self._from_modules.setdefault(symbol, Provider(module.name, module.path, crc, gpl, module.license))

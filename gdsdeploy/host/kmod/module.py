@@ -1,4 +1,7 @@
-"""What a kernel module says about itself: modinfo, the symbols it imports and exports with CRCs, its signature."""
+"""What a kernel module says about itself: modinfo, the symbols it imports and exports with CRCs, its signature.
+
+Also what ``modprobe --show-depends`` prints of modules, and how Debian renames the driver's.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ from typing import IO, Any, Dict, List, Optional, Tuple
 
 from ..errors import ElfError
 from ..io import cache
-from .elf import SHN_ABS, SHN_UNDEF, Elf
-from .files import SUFFIXES, open_plain
+from .files import SHN_ABS, SHN_UNDEF, SUFFIXES, Elf, open_plain
 
 #: Section, and file of a loaded module, with the build id.
 BUILD_ID = ".note.gnu.build-id"
@@ -248,3 +250,17 @@ def _signature(elf: Elf) -> Optional[Dict[str, object]]:
         return None
     _algo, _hash, kind, _signer, _key, size = _SIGNATURE.unpack(elf.read(elf.size - tail, _SIGNATURE.size, ""))
     return {"format": "PKCS#7" if kind == _PKCS7 else f"type {kind}", "size": size}
+
+
+def files_to_load(shown: str) -> List[str]:
+    """The files that would be loaded, in that order; the last one is the module itself."""
+    return [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ") and len(line.split()) > 1]
+
+
+def substitute_of(shown: str) -> str:
+    """The module that a rule ``install NAME modprobe -i OTHER …`` loads instead (Debian's alternatives); else empty."""
+    lines = [line for line in shown.splitlines() if line.strip()]
+    if not lines or not lines[-1].startswith("install "):
+        return ""
+    match = re.search(r"\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", lines[-1])
+    return match.group(1) if match else ""

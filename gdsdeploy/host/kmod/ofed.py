@@ -15,8 +15,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError, SymversError
 from ..rootdir import inside, list_folder, read_file
-from .kernel import Kernel
-from .symvers import Export, digest_name, read_symvers
+from .kernel import Export, Kernel, digest_name, read_symvers
 
 #: What nvidia-peermem imports from the RDMA core, and what its build looks for.
 SYMBOLS = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")

@@ -21,8 +21,7 @@ from .. import process
 from ..errors import HostError
 from ..io import atomic
 from ..io.atomic import exposure
-from ..kmod.elf import Elf
-from ..kmod.files import CHUNK, open_plain
+from ..kmod.files import CHUNK, Elf, open_plain
 from ..kmod.kernel import Kernel
 from ..kmod.vouch import FOLDER, MANIFEST
 from ..rootdir import inside

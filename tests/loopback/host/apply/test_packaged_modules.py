@@ -16,7 +16,7 @@ from gdsdeploy.host.apply.packages.transaction import plan
 from gdsdeploy.host.apply.reboot import Desired as Reboot
 from gdsdeploy.host.apply.reboot import causes
 from gdsdeploy.host.errors import ApplyError
-from gdsdeploy.host.kmod.depmod import override_line
+from gdsdeploy.host.kmod.kernel import override_line
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, predicted, short, tree_of
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION

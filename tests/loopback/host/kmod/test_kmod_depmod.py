@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod import depmod
-from gdsdeploy.host.kmod.depmod import override_line, read_dependencies, read_order, read_renames
-from gdsdeploy.host.kmod.inputs import Inputs
+from gdsdeploy.host.kmod import kernel
+from gdsdeploy.host.kmod.kernel import Inputs, override_line, read_dependencies, read_order, read_renames
 from tests.unit.host.kmod.kmod_elf import write_module
 from tests.unit.host.kmod.kmod_root import empty_lists
 
@@ -118,4 +117,4 @@ def test_a_link_that_leads_out_of_the_root_stays_inside(tmp_path: Path) -> None:
     (tmp_path / "etc/depmod.d").mkdir(parents=True)
     (tmp_path / "etc/depmod.d/a.conf").symlink_to("../../../../../../../../secret.conf")
     (tmp_path / "secret.conf").write_text("search inside\n")
-    assert depmod.read_order(Inputs(str(tmp_path)), RELEASE).search == ("inside",)
+    assert kernel.read_order(Inputs(str(tmp_path)), RELEASE).search == ("inside",)

@@ -19,12 +19,10 @@ from hypothesis import strategies as st
 
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.errors import ElfError, SymversError
-from gdsdeploy.host.kmod import depmod, hooks
+from gdsdeploy.host.kmod import driver, kernel
 from gdsdeploy.host.kmod.files import open_plain
-from gdsdeploy.host.kmod.inputs import Inputs
-from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.kernel import Inputs, Kernel, read_symvers
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.symvers import read_symvers
 from gdsdeploy.host.secure_boot.signature import findings as signature_findings
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, Writer, module_bytes
 from tests.unit.host.kmod.kmod_root import RELEASE, Root
@@ -71,7 +69,7 @@ def only_own_error(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     message = str(path)
     try:
-        hooks.requests_of(read_module(str(path)))
+        driver.requests_of(read_module(str(path)))
     except ElfError as error:
         message = error.message
     path.unlink()
@@ -129,7 +127,7 @@ def test_more_constants_than_memory(path: Path) -> None:
         elf.section(".rodata", bytes(1 << 20))
     path.write_bytes(elf.bytes())
     with pytest.raises(ElfError, match="has more constants than any nvidia-fs"):
-        hooks.requests_of(read_module(str(path)))
+        driver.requests_of(read_module(str(path)))
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -247,5 +245,5 @@ def test_a_line_of_depmods_configuration(tmp_path: Path, config: str, release: s
     (tmp_path / "etc/depmod.d").mkdir(parents=True, exist_ok=True)
     (tmp_path / "etc/depmod.d/a.conf").write_text(config)
     files = ["updates/dkms/x.ko", "kernel/x.ko", "extra/x.ko"]
-    choice = depmod.read_order(Inputs(str(tmp_path)), release or "r").choose(files)
+    choice = kernel.read_order(Inputs(str(tmp_path)), release or "r").choose(files)
     assert sorted((choice.file, *choice.others)) == sorted(files)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.errors import ElfError
-from gdsdeploy.host.kmod import files, module, zstd
+from gdsdeploy.host.kmod import files, module
 from gdsdeploy.host.kmod.module import name_of, read_module
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, Writer, module_bytes, write_module
 
@@ -132,16 +132,16 @@ def test_a_decompression_bomb_stops_at_the_limit(tmp_path: Path, suffix: str) ->
 
 @pytest.mark.parametrize("level", ["-1", "-19", "--ultra -22 --long=27", "--no-check", "-3 --check"])
 def test_the_hosts_library_unpacks_what_the_program_packs(tmp_path: Path, level: str) -> None:
-    assert zstd.library() is not None, "this machine needs libzstd"
+    assert files.zstd_library() is not None, "this machine needs libzstd"
     content = bytes(range(256)) * 5000 + os.urandom(400_000)
     path = tmp_path / "a.ko.zst"
     path.write_bytes(subprocess.run(["zstd", "-qc", *level.split()], input=content, capture_output=True).stdout)
     with path.open("rb") as source:
-        assert b"".join(zstd.chunks(source)) == content
+        assert b"".join(files.zstd_chunks(source)) == content
 
 
 def test_without_the_library_the_program_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zstd, "library", lambda: None)
+    monkeypatch.setattr(files, "zstd_library", lambda: None)
     path = tmp_path / "nvidia.ko.zst"
     path.write_bytes(pack(module_bytes(exports=EXPORTS), ".zst"))
     assert read_module(str(path)).exports == EXPORTS
@@ -149,7 +149,7 @@ def test_without_the_library_the_program_unpacks(tmp_path: Path, monkeypatch: py
 
 
 def test_zstd_without_library_and_program_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zstd, "library", lambda: None)
+    monkeypatch.setattr(files, "zstd_library", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("gdsdeploy.host.process.EXTRA_PATH", "/nowhere")
     path = tmp_path / "a.ko.zst"

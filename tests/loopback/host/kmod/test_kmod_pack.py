@@ -15,8 +15,7 @@ from gdsdeploy.host import process
 from gdsdeploy.host.archive import pack as packing
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.errors import AuditError, PackError
-from gdsdeploy.host.kmod.depmod import read_dependencies
-from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.kernel import Kernel, read_dependencies
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, RELEASE, TREE, VERSION, Root
 
 FOLDER = "updates/gdsdeploy"

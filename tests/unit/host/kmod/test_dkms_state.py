@@ -10,7 +10,7 @@ import pytest
 from gdsdeploy.host.evidence import NOTHING, packages
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.kmod import dkms_state
+from gdsdeploy.host.kmod.packaged import DIFFERS, dkms_status
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, write_module
 
 KERNEL, NEWER = "6.12.94+deb13-amd64", "6.12.117+deb13-amd64"
@@ -56,7 +56,7 @@ def host(root: Path) -> Path:
 
 
 def test_added_built_and_installed(tmp_path: Path) -> None:
-    assert dkms_state.lines(str(host(tmp_path))) == INSTALLED
+    assert dkms_status(str(host(tmp_path))) == INSTALLED
 
 
 def changed(root: Path) -> Path:
@@ -95,12 +95,10 @@ def test_every_change_shows(tmp_path: Path, name: str) -> None:
     change, state = CHANGES[name]
     change(host(tmp_path))
     state = state.replace("DIFF", "installed (Diff between built and installed module!)")
-    assert dkms_state.lines(str(tmp_path))[1] == INSTALLED[1].replace("installed", state)
+    assert dkms_status(str(tmp_path))[1] == INSTALLED[1].replace("installed", state)
 
 
-@pytest.mark.parametrize(
-    ("build_id", "state"), [(b"1" * 20, "installed"), (b"2" * 20, f"installed {dkms_state.DIFFERS}")]
-)
+@pytest.mark.parametrize(("build_id", "state"), [(b"1" * 20, "installed"), (b"2" * 20, f"installed {DIFFERS}")])
 def test_a_signature_that_came_later_is_no_difference(tmp_path: Path, build_id: bytes, state: str) -> None:
     built = next(host(tmp_path).glob(f"var/lib/dkms/*/*/{KERNEL}/x86_64/module/nvidia-uvm*"))
     write_module(built.with_name("nvidia-uvm.ko"), build_id=b"1" * 20)
@@ -109,29 +107,29 @@ def test_a_signature_that_came_later_is_no_difference(tmp_path: Path, build_id: 
     write_module(changed(tmp_path).with_name("nvidia-uvm.ko"), build_id=build_id, signature=SIGNATURE)
     dep = tmp_path / f"lib/modules/{KERNEL}/modules.dep"
     dep.write_text(dep.read_text().replace("uvm.ko.xz", "uvm.ko"))
-    assert dkms_state.lines(str(tmp_path))[1] == INSTALLED[1].replace("installed", state)
+    assert dkms_status(str(tmp_path))[1] == INSTALLED[1].replace("installed", state)
 
 
 def test_a_version_without_its_source_is_broken(tmp_path: Path) -> None:
     (host(tmp_path) / "usr/src/nvidia-fs-2.19.7").rmdir()
-    assert dkms_state.lines(str(tmp_path))[2] == "nvidia-fs/2.19.7: broken"
+    assert dkms_status(str(tmp_path))[2] == "nvidia-fs/2.19.7: broken"
     (tmp_path / "usr/src/nvidia-fs-2.19.7").mkdir()
     (tmp_path / "var/lib/dkms/nvidia-fs/2.19.7/source").unlink()
-    assert dkms_state.lines(str(tmp_path))[2] == "nvidia-fs/2.19.7: broken"
+    assert dkms_status(str(tmp_path))[2] == "nvidia-fs/2.19.7: broken"
     (tmp_path / "usr/src/nvidia-fs-2.19.7").rmdir()
-    assert len(dkms_state.lines(str(tmp_path))) == 2, "a folder of nobody's"
+    assert len(dkms_status(str(tmp_path))) == 2, "a folder of nobody's"
 
 
 def test_an_empty_tree_has_no_lines(tmp_path: Path) -> None:
     (tmp_path / "var/lib/dkms").mkdir(parents=True)
     (tmp_path / "var/lib/dkms/dkms_dbversion").write_text("2.0.0\n")
-    assert dkms_state.lines(str(tmp_path)) == []
+    assert dkms_status(str(tmp_path)) == []
 
 
 def test_a_kernel_that_is_gone_has_no_difference(tmp_path: Path) -> None:
     modules = host(tmp_path) / "lib/modules" / KERNEL
     modules.rename(tmp_path / "elsewhere")
-    assert dkms_state.lines(str(tmp_path)) == INSTALLED
+    assert dkms_status(str(tmp_path)) == INSTALLED
 
 
 def test_the_evidence_has_the_lines(tmp_path: Path) -> None:

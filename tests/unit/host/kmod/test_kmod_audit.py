@@ -9,8 +9,7 @@ import pytest
 from gdsdeploy.host.audit.audit import audit, has_errors, is_undecided
 from gdsdeploy.host.errors import KernelError
 from gdsdeploy.host.kmod.driver import Expected
-from gdsdeploy.host.kmod.kernel import Kernel, releases
-from gdsdeploy.host.kmod.symvers import Export
+from gdsdeploy.host.kmod.kernel import Export, Kernel, releases
 from tests.unit.host.kmod.kmod_elf import SIGNATURE
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, PROVENANCE, RELEASE, TREE, VERSION, Root
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.errors import SymversError
+from gdsdeploy.host.kmod.kernel import Export, format_line, from_cmd_files, read_symvers, write_symvers
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.symvers import Export, format_line, from_cmd_files, read_symvers, write_symvers
 from tests.unit.host.kmod.kmod_elf import write_module
 
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod"

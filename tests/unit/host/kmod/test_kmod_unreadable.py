@@ -19,12 +19,11 @@ from gdsdeploy.host.archive import key
 from gdsdeploy.host.audit.audit import audit, is_undecided
 from gdsdeploy.host.boot import guard
 from gdsdeploy.host.errors import ElfError, HostError, KernelError, SymversError, TreeError
-from gdsdeploy.host.kmod import files, modprobe, ofed, origin, tree, vouch, zstd
+from gdsdeploy.host.kmod import driver, files, ofed, tree, vouch
 from gdsdeploy.host.kmod.driver import Expected
-from gdsdeploy.host.kmod.elf import Elf
-from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.symvers import read_symvers
+from gdsdeploy.host.kmod.files import Elf
+from gdsdeploy.host.kmod.kernel import Kernel, read_symvers
+from gdsdeploy.host.kmod.module import files_to_load, read_module, substitute_of
 from gdsdeploy.host.secure_boot import signature
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
 from tests.unit.host.kmod.kmod_root import EXPECTED, KERNEL_EXPORTS, PROVENANCE, RELEASE, TREE, VERSION, Root
@@ -56,7 +55,7 @@ def root(tmp_path: Path) -> Root:
 def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine can't unpack zstd."""
     missing = process.Output(process.NOT_FOUND, "", "")
-    monkeypatch.setattr(zstd, "library", lambda: None)
+    monkeypatch.setattr(files, "zstd_library", lambda: None)
     monkeypatch.setattr(files.process, "pipe", lambda *_arguments, **_options: missing)
 
 
@@ -374,7 +373,7 @@ def test_origin(root: Root, what: str) -> None:
     }
     actions[what]()
     kernel = Kernel(RELEASE, str(root.path))
-    assert (origin.origin(kernel, read_module(str(file))) is None) == (what != "nothing")
+    assert (driver.origin(kernel, read_module(str(file))) is None) == (what != "nothing")
     result = look(root, "nvidia_fs", expected=Expected())[0]
     assert result["ok"] is (True if what == "nothing" else None)
 
@@ -445,5 +444,5 @@ def test_a_signature_that_cannot_be_read(root: Root, monkeypatch: pytest.MonkeyP
 )
 def test_modprobe(shown: str) -> None:
     """Words that are no answer name no file; the facts and the boot then know none."""
-    assert modprobe.files_of(shown) == []
-    assert modprobe.replacement(shown) == ""
+    assert files_to_load(shown) == []
+    assert substitute_of(shown) == ""
