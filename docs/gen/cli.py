@@ -38,7 +38,7 @@ VARIABLES = {
         "`namespace`: light hosts of a lab without systemd",
         "[The lab](lab.md#the-two-kinds-of-host)",
     ),
-    "NO_COLOR": ("no colours", "[Output](output.md#while-work-is-under-way)"),
+    "NO_COLOR": ("no colours", "[Output](command-line.md#while-work-is-under-way)"),
 }
 TAIL = """
 ## Environment variables

@@ -1,4 +1,4 @@
-"""What several hosts share is shown once, and only as much as people read; docs/output.md describes it."""
+"""What several hosts share is shown once, and only as much as people read; docs/command-line.md describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gdsdeploy in test suites of a site: fixtures for pytest, also beside testinfra's.  docs/pytest.md has examples."""
+"""gdsdeploy in test suites of a site: fixtures for pytest, also beside testinfra's.  docs/validate.md has examples."""
 
 from gdsdeploy.testing.hosts import Gds, GdsHost, Mount
 
