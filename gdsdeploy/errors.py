@@ -160,6 +160,10 @@ class RollbackFailed(GdsError, exit_code=56):
     """A host cannot be restored, or was not restored, to its earlier state."""
 
 
+class SignatureRefused(GdsError, exit_code=60):
+    """A lock has no valid signature of a signer that the fleet file lists, or is of another fleet."""
+
+
 class Interrupted(GdsError, exit_code=130):
     """Stopped by Ctrl-C; finished work stays, and the next run resumes there."""
 

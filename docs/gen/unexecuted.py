@@ -19,6 +19,7 @@ REASONS = (
     (r"ansible-playbook -i inventory/hosts\.yml ", HOSTS),
     (r"gdsdeploy lock .*--adopt", HOSTS),
     (r"gdsdeploy lock .*--prove", "compiles a driver; tests/preflight runs this verb"),
+    (r"gdsdeploy lock .*--sign", "needs your key; tests/loopback/test_signed_locks.py signs"),
     (r"gdsdeploy mirror ", "needs your signing key; tests/repos runs this verb"),
     (r"gdsdeploy rollout (start|resume|abort|rollback) ", HOSTS),
     (r"gdsdeploy topology fleet\.yml", HOSTS),

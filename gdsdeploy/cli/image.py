@@ -20,9 +20,11 @@ from gdsdeploy.lock import lockfile
 
 
 @contextlib.contextmanager
-def _open(fleet: Path, folder: Path, limit: str | None, *, fresh: bool = True) -> Iterator[Image]:
+def _open(
+    fleet: Path, folder: Path, limit: str | None, *, fresh: bool = True, signed: bool = True, any_serial: bool = False
+) -> Iterator[Image]:
     """The image; ends with a usage error unless ``limit`` names one machine."""
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=fresh)
+    intent, lock = lockfile.fleet_and_lock(fleet, fresh=fresh, signed=signed, any_serial=any_serial)
     options.require(limit is not None, "--root needs --limit HOST: the host whose state the image gets")
     names = selection.select(limit, list(intent.everyone()), fleet)
     options.require(len(names) == 1, f"--root needs one host, and --limit names {len(names)}: {', '.join(names)}")
@@ -32,7 +34,7 @@ def _open(fleet: Path, folder: Path, limit: str | None, *, fresh: bool = True) -
 
 def plan(fleet: Path, folder: Path, limit: str | None, *, whole: bool, as_json: bool) -> None:
     """``plan --root``; raises what the plan ends in."""
-    with _open(fleet, folder, limit) as image:
+    with _open(fleet, folder, limit, signed=False) as image:
         begin = time.monotonic()
         planned = _plan(image)
         plans = {image.name: planned.plan}
@@ -52,9 +54,9 @@ def plan(fleet: Path, folder: Path, limit: str | None, *, whole: bool, as_json: 
         raise ChecksUnknown(f"the plan is incomplete for {image.root.path}", hint="See the reasons above")
 
 
-def provision(fleet: Path, folder: Path, limit: str | None, *, as_json: bool) -> None:
+def provision(fleet: Path, folder: Path, limit: str | None, *, any_serial: bool, as_json: bool) -> None:
     """``provision --root``: plan, then change what differs."""
-    with _open(fleet, folder, limit) as image:
+    with _open(fleet, folder, limit, any_serial=any_serial) as image:
         planned = _plan(image)
         changes: list[Change] = []
         if planned.plan.satisfied:
@@ -71,9 +73,9 @@ def provision(fleet: Path, folder: Path, limit: str | None, *, as_json: bool) ->
             console.data(_summary(image, changes, planned))
 
 
-def remove(fleet: Path, folder: Path, limit: str | None, *, as_json: bool) -> None:
+def remove(fleet: Path, folder: Path, limit: str | None, *, any_serial: bool, as_json: bool) -> None:
     """``remove --root``."""
-    with _open(fleet, folder, limit, fresh=False) as image:
+    with _open(fleet, folder, limit, fresh=False, any_serial=any_serial) as image:
         with console.step(f"Removing from {image.root.path}"):
             changes = images.remove_image(image, _say)
         console.say(f"  {len(changes)} changes")

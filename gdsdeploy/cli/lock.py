@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few
-from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet
+from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.lock.pieces import Pieces
@@ -55,6 +55,9 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
     help="For --prove: stacks of a profile that may fail.",
 )
 @click.option("--explain", metavar="PACKAGE", help="Explain why a package has its version, and what forbids newer.")
+@click.option(
+    "--sign", type=options.PATH, metavar="KEY", help="Also sign the lock with this OpenSSH key: gdsdeploy.lock.sig."
+)
 @options.as_json()
 def command(
     fleet: Path,
@@ -66,6 +69,7 @@ def command(
     prove: bool,
     tries: int,
     explain: str | None,
+    sign: Path | None,
     as_json: bool,
 ) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
@@ -95,6 +99,7 @@ def command(
       gdsdeploy lock --upgrade --prove fleet.yml          # the newest stack that builds and would load
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
+      gdsdeploy lock --sign ~/.ssh/id_ed25519 fleet.yml   # for fleets whose file names signers; see docs/lock.md
     """
     options.require(
         sum((upgrade, check, explain is not None)) <= 1, "--upgrade, --check and --explain exclude each other"
@@ -104,6 +109,11 @@ def command(
         adopt is None or not (check or explain is not None), "--adopt goes with neither --check nor --explain"
     )
     options.require(not prove or not (check or explain is not None), "--prove goes with neither --check nor --explain")
+    options.require(
+        sign is None or not (check or explain is not None), "--sign goes with neither --check nor --explain"
+    )
+    if sign is not None:
+        signatures.require_key(sign)
     if check:
         _check(fleet, as_json)
     elif explain is not None:
@@ -113,6 +123,22 @@ def command(
         _lock(
             fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, tries if prove else 0, as_json
         )
+    if sign is not None:
+        _sign(fleet, sign)
+
+
+def _sign(fleet: Path, key: Path) -> None:
+    """Sign the lock beside ``fleet``; raises SignatureRefused where the fleet file doesn't list the signer."""
+    path, intent = lockfile.beside(fleet), load_fleet(fleet)
+    data = lockfile.content(path)
+    signature = signatures.sign(data, key)
+    if intent.signers is None:
+        console.warn(
+            f"{fleet} has no key signers, so nothing asks for this signature; docs/lock.md shows how to set it"
+        )
+    else:
+        lockfile.verified(path, intent, fleet, data, signature)
+    console.say(f"Wrote {signatures.write(path, signature)}: commit it with the lock")
 
 
 def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool) -> None:
@@ -124,9 +150,11 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     pieces = _ask(intent, fleet, *hosts) if hosts is not None else Pieces({}, {})
     resolved, proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
     attempts = proven.attempts if proven is not None else ()
-    same = lockdiff.same_choice(old, resolved.lock)
+    named = old is not None and (intent.signers is None or bool(old.fleet_id)) and _of_fleet(intent, old)
+    same = named and lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
     if not same:
+        resolved = replace(resolved, lock=lockfile.successor(resolved.lock, intent, old))
         lockfile.write(path, resolved.lock)
     for profile, verdict in resolved.warnings:
         console.warn(f"profile {profile}: [{verdict.rule}] {verdict.words}")
@@ -136,7 +164,7 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
         if lockdiff.consequences(change):
             console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
     if as_json:
-        console.json(_document(path, old, resolved, changes, attempts))
+        console.json(_document(path, old, resolved, changes, attempts, same=same))
         _require_decided(proven)
         return
     if old is not None and changes:
@@ -153,6 +181,11 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     else:
         console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
     _require_decided(proven)
+
+
+def _of_fleet(intent: Fleet, lock: Lock) -> bool:
+    """Whether the lock has the id that the fleet file states, if it states one."""
+    return intent.fleet_id is None or lock.fleet_id == intent.fleet_id
 
 
 def _resolve(
@@ -181,11 +214,16 @@ def _resolve(
 
 
 def _document(
-    path: Path, old: Lock | None, resolved: Resolved, changes: list[lockdiff.Change], attempts: Sequence[Attempt]
+    path: Path,
+    old: Lock | None,
+    resolved: Resolved,
+    changes: list[lockdiff.Change],
+    attempts: Sequence[Attempt],
+    *,
+    same: bool,
 ) -> dict[str, Any]:
     """What ``--json`` prints."""
     targets = resolved.lock.targets
-    same = lockdiff.same_choice(old, resolved.lock)
     return {
         "lock": str(path),
         "digest": old.digest if same and old else resolved.lock.digest,
@@ -252,7 +290,7 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
 def _check(fleet: Path, as_json: bool) -> None:
     intent = load_fleet(fleet)
     path = lockfile.beside(fleet)
-    lock = lockfile.read(path)
+    lock = lockfile.read_signed(path, intent, fleet)
     with console.step(f"Checking {path}"), Fetcher() as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
@@ -268,7 +306,7 @@ def _check(fleet: Path, as_json: bool) -> None:
 
 
 def _explain(fleet: Path, what: str, as_json: bool) -> None:
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
+    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False, signed=False)
     with Fetcher() as fetcher:
         own = [block.rule() for block in local_rules.read(fleet)]
         explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)

@@ -97,6 +97,9 @@ limit_with_builders = click.option(
     shell_complete=complete.hosts,
     help="Only these hosts or builders; shell patterns and node[1-3,7] work.",
 )
+allow_older_lock = click.option(
+    "--allow-older-lock", is_flag=True, help="Accept a lock that is older than the one that a host has."
+)
 #: The folder of an image, in place of the hosts.
 root = click.option(
     "--root",

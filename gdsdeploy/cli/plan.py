@@ -52,7 +52,7 @@ def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, v
     if root is not None:
         image.plan(fleet, root, limit, whole=verbose, as_json=as_json)
         return
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
     names = selection.select(limit, list(intent.everyone()), fleet)
 
     with console.step(f"Planning {words(names)}"):

@@ -24,9 +24,16 @@ from gdsdeploy.report import alike
 @options.root
 @options.at_once
 @click.option("--force-roles", is_flag=True, help="Run the roles on every host, even one without changes.")
+@options.allow_older_lock
 @options.as_json("Print one JSON object with every host's changes.")
 def command(
-    fleet: Path, ansible: tuple[str, ...], limit: str | None, root: Path | None, force_roles: bool, as_json: bool
+    fleet: Path,
+    ansible: tuple[str, ...],
+    limit: str | None,
+    root: Path | None,
+    force_roles: bool,
+    allow_older_lock: bool,
+    as_json: bool,
 ) -> None:
     """Converge the hosts of FLEET to its lock.
 
@@ -62,10 +69,10 @@ def command(
         options.require(
             not ansible, "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
         )
-        image.provision(fleet, root, limit, as_json=as_json)
+        image.provision(fleet, root, limit, any_serial=allow_older_lock, as_json=as_json)
         return
     require_flags(ansible)
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, any_serial=allow_older_lock)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)

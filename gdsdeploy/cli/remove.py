@@ -26,8 +26,11 @@ from gdsdeploy.model.hostnames import words
     help="These hosts or builders; shell patterns and node[1-3,7] work.",
 )
 @options.root
+@options.allow_older_lock
 @options.as_json("Print one JSON object with every host's changes.")
-def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None, as_json: bool) -> None:
+def command(
+    fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None, allow_older_lock: bool, as_json: bool
+) -> None:
     """Undo what provision changed on the hosts of FLEET.
 
     It removes the files and modules that provision put there, restores the boot default, and removes the packages
@@ -42,10 +45,10 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, root: Path | None
     """
     if root is not None:
         options.require(not ansible, "--root goes without flags for ansible-playbook")
-        image.remove(fleet, root, limit, as_json=as_json)
+        image.remove(fleet, root, limit, any_serial=allow_older_lock, as_json=as_json)
         return
     require_flags(ansible)
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False)
+    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False, any_serial=allow_older_lock)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Removing from {words(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)

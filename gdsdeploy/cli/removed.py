@@ -6,6 +6,7 @@ import click
 
 SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
 PROMETHEUS = "Ask your Prometheus server: docs/prometheus.md has the queries. Or read the gates with --since-boot"
+REPORT = "Save the report with validate --json, and sign it with ssh-keygen -Y sign: docs/lock.md shows how"
 #: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
 REMOVED = {
     "completion": 'Run eval "$(_GDSDEPLOY_COMPLETE=bash_source gdsdeploy)"; docs/command-line.md has other shells',
@@ -24,12 +25,14 @@ REMOVED = {
     "explain --redact": "Pack what others may see with gdsdeploy support-bundle, which replaces names and addresses",
     "explain --ticket": "Pack one file for a vendor's support with gdsdeploy support-bundle FLEET -o FILE --limit HOST",
     "explain --support": SUPPORT,
+    "lock --key": "Name the key behind --sign: gdsdeploy lock --sign KEY FLEET",
     "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
-    "validate --attest": "Save the report with validate --json, and sign it with ssh-keygen: docs/lock.md shows how",
+    "validate --attest": REPORT,
+    "validate --key": REPORT,
     "validate --prometheus": PROMETHEUS,
     "validate --prometheus-config": PROMETHEUS,
     "validate --prometheus-label": PROMETHEUS,
-    "verify": "Check a signed file with ssh-keygen -Y verify; docs/lock.md shows how",
+    "verify": "Check a lock with gdsdeploy lock --check FLEET, and a signed report with ssh-keygen: see docs/lock.md",
     "watch --probe": "Set cufile_stats: 3 for the profile: gdsdeploy watch then counts the bytes of each program",
     "rollout render": "Write a static inventory for these engines with gdsdeploy inventory FLEET -o DIR",
 }

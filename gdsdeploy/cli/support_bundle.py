@@ -42,7 +42,7 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
       gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
       gdsdeploy validate --evidence case-4711.tar.gz
     """
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
     names = selection.select(limit, list(intent.hosts), fleet)
     require_folder(output)
     with console.step(f"Asking {words(names)}"):

@@ -172,7 +172,7 @@ def _validate_hosts(
     from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.fleet_validation import validate
 
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {words(names)}"):
         return validate(

@@ -101,7 +101,7 @@ _SIGNING = Use(
 )
 
 
-_LOCKED = ("kernel_release", "versions", "repositories", "driver_version", "imex_nodes")
+_LOCKED = ("kernel_release", "versions", "repositories", "driver_version", "imex_nodes", "fleet_id", "lock_serial")
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
     Use(

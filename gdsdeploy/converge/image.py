@@ -26,6 +26,7 @@ from gdsdeploy.host.apply.modules import ARCHIVE
 from gdsdeploy.host.model import expectation
 from gdsdeploy.image.ask import Parcel, ask
 from gdsdeploy.image.root import ImageRoot, open_root
+from gdsdeploy.lock.signatures import lock_order
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
@@ -168,7 +169,9 @@ def provision_image(image: Image, planned: ImagePlan, line: Say = lambda _: None
 
 def remove_image(image: Image, line: Say = lambda _: None) -> list[Change]:
     """Take back what was provisioned, and return the changes; raises what went wrong."""
-    return _changes(image, ("remove", "--json"), b"", None, line)
+    fleet_id, serial = lock_order(image.fleet, image.lock)
+    order = ("--fleet-id", fleet_id, "--lock-serial", str(serial)) if fleet_id else ()
+    return _changes(image, ("remove", "--json", *order), b"", None, line)
 
 
 def _require_provisionable(image: Image, planned: HostPlan) -> Supply:

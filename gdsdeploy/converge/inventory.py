@@ -22,6 +22,7 @@ from gdsdeploy.host.gate.metrics import FILE
 from gdsdeploy.host.io.prometheus import places
 from gdsdeploy.host.model.companions import services_of
 from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock.signatures import lock_order
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
@@ -211,6 +212,15 @@ def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     return [{"src": source, "dest": dest} for dest, source in sorted(keyrings.items())]
 
 
+def _order(fleet: Fleet, lock: Lock) -> dict[str, Any]:
+    """The variables with which a host compares the lock to its own."""
+    fleet_id, serial = lock_order(fleet, lock)
+    roles = ("gds_preflight", "gds_remove")
+    return {
+        f"{role}_{key}": value for role in roles for key, value in (("fleet_id", fleet_id), ("lock_serial", serial))
+    }
+
+
 def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[str, Any]:
     """Every role's variables for one machine."""
     profile_name = fleet.machine(name).profile
@@ -226,7 +236,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: RunFiles) -> dict[st
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
     values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
-        **_package_roles(profile, target),
+        **(_package_roles(profile, target) | _order(fleet, lock)),
         **_companions(fleet, name, profile, target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,

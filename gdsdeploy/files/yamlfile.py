@@ -133,7 +133,12 @@ def read(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT
 
     absent: what is wrong, and the next step, where there is no such file.
     """
-    loader = _Loader(_text(path, error, absent))
+    return parse(path, content(path, error=error, absent=absent), error=error, absent=absent)
+
+
+def parse(path: Path, data: bytes, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT) -> Document:
+    """``data``, the content of the YAML file ``path``, as :func:`read` reads it."""
+    loader = _Loader(_text(path, data, error))
     try:
         root = loader.get_single_node()
         if root is None:
@@ -158,7 +163,8 @@ def shipped(text: str) -> Any:
     return yaml.load(text, Loader=_PLAIN)  # noqa: S506 # nosec B506 # both loaders are safe ones
 
 
-def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
+def content(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT) -> bytes:
+    """The bytes of a YAML file, at most LIMIT; raises ``error`` as :func:`read` does."""
     try:
         data = reading.beginning(str(path), LIMIT)
     except FileNotFoundError:
@@ -171,6 +177,10 @@ def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
         raise error(f"{path}: cannot be read: {cause.strerror}", hint=reading.look(str(path))) from cause
     if len(data) > LIMIT:
         raise error(f"{path}: larger than {LIMIT >> 20} MiB", hint="Is it the right file? Fleets and locks are smaller")
+    return data
+
+
+def _text(path: Path, data: bytes, error: type[GdsError]) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:

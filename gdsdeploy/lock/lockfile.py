@@ -1,6 +1,7 @@
 """``gdsdeploy.lock``: reading, writing, and whether it still fits its fleet file.
 
-The file is sorted and has no time of writing: the same input gives the same bytes.  A digest detects manual edits.
+The file is sorted and has no time of writing: apart from the fleet's id, the same input gives the same bytes.  A digest
+detects manual edits.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import enum
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import load_fleet, parse_document
-from gdsdeploy.lock import repo_settings
+from gdsdeploy.lock import repo_settings, signatures
 from gdsdeploy.lock.pins import pins
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
@@ -41,10 +43,19 @@ def beside(fleet: Path) -> Path:
     return fleet.parent / NAME
 
 
-def build(targets: dict[str, Target]) -> Lock:
+def build(targets: dict[str, Target], *, fleet_id: str | None = None, serial: int = 0) -> Lock:
     """A lock of these targets, with its digest."""
-    content = {"lock_version": LOCK_VERSION, "targets": {name: targets[name].model_dump() for name in sorted(targets)}}
-    return Lock(lock_version=LOCK_VERSION, digest=_digest(content), targets=dict(sorted(targets.items())))
+    content: dict[str, Any] = {"lock_version": LOCK_VERSION}
+    content |= {"targets": {name: targets[name].model_dump() for name in sorted(targets)}}
+    content |= {key: value for key, value in (("fleet_id", fleet_id), ("serial", serial)) if value}
+    ordered = dict(sorted(targets.items()))
+    return Lock(lock_version=LOCK_VERSION, digest=_digest(content), fleet_id=fleet_id, serial=serial, targets=ordered)
+
+
+def successor(lock: Lock, fleet: Fleet, old: Lock | None) -> Lock:
+    """``lock`` with the fleet's id, which is made for its first lock, and a higher serial than ``old``'s."""
+    fleet_id = fleet.fleet_id or (old.fleet_id if old else None) or secrets.token_hex(16)
+    return build(lock.targets, fleet_id=fleet_id, serial=(old.serial if old else 0) + 1)
 
 
 def render(lock: Lock) -> str:
@@ -64,7 +75,46 @@ def write(path: Path, lock: Lock) -> None:
 
 def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
     """Read a lock file; raises LockInvalid: missing, malformed (file:line:column), edited, or of another major."""
-    document = yamlfile.read(path, error=LockInvalid, absent=_ABSENT)
+    return _parse(yamlfile.read(path, error=LockInvalid, absent=_ABSENT), warn)
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a lock file; raises LockInvalid."""
+    return yamlfile.content(path, error=LockInvalid, absent=_ABSENT)
+
+
+def read_signed(path: Path, fleet: Fleet, fleet_path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
+    """Read a lock that a signer of the fleet file has signed; as :func:`read` where the fleet file names no signers.
+
+    Raises SignatureRefused, FleetInvalid and MissingProgram, too.
+    """
+    if fleet.signers is None:
+        return read(path, warn=warn)
+    return verified(path, fleet, fleet_path, content(path), signatures.read(path, fleet_path), warn=warn)
+
+
+def verified(
+    path: Path,
+    fleet: Fleet,
+    fleet_path: Path,
+    data: bytes,
+    signature: bytes,
+    *,
+    warn: Callable[[str], None] = console.warn,
+) -> Lock:
+    """The lock in ``data``, the content of the file ``path``, if a signer of the fleet file has signed it.
+
+    Raises as :func:`read_signed`.
+    """
+    signatures.require(fleet, fleet_path, path, data, signature)
+    lock = _parse(yamlfile.parse(path, data, error=LockInvalid, absent=_ABSENT), warn)
+    signatures.require_own(fleet, fleet_path, lock, path)
+    lock._signed = (data, signature)
+    return lock
+
+
+def _parse(document: yamlfile.Document, warn: Callable[[str], None]) -> Lock:
+    path = document.path
     value = _mapping(document)
     if "profiles" in value and "lock_version" not in value:
         raise LockInvalid(f"{path}: this is a fleet file", hint=f"Its lock is {beside(path)}")
@@ -222,9 +272,18 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
             yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
 
 
-def fleet_and_lock(fleet_path: Path, *, fresh: bool = True) -> tuple[Fleet, Lock]:
-    """The fleet file and the lock beside it; raises FleetInvalid, LockInvalid and, where ``fresh``, LockStale."""
-    fleet, lock = load_fleet(fleet_path), read(beside(fleet_path))
+def fleet_and_lock(
+    fleet_path: Path, *, fresh: bool = True, signed: bool = True, any_serial: bool = False
+) -> tuple[Fleet, Lock]:
+    """The fleet file and the lock beside it; raises FleetInvalid, LockInvalid and, where ``fresh``, LockStale.
+
+    signed: whether the lock has to have a signature where the fleet file names signers; raises SignatureRefused.  Only
+    what changes no host goes without.  any_serial: whether hosts take a lock that is older than theirs.
+    """
+    fleet, path = load_fleet(fleet_path), beside(fleet_path)
+    if any_serial:
+        fleet = fleet.with_any_serial()
+    lock = read_signed(path, fleet, fleet_path) if signed else read(path)
     if fresh:
         require_fresh(fleet, lock, fleet_file=fleet_path)
     return fleet, lock

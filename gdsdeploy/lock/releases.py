@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import atomic, paths
-from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused
+from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused, SignatureRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.signatures import beside
 from gdsdeploy.model.fleet import Fleet, FleetHost
 from gdsdeploy.model.lock import Lock
 
@@ -49,6 +50,8 @@ class Release:
     def for_host(self, name: str, now: Fleet) -> Fleet:
         """The release's fleet with the current address of ``name``; other machines as they were.
 
+        It is the way back, so the host takes a lock that is older than its own.
+
         Raises RolloutRefused if the release has no profile for it.
         """
         machines = {**self.fleet.builders, **self.fleet.hosts}
@@ -65,7 +68,7 @@ class Release:
         own = {**getattr(self.fleet, group), name: host}
         other = "hosts" if group == "builders" else "builders"
         others = {key: value for key, value in getattr(self.fleet, other).items() if key != name}
-        return self.fleet.model_copy(update={group: own, other: others, "ssh": now.ssh})
+        return self.fleet.model_copy(update={group: own, other: others, "ssh": now.ssh}).with_any_serial()
 
 
 def short(digest: str) -> str:
@@ -101,7 +104,12 @@ def store(fleet_path: Path, lock: Lock) -> Release:
             "stored": time.time(),
         }
         atomic.write(folder / _FLEET, text, mode=0o600)
-        lockfile.write(folder / lockfile.NAME, lock)
+        if lock._signed is None:
+            lockfile.write(folder / lockfile.NAME, lock)
+        else:
+            # As it was signed, so that a rollout that is resumed can verify it again.
+            for place, data in zip((folder / lockfile.NAME, beside(folder / lockfile.NAME)), lock._signed, strict=True):
+                atomic.write(place, data, mode=0o600)
         # Last: without it there is no release.
         _write_about(folder, about)
     return _read(folder, path)
@@ -128,6 +136,18 @@ def of_plan(fleet_path: Path, lock_digest: str, fleet_digest: str) -> Release:
         " with, is not kept on this machine",
         hint="Resume it on the machine that started it, or start another with the lock that the hosts should have",
     )
+
+
+def require_signed(fleet_path: Path, lock_digest: str, fleet_digest: str) -> None:
+    """Raise SignatureRefused unless the lock of a rollout's plan is still signed by a signer of the fleet file."""
+    fleet = load_fleet(fleet_path)
+    if fleet.signers is not None:
+        release = of_plan(fleet_path, lock_digest, fleet_digest)
+        try:
+            lockfile.read_signed(release.folder / lockfile.NAME, fleet, fleet_path)
+        except SignatureRefused as error:
+            hint = f"End the rollout: gdsdeploy rollout abort {fleet_path}; then start another with a signed lock"
+            raise SignatureRefused(error.message, hint=hint) from None
 
 
 def find(fleet_path: Path, lock_digest: str, host: str = "") -> Release | None:

@@ -19,6 +19,7 @@ from gdsdeploy.model.services import Gate, Watch
 from gdsdeploy.model.signing import Signing
 from gdsdeploy.model.text import (
     AbsolutePath,
+    FleetId,
     Model,
     Name,
     NetworkAddress,
@@ -322,6 +323,12 @@ class Fleet(Model):
     version: Literal[1]
     repositories: dict[Name, Repository] = Field(default_factory=dict)
     mirror: Mirror | None = None
+    #: OpenSSH's allowed_signers file: who may sign the lock; relative to the fleet file.  None: it needs no signature.
+    signers: SshFile | None = None
+    #: keys that no longer count, as a list or a KRL of ssh-keygen
+    revoked_signers: SshFile | None = None
+    #: the fleet's own id, which its locks name; needed with ``signers``
+    fleet_id: FleetId | None = None
     ssh: Ssh = Ssh()
     profiles: dict[Name, Profile] = Field(min_length=1)
     builders: dict[Name, FleetHost] = Field(default_factory=dict)
@@ -332,8 +339,20 @@ class Fleet(Model):
     rollout: Rollout = Rollout()
     #: profile → its suppliers, where they were chosen in a larger fleet
     _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
+    _any_serial: bool = PrivateAttr(default=False)
     #: addresses by domain, with the hosts that they were read from: a copy with other hosts reads its own
     _imex: tuple[dict[str, FleetHost], dict[str, tuple[str, ...]]] | None = PrivateAttr(default=None)
+
+    def with_any_serial(self) -> Self:
+        """The same fleet, whose hosts also take a lock that is older than theirs."""
+        fleet = self.model_copy()
+        fleet._any_serial = True
+        return fleet
+
+    @property
+    def any_serial(self) -> bool:
+        """Whether hosts take a lock that is older than theirs."""
+        return self._any_serial
 
     def imex_nodes(self, name: str) -> tuple[str, ...]:
         """The addresses in the IMEX domain of the host or builder ``name``; empty: it is in none."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import SerializerFunctionWrapHandler, Strict, model_serializer, model_validator
+from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, Strict, model_serializer, model_validator
 
-from gdsdeploy.model.text import AbsolutePath, Fingerprint, MaybePath, MaybeWord, Model, Name, Word, matching
+from gdsdeploy.model.text import AbsolutePath, Fingerprint, FleetId, MaybePath, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.5"
+LOCK_VERSION = "1.6"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
@@ -212,4 +212,16 @@ class Lock(Model):
     lock_version: Annotated[str, matching(r"^[0-9]{1,9}\.[0-9]{1,9}$", f"write a version such as {LOCK_VERSION}")]
     #: sha256 over the rest in canonical form; an edit by hand is noticed.
     digest: Annotated[str, matching(r"^sha256:[0-9a-f]{64}$", "a digest is sha256: and 64 digits, 0-9 and a-f")]
+    #: of the fleet that it is for, by its first lock; None in locks before 1.6
+    fleet_id: FleetId | None = None
+    #: higher in each new lock of the fleet; 0 in locks before 1.6
+    serial: int = Field(default=0, ge=0)
     targets: dict[str, Target]
+    #: the file's content and its verified signature; None: no signature was asked for
+    _signed: tuple[bytes, bytes] | None = PrivateAttr(default=None)
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the id and the serial that older locks don't have, so that those stay as they are."""
+        value: dict[str, Any] = handler(self)
+        return {key: inner for key, inner in value.items() if key not in ("fleet_id", "serial") or inner}

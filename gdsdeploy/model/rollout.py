@@ -166,6 +166,8 @@ class Plan(JsonForm):
     max_unavailable: int = 1
     #: host → seconds that its work is expected to take
     expected: Mapping[str, float] = field(default_factory=dict)
+    #: whether hosts take a lock that is older than theirs
+    any_serial: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """With ``version``, which is that of everything in its journal."""

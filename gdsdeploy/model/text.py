@@ -34,6 +34,8 @@ AbsolutePath = Annotated[str, matching(r"^/[^\x00-\x1f\x7f]*$", "write an absolu
 Fingerprint = Annotated[
     str, matching(r"^[0-9A-F]{40}$", "a fingerprint is the 40 digits 0-9 and A-F of a primary key, without spaces")
 ]
+#: Random; what a fleet and its locks have in common.
+FleetId = Annotated[str, matching(r"^[0-9a-f]{32}$", "write the fleet_id of the fleet's lock, 32 digits 0-9 and a-f")]
 PackageName = Annotated[
     str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
 ]

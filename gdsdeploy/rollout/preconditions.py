@@ -175,6 +175,7 @@ def prepare(
         skipped={**participants.others, **layout.skipped},
         max_unavailable=layout.max_unavailable,
         expected=expected,
+        any_serial=fleet.any_serial,
     )
     left = status.Status(plan).left() or 0.0
     opens = windows.opens_at(settings, time.time())

@@ -134,7 +134,7 @@ class Gds:
     @cached_property
     def _intent(self) -> tuple[Fleet, Lock]:
         try:
-            return lockfile.fleet_and_lock(self._path)
+            return lockfile.fleet_and_lock(self._path, signed=False)
         except GdsError as error:
             raise usage_error(error) from None
 

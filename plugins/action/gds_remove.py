@@ -11,6 +11,7 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 class ActionModule(ApplyAction):  # type: ignore[misc]
     """The host program's command ``remove``."""
 
-    def command(self, options: Mapping[str, Any]) -> list[str]:  # noqa: ARG002
+    def command(self, options: Mapping[str, Any]) -> list[str]:
         """Remove every applied resource."""
-        return ["remove"]
+        order = ["--fleet-id", options["fleet_id"], "--lock-serial", str(options["lock_serial"])]
+        return ["remove", *(order if options["fleet_id"] else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,9 @@ from gdsdeploy.errors import (
     NoSolution,
     RepositoryUntrusted,
     RepositoryUnusable,
+    SignatureRefused,
 )
-from gdsdeploy.lock import lockfile
+from gdsdeploy.lock import lockfile, signatures
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian
 from tests.repos.stack import TRIXIE, gds, kernel, open_driver, proprietary_driver, suites, without
@@ -100,8 +102,30 @@ def test_a_second_lock_changes_nothing_even_when_the_indices_are_newer(
     assert "Nothing changed" in capsys.readouterr().err
 
 
+def test_a_lock_is_signed_and_checked(debian: Debian, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("alice", "bob"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", tmp_path / name], check=True)
+    (debian.fleet.parent / "signers").write_text(f"alice {(tmp_path / 'alice.pub').read_text()}")
+    path = lockfile.beside(debian.fleet)
+    assert run("lock", "--sign", tmp_path / "alice", debian.fleet) == 0
+    assert "has no key signers, so nothing asks for this signature" in plain(capsys.readouterr().err)
+    debian.fleet.write_text(f"{debian.fleet.read_text()}\nsigners: signers\n")
+    assert run("lock", "--check", debian.fleet) == SignatureRefused.exit_code
+    (line,) = re.findall(r"write beside signers: `(.*)`", plain(capsys.readouterr().err))
+    debian.fleet.write_text(f"{debian.fleet.read_text()}{line}\n")
+    assert run("lock", "--check", debian.fleet) == 0
+    before = path.read_bytes(), signatures.beside(path).read_bytes()
+    assert run("lock", "--sign", tmp_path / "bob", debian.fleet) == SignatureRefused.exit_code
+    assert "which is of no signer in" in plain(capsys.readouterr().err)
+    assert (path.read_bytes(), signatures.beside(path).read_bytes()) == before
+    assert run("lock", "--upgrade", "--sign", tmp_path / "alice", debian.fleet) == 0
+    assert run("lock", "--check", debian.fleet) == 0
+    assert lockfile.read(path).serial == 1, "nothing was newer"
+
+
 def test_the_same_input_gives_the_same_bytes(debian: Debian) -> None:
     path = lockfile.beside(debian.fleet)
+    debian.fleet.write_text(f"{debian.fleet.read_text()}\nfleet_id: '{'0' * 32}'\n")
     assert run("lock", debian.fleet) == 0
     first = path.read_bytes()
     path.unlink()
@@ -298,12 +322,12 @@ def test_check_names_a_pin_that_changed(debian: Debian, capsys: pytest.CaptureFi
 def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", debian.fleet) == 0
     path = lockfile.beside(debian.fleet)
-    good = path.read_text()
+    good, targets = path.read_text(), lockfile.read(path).targets
     path.write_text(good.replace("550.163.01-2", "550.163.01-9", 1))
     assert run("lock", "--check", debian.fleet) == LockInvalid.exit_code
     assert "edited by hand" in plain(capsys.readouterr().err)
     assert run("lock", debian.fleet) == 0
-    assert path.read_text() == good
+    assert lockfile.read(path).targets == targets
 
 
 def test_a_lock_of_a_newer_major_is_not_overwritten(debian: Debian) -> None:

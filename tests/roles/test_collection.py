@@ -141,6 +141,7 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
         "unknown": {"gdsdeploy.gds.gds_packages": {"manager": "apt", "instance": "driver"}, "diff": False},
         "absent": {"gdsdeploy.gds.gds_gate": {"state": "absent"}, "check_mode": False},
         "remove": {"gdsdeploy.gds.gds_remove": {}, "check_mode": False},
+        "ordered": {"gdsdeploy.gds.gds_remove": {"fleet_id": "f", "lock_serial": 4}, "check_mode": False},
     }
     results = play(tmp_path, collections, tasks, env=env, gds_run="r1", gds_who="{{ 'o' ~ 'p' }}")
     unknown = results["unknown"]
@@ -155,6 +156,7 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
     assert "dpkg is locked" in results["output"]
     assert results["absent"]["report"]["argv"][:2] == ["remove", "gate"]
     assert results["remove"]["report"]["argv"][:2] == ["remove", "--json"]
+    assert results["ordered"]["report"]["argv"][:5] == ["remove", "--fleet-id", "f", "--lock-serial", "4"]
 
 
 def test_files_of_the_controller_become_part_of_the_desired_state(collections: Path, tmp_path: Path) -> None:

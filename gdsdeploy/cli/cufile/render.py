@@ -51,7 +51,7 @@ def command(
       gdsdeploy cufile render fleet.yml gpu1 --diff
       gdsdeploy cufile render fleet.yml gpu1 --evidence gpu1.json --variant container --output image/cufile.json
     """
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
     require_host(host, intent.hosts, fleet)
     profile = intent.profiles[intent.hosts[host].profile]
     facts: FitTarget | None = None

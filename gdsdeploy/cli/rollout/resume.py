@@ -10,6 +10,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
+from gdsdeploy.lock import releases
 from gdsdeploy.rollout import lookup, session, status
 from gdsdeploy.validate.output import require_folder
 
@@ -38,7 +39,9 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
     """
     require_folder(html)
     _, events = lookup.find_rollout(fleet, None)
-    ended = carry_out(fleet, session.resumption(status.fold(events), fleet, accept, "by command"), as_json=as_json)
+    current = status.fold(events)
+    releases.require_signed(fleet, current.plan.lock_digest, current.plan.fleet_digest)
+    ended = carry_out(fleet, session.resumption(current, fleet, accept, "by command"), as_json=as_json)
     if ended is not None:
         finish(ended, html=html, as_json=as_json)
     elif html is not None:

@@ -36,6 +36,7 @@ from gdsdeploy.validate.output import require_folder, write
 @options.yes
 @options.timeout(TIMEOUT, "Seconds for each host.")
 @options.at_once
+@options.allow_older_lock
 @options.as_json("Print each event as one line of JSON; with --dry-run the plan.")
 @options.html_of_rollout
 def command(
@@ -44,6 +45,7 @@ def command(
     exclude: str | None,
     since: Path | None,
     enrol_keys: bool,
+    allow_older_lock: bool,
     dry_run: bool,
     yes: bool,
     timeout: float,
@@ -80,7 +82,7 @@ def command(
     terminal = "standard input isn't a terminal: pass --yes, or preview with --dry-run"
     options.require(yes or dry_run or sys.stdin.isatty(), terminal)
     require_folder(html)
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, any_serial=allow_older_lock)
     if not dry_run:
         _require_no_unfinished(fleet)
     chosen = participants.choose(intent, fleet, limit, exclude)

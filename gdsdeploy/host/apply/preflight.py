@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping
 
+from ..boot.present import expectation
 from ..foreign import Locked
 from ..kmod.flavour import flavour_of
 from ..model.system import system_of
@@ -29,7 +30,8 @@ class Desired:
     kernel isn't the host's to choose.  ``kernel_release``: of the locked kernel; empty: what others have installed
     isn't looked at.  ``versions``: package → version of the lock.  ``repositories``: addresses of the lock's.
     ``driver_version``: of the locked driver; empty: what runs beside it isn't looked at.  ``imex_nodes``: the addresses
-    of the host's IMEX domain.
+    of the host's IMEX domain.  ``fleet_id`` and ``lock_serial``: of the lock; empty: whose lock the host has isn't
+    looked at; 0: which of them is older isn't looked at.
     """
 
     os: str
@@ -42,6 +44,8 @@ class Desired:
     repositories: List[str] = field(default_factory=list)
     driver_version: str = ""
     imex_nodes: List[str] = field(default_factory=list)
+    fleet_id: str = ""
+    lock_serial: int = 0
 
 
 class Preflight(Resource[Desired]):
@@ -63,6 +67,7 @@ class Preflight(Resource[Desired]):
             "half_installed": chosen.half_installed(host),
             "spare": chosen.spare,
             "foreign": self._foreign(host, desired) if desired.kernel_release else _NOT_ASKED,
+            "lock": lock_of(host.root),
             "companions": companions_look.observe(host, chosen.installed(host)) if desired.driver_version else None,
         }
 
@@ -91,11 +96,44 @@ class Preflight(Resource[Desired]):
         others += companions_look.refusals(
             observed["companions"], desired.driver_version, desired.versions, desired.imex_nodes
         )
-        return [*refusals, *_other_flavour(desired, observed["kernel"]), *observed["half_installed"], *others]
+        return [
+            *other_lock(desired.fleet_id, desired.lock_serial, observed["lock"]),
+            *refusals,
+            *_other_flavour(desired, observed["kernel"]),
+            *observed["half_installed"],
+            *others,
+        ]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         foreign = foreign_look.report(observed["foreign"])
         return {**{key: observed[key] for key in ("os", "arch", "free_mib")}, "foreign": foreign}
+
+
+def lock_of(root: str) -> Dict[str, Any]:
+    """Fleet and serial of the lock that this host has, by its record; empty and 0: it has none, or an old one."""
+    recorded = expectation(root)
+    fleet_id, serial = recorded.get("fleet_id"), recorded.get("lock_serial")
+    return {
+        "fleet_id": fleet_id if isinstance(fleet_id, str) else "",
+        "serial": serial if isinstance(serial, int) else 0,
+    }
+
+
+def other_lock(fleet_id: str, serial: int, present: Mapping[str, Any]) -> List[Refusal]:
+    """A refusal of a lock that is another fleet's, or older than ``present``, the host's: it may be a replay.
+
+    fleet_id, serial: as in :class:`Desired`.
+    """
+    if not fleet_id:
+        return []
+    if present["fleet_id"] not in ("", fleet_id):
+        message = f"this host has a lock of the fleet {present['fleet_id']}, and this one is of {fleet_id}"
+        return [Refusal("lock-fleet", message, "run gdsdeploy remove with the fleet file that it had before")]
+    if 0 < serial < present["serial"]:
+        message = f"this host has the lock with serial {present['serial']}, and this one is older: {serial}"
+        hint = "get the newest lock; if you want the older one, pass --allow-older-lock"
+        return [Refusal("lock-serial", message, hint)]
+    return []
 
 
 def _other_flavour(desired: Desired, running: str) -> List[Refusal]:

@@ -39,6 +39,8 @@ def add_remove(commands: Any) -> None:
     text = "take back what was applied here: packages, files, holds, modules and the boot default"
     parser = commands.add_parser("remove", help=text, description=text)
     parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)")
+    parser.add_argument("--fleet-id", metavar="ID", default="", help="refuse if this host has another fleet's lock")
+    parser.add_argument("--lock-serial", type=int, default=0, help="with --fleet-id: refuse if its lock is newer")
     _common(parser)
     parser.set_defaults(run=lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)))
 
@@ -62,12 +64,16 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
-    from ..apply import removal
+    from ..apply import preflight, removal
 
     host = ManagedHost(arguments.check, say=_say)
     result = engine.Result("remove")
     try:
         with _alone(arguments):
+            for refusal in preflight.other_lock(
+                arguments.fleet_id, arguments.lock_serial, preflight.lock_of(host.root)
+            ):
+                raise ApplyError(refusal.message, refusal.hint, "refused")
             removal.remove(host, arguments.resources, done=result.changes.extend)
     finally:
         answer["resources"] = [result.to_json()]

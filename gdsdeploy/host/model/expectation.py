@@ -58,6 +58,9 @@ class Expectation:
     repositories: List[str] = field(default_factory=list)
     #: digest of the lock it came from
     lock_digest: str = ""
+    #: the fleet that the lock is for, and its place in the order of that fleet's locks; empty and 0 in old locks
+    fleet_id: str = ""
+    lock_serial: int = 0
     #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for
     own_kernel: bool = True
     #: arguments that the kernel has to be booted with

@@ -35,7 +35,7 @@ class RealEffects:
         """
         path, settings = Path(plan.fleet).resolve(), Rollout.model_validate(dict(plan.settings))
         release = releases.of_plan(Path(plan.fleet), plan.lock_digest, plan.fleet_digest)
-        self._fleet = release.fleet
+        self._fleet = release.fleet.with_any_serial() if plan.any_serial else release.fleet
         self._work = partial(
             Work,
             lock=release.lock,
@@ -44,7 +44,7 @@ class RealEffects:
             rollout=plan.id,
             drainer=drainer(settings.drain, path.parent),
             logs=paths.state() / "rollouts" / plan.id,
-            everyone=release.fleet,
+            everyone=self._fleet,
             patience=patience,
             consoles=frozenset(name for wave in plan.waves if wave.console for name in wave.hosts),
             release=release,

@@ -110,3 +110,18 @@ def test_removed_by_name(system: System) -> None:
     assert {subject for _, subject in subjects(removed)} >= {"/etc/cufile.json", "gds-gate.service"}
     assert "/etc/modprobe.d/gdsdeploy.conf" in system.changed()
     assert subjects(system.remove("cufile", "gate")[1]) == []
+
+
+def test_a_removal_is_refused_with_another_or_an_older_lock(system: System) -> None:
+    own, other = "0" * 32, "1" * 32
+    system.path("/etc/gdsdeploy/expectation.json").write_text(json.dumps({"fleet_id": own, "lock_serial": 5}))
+    for fleet_id, serial, message in (
+        (other, 9, f"a lock of the fleet {own}"),
+        (own, 4, "serial 5, and this one is older: 4"),
+        (own, 5, ""),
+        (own, 0, ""),
+    ):
+        _, answer = system.remove("--check", "--fleet-id", fleet_id, "--lock-serial", str(serial))
+        error = answer["error"] or {"kind": "", "message": ""}
+        assert error["kind"] == ("refused" if message else ""), answer
+        assert message in error["message"]

@@ -17,6 +17,7 @@ import pytest
 
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import RolloutRefused
+from gdsdeploy.lock import lockfile, signatures
 from gdsdeploy.model.events import Kind, as_json
 from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
@@ -163,6 +164,36 @@ def test_a_failed_canary_halts_and_nothing_else_is_touched(
     assert run("rollout", "resume", fleet.path, "--accept", "a") == 51, "one host does not have the lock"
     assert status_of(fleet).counts() == {"done": 2, "rolled-back": 1}
     assert status_of(fleet).finished
+
+
+def test_a_rollout_goes_on_only_while_its_lock_is_signed(
+    make_fleet: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    key = tmp_path / "alice"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "alice", "-f", key], check=True)
+    public = key.with_suffix(".pub").read_text()
+    (tmp_path / "signers").write_text(f"alice {public}")
+    (tmp_path / "revoked").write_text("")
+    own = "0" * 32
+    fleet = make_fleet(fails="a", signers="signers", revoked_signers="revoked", fleet_id=own)
+    path = lockfile.beside(fleet.path)
+    lockfile.write(path, lockfile.build(fleet.new.targets, fleet_id=own, serial=1))
+    assert run("rollout", "start", fleet.path, "--yes") == 60
+    signatures.write(path, signatures.sign(path.read_bytes(), key))
+    assert run("rollout", "start", fleet.path, "--yes", "--allow-older-lock") == 51
+    assert status_of(fleet).plan.any_serial
+    (tmp_path / "revoked").write_text(public)
+    capsys.readouterr()
+    before = status_of(fleet).last
+    assert run("rollout", "resume", fleet.path, "--accept", "a") == 60
+    err = plain(capsys.readouterr().err)
+    assert "revoked revokes" in err
+    assert f"rollout abort {fleet.path}" in err
+    assert status_of(fleet).last == before
+    (tmp_path / "revoked").write_text("")
+    assert run("rollout", "resume", fleet.path, "--accept", "a") == 51, "one host does not have the lock"
+    (tmp_path / "revoked").write_text(public)
+    assert run("rollout", "rollback", fleet.path, "--yes") == 0, "the way back needs no signature"
 
 
 def test_everything_is_taken_back(make_fleet: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yml"))
 
 #: Each key of a fleet file that a bundle shows.  A new key goes here or into PRIVATE.
 _PUBLIC = """
+signers revoked_signers fleet_id
 version repositories mirror ssh profiles builders hosts inventory groups waivers rollout kind uri suites components
 keyring
 metadata package_keys why

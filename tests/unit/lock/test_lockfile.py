@@ -125,7 +125,7 @@ def test_an_edit_by_hand_is_noticed(path: Path, old: str, new: str) -> None:
         ("size: 1234", "size: many", r"gdsdeploy\.lock:\d+:13: .*size"),
         ("  gds:\n", "  gds: [\n", r"gdsdeploy\.lock:\d+:\d+: not valid YAML"),
         ("      file:", "      flie:", r"gdsdeploy\.lock:\d+:7: .*flie: unknown key; did you mean 'file'\?"),
-        ("lock_version: '1.5'", "lock_version: one", r"write a version such as 1.5"),
+        ("lock_version: '1.6'", "lock_version: one", r"write a version such as 1.6"),
     ],
 )
 def test_a_malformed_lock_is_named_by_place(path: Path, old: str, new: str, place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -130,3 +131,17 @@ def test_the_refusal_names_the_line_to_write(host: AptHost, monkeypatch: pytest.
 def test_a_system_has_the_name_that_profiles_use(host: AptHost, name: str, version: str, os: str) -> None:
     host.write("/etc/os-release", RELEASE.format(name, version))
     assert refused(host, os=os) == []
+
+
+def test_a_lock_that_is_older_or_of_another_fleet_is_refused(host: AptHost) -> None:
+    signed = {"fleet_id": "0" * 32, "lock_serial": 4}
+    assert refused(host, **signed) == [], "a host without a record"
+    host.write("/etc/gdsdeploy/expectation.json", json.dumps({"fleet_id": "0" * 32, "lock_serial": 5}))
+    assert refused(host, **signed) == ["lock-serial"]
+    assert refused(host, **{**signed, "lock_serial": 5}) == []
+    assert refused(host, fleet_id="1" * 32, lock_serial=9) == ["lock-fleet"]
+    assert refused(host) == [], "without signers"
+    assert refused(host, fleet_id="0" * 32) == [], "with --allow-older-lock"
+    assert refused(host, fleet_id="1" * 32) == ["lock-fleet"], "which is about the order only"
+    host.write("/etc/gdsdeploy/expectation.json", json.dumps({"fleet_id": ["x"], "lock_serial": "9"}))
+    assert refused(host, **signed) == []
