@@ -20,7 +20,7 @@ from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.secure_boot.signature import signer_of
 from gdsdeploy.lock.sources import fetch
 from gdsdeploy.model.lock import Index, Package, Part
-from gdsdeploy.repo import payload
+from gdsdeploy.repo import packagefile
 from gdsdeploy.repo.fetch import Fetcher, MissingFile
 
 #: Parts of a lock whose packages bring modules.
@@ -75,9 +75,9 @@ class ModulesReader:
             return modules
         with self.step(f"Reading {package.package} {package.version}"):
             try:
-                files = payload.find(fetch(self.fetcher, self.indices, package), _MODULE, _FILE_LIMIT)
+                files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _MODULE, _FILE_LIMIT)
                 modules = [describe(package.package, path, content) for path, content in sorted(files.items())]
-            except (payload.UnreadablePackageError, MissingFile, ElfError) as error:
+            except (packagefile.UnreadablePackageError, MissingFile, ElfError) as error:
                 raise unusable(package, f"its modules can't be read: {error}") from error
         if not modules:
             raise unusable(package, "it has no kernel modules: they may be linked on each host when it is installed")

@@ -17,7 +17,7 @@ from typing import Final
 from gdsdeploy import atomic
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.model.lock import Index, Package, Part
-from gdsdeploy.repo import payload
+from gdsdeploy.repo import packagefile
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 
 _CONF: Final = re.compile(r"usr/src/[^/]+/dkms\.conf")
@@ -82,8 +82,8 @@ class PackagedSources:
             return remembered
         with self.step(f"Reading {package.package} {package.version}"):
             try:
-                files = payload.find(fetch(self.fetcher, self.indices, package), _CONF)
-            except (payload.UnreadablePackageError, MissingFile) as error:
+                files = packagefile.find_files(fetch(self.fetcher, self.indices, package), _CONF)
+            except (packagefile.UnreadablePackageError, MissingFile) as error:
                 raise _unusable(package, str(error)) from error
         confs = {path: content.decode("utf-8", "replace") for path, content in files.items()}
         # Without it, the next run reads the package again.

@@ -11,9 +11,8 @@ from gdsdeploy.mirror import openpgp
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.platform import StackPlatform
-from gdsdeploy.repo.candidate import Candidate, Key
-from gdsdeploy.repo.index import Repository
-from gdsdeploy.repo.packages import IndexedList, Universe
+from gdsdeploy.repo.packages import Candidate, IndexedList, Key, Universe
+from gdsdeploy.repo.repository import Repository
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from gdsdeploy.repo.candidate import Candidate, Group, Key
-from gdsdeploy.repo.order import Order
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Group, Key, Order, Universe
 
 
 def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tuple[list[Candidate], list[str]]:

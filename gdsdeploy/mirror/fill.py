@@ -19,10 +19,9 @@ from gdsdeploy.mirror.host_vars import STACK, SYSTEM
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
-from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
-from gdsdeploy.repo.packages import PackageList, Universe
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.packages import Candidate, PackageList, Universe
+from gdsdeploy.repo.repository import verify
 
 #: The public key, beside it armoured as ``.asc``, for the fleet file's ``mirror.keyring``.
 KEYRING = "gdsdeploy-mirror.gpg"

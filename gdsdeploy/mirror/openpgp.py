@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.repository import verify
 from gdsdeploy.run import run, which
 
 _MAKE = 'gpg --quick-generate-key "Our mirror" ed25519 sign never'

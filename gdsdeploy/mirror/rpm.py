@@ -25,11 +25,11 @@ from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.host_vars import rpm_folder
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import rpm, rpmfile
-from gdsdeploy.repo.candidate import Candidate, Key
+from gdsdeploy.repo import packagefile, rpm
 from gdsdeploy.repo.fetch import Fetcher, address
-from gdsdeploy.repo.index import Repository
-from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
+from gdsdeploy.repo.packages import Candidate, Key
+from gdsdeploy.repo.repository import Repository
+from gdsdeploy.repo.rpm import ModularUniverse, Modules, nevra
 from gdsdeploy.run import run, which
 
 _HINT: Final = "Install createrepo_c (Debian and Ubuntu: createrepo-c), which writes the metadata of rpm repositories"
@@ -185,9 +185,13 @@ def _is_about(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> boo
 def _file(candidate: Candidate, folder: str, origin: Repository) -> File:
     place = f"{folder}/packages/{candidate.repository}/{candidate.filename.removeprefix('Packages/')}"
     uri = address(origin.uri, candidate.filename)
-    expected = rpmfile.Expected(candidate.package, candidate.version, candidate.architecture)
+    expected = packagefile.Expected(candidate.package, candidate.version, candidate.architecture)
     check = partial(
-        rpmfile.check, expected=expected, keyring=origin.keyring, fingerprints=origin.package_keys, name=uri
+        packagefile.check_signature,
+        expected=expected,
+        keyring=origin.keyring,
+        fingerprints=origin.package_keys,
+        name=uri,
     )
     return File(uri, candidate.sha256, candidate.size, place, check if origin.unsigned else None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.model.discovery import import_modules
 from gdsdeploy.platform.base import Preset, StackPackage, StackPlatform, refused, registered
-from gdsdeploy.repo.order import DEB, Order
+from gdsdeploy.repo.packages import DEB, Order
 
 __all__ = ["Preset", "StackPackage", "StackPlatform", "stack_platform_for", "supported_systems", "version_order"]
 

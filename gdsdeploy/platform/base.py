@@ -11,9 +11,7 @@ from typing import ClassVar, Final, Literal
 
 from gdsdeploy.model.companions import Companion
 from gdsdeploy.model.lock import Part
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import DEB, Kind, Order
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import DEB, Candidate, Kind, Order, Universe
 
 Flavour = Literal["open", "proprietary"]
 Rdma = Literal["none", "peermem", "dmabuf"]

@@ -12,7 +12,7 @@ from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "contrib", "non-free", "non-free-firmware")

@@ -9,9 +9,7 @@ from typing import Final
 from gdsdeploy.host.kmod.flavour import flavour_of
 from gdsdeploy.platform import nvidia, presets
 from gdsdeploy.platform.base import NVLSM, KernelImage, Preset, Rdma, StackPackage, StackPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import upstream
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Universe, upstream
 
 #: as ``uname -m`` says it → as dpkg says it
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -11,8 +11,7 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform.base import NVLSM, Flavour, Packaging, StackPackage
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import NVIDIA
+from gdsdeploy.repo.packages import NVIDIA, Candidate
 
 #: The maker of the repository's packages.
 ORIGIN: Final = NVIDIA

@@ -25,9 +25,7 @@ from gdsdeploy.platform.base import (
     refuse,
     register,
 )
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import RPM, Kind, Order, upstream
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import RPM, Candidate, Kind, Order, Universe, upstream
 
 #: A kernel's packages, whatever its flavour; Oracle's UEK 8 has its modules in a dozen packages.
 _KERNEL: Final = re.compile(

@@ -13,8 +13,7 @@ from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import BuiltModules, Flavour, Packaging, Preset, StackPackage, register
 from gdsdeploy.platform.dpkg import DpkgPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Universe
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "restricted", "universe", "multiverse")

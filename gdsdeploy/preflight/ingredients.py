@@ -15,10 +15,8 @@ from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root
-from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
-from gdsdeploy.repo.order import Kind
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Kind, Universe
 
 #: Packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
 _COMMON: Final = (

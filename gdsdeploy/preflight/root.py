@@ -20,7 +20,7 @@ from typing import Final
 from gdsdeploy import console, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.files import folders
-from gdsdeploy.repo.order import Kind
+from gdsdeploy.repo.packages import Kind
 
 #: Part of every layer's name: change it with unpack.sh or ``_finish``.
 _RECIPE: Final = "2"

@@ -21,7 +21,7 @@ from gdsdeploy.host.paths import APT_PARTS, APT_SOURCES, DNF_PARTS, DNF_VARIABLE
 from gdsdeploy.model.repository import Repository
 from gdsdeploy.platform import Preset, StackPlatform
 from gdsdeploy.proposal.model import ObservedRepository
-from gdsdeploy.repo.keyring import fingerprints
+from gdsdeploy.repo.repository import key_fingerprints
 
 NVIDIA, EPEL = "nvidia", "epel"
 #: Keys of a keyring that are proposed; Debian's has 9.
@@ -106,7 +106,7 @@ def _observed(
     entry: dict[str, Any] = {"uri": uri} if uri and uri != preset.uri else {}
     path = place.keyring if place and place.keyring else str(preset.keyring or "")
     key = _key(document, path)
-    own = fingerprints(key)[:_MOST]
+    own = key_fingerprints(key)[:_MOST]
     foreign = bool(own) and not set(own) & set(preset.fingerprints)
     lacks = preset.keyring is None or not has_file(preset.keyring)
     word = "fingerprints"

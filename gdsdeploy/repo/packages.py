@@ -1,19 +1,228 @@
-"""Package lists in memory, indexed by byte offset: the shared base, and ``Packages`` of apt.
+"""What repositories offer: packages, their relations and versions, and package lists indexed by byte offset.
 
-Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred.  So one pass indexes the names,
-and a stanza is parsed into a Candidate only on demand.
+Differential tests keep the order of versions equal to dpkg's and rpm's.  Debian's main list has 56 MB and 69 000
+stanzas, of which a lock reads some hundred.  So one pass indexes the names, and a stanza is parsed into a Candidate
+only on demand.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any, Final, Literal
+
+from debian.debian_support import NativeVersion
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo.candidate import Candidate, Key, Relation, relations
+from gdsdeploy.host.apply.packages.versions import rpm
+
+#: A family of package managers, as a fleet file's ``kind`` names it.
+Kind = Literal["apt", "rpm"]
+
+#: Relations of deb-control(5); ``<`` and ``>`` there mean "or equal" and exist only in very old packages.
+RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    ">=": operator.ge,
+    ">>": operator.gt,
+    "<": operator.le,
+    ">": operator.ge,
+}
+#: Relations of rpm's spec files.
+RPM_RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    **{sign: RELATIONS[sign] for sign in ("<=", "=", ">=")},
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+class Order(ABC):
+    """How one package family compares versions and reads relations."""
+
+    kind: Kind
+
+    @abstractmethod
+    def key(self, version: str) -> Any:
+        """A sort key; raises ValueError for text that is no version."""
+
+    def holds(self, have: str, relation: str, bound: str) -> bool:
+        """Whether version ``have`` stands in ``relation`` to ``bound``."""
+        return self.meets("=", have, relation, bound)
+
+    @abstractmethod
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """Whether a Provides with this relation and version satisfies a relation; each may be empty."""
+
+
+class _Deb(Order):
+    kind = "apt"
+
+    def key(self, version: str) -> Any:
+        return deb(version)
+
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """Only a versioned Provides satisfies a versioned relation (deb-control(5), Debian policy 7.5)."""
+        return not relation or bool(offered and holds(version, relation, bound))
+
+
+class _Rpm(Order):
+    kind = "rpm"
+
+    def key(self, version: str) -> Any:
+        return rpm(version)
+
+    def meets(self, offered: str, version: str, relation: str, bound: str) -> bool:
+        """A Provides without a version satisfies every relation; two ranges need only overlap."""
+        if not offered or not relation:
+            return True
+        have, need = rpm(version), rpm(bound)
+        sense = have.compare(need, release=bool(have.release and need.release))
+        if sense == 0 and bool(have.release) != bool(need.release):
+            # A side without a release means any release of its version.
+            open_side = relation if have.release else offered
+            if "=" in open_side:
+                return True
+        if sense < 0:
+            return ">" in offered or "<" in relation
+        if sense > 0:
+            return "<" in offered or ">" in relation
+        return any(sign in offered and sign in relation for sign in "<=>")
+
+
+DEB: Final = _Deb()
+RPM: Final = _Rpm()
+
+
+@lru_cache(maxsize=65536)
+def deb(version: str) -> NativeVersion:
+    """A sort key with dpkg's order; raises ValueError for text that is no version."""
+    return NativeVersion(version)
+
+
+def holds(have: str, relation: str, bound: str) -> bool:
+    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``bound``, by dpkg's order."""
+    return RELATIONS[relation](deb(have), deb(bound))
+
+
+def upstream(version: str) -> str:
+    """The package version without epoch and Debian revision or rpm release: ``1:2.3-4`` → ``2.3``."""
+    return version.split(":", 1)[-1].rsplit("-", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One alternative of a dependency: a name, and a bound on its version if ``relation`` is not empty.
+
+    A name may also be a capability or a file, as rpm knows them.
+    """
+
+    package: str
+    relation: str = ""
+    version: str = ""
+    order: Order = DEB
+    #: satisfied if no installed package answers it: rpm's ``(a if b)`` is "a, or not b"
+    negated: bool = False
+    #: what the same package must also answer: rpm's ``(a with b)``; a negated one it must not: ``(a without b)``
+    also: tuple[Relation, ...] = ()
+
+    def admits(self, version: str) -> bool:
+        """Whether a package of this name and ``version`` satisfies the relation."""
+        return not self.relation or self.order.holds(version, self.relation, self.version)
+
+    def __str__(self) -> str:
+        text = f"{self.package} ({self.relation} {self.version})" if self.relation else self.package
+        text = " with ".join([text, *map(str, self.also)])
+        return f"not {text}" if self.negated else text
+
+
+#: Alternatives, the preferred one first.
+Group = tuple[Relation, ...]
+#: What tells two package files apart: package, version, architecture.
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One package file that a signed package list offers."""
+
+    package: str
+    version: str
+    architecture: str
+    source: str
+    source_version: str
+    depends: tuple[Group, ...]
+    pre_depends: tuple[Group, ...]
+    #: names with ``=`` versions or none
+    provides: tuple[Relation, ...]
+    #: Conflicts and Breaks: what may not be installed beside this package
+    conflicts: tuple[Relation, ...]
+    #: relative to the repository's base address
+    filename: str
+    #: bytes
+    size: int
+    sha256: str
+    repository: str
+    suite: str
+    component: str
+    #: the signed index's Origin, lower case: the package's maker (``debian``, ``nvidia``); rpm's indices have none, and
+    #: nothing proves a package's Vendor, so the fleet file's name of the repository stands for it
+    origin: str
+    #: rpm's Obsoletes: packages of these names, not providers of them, may not be installed beside this one
+    obsoletes: tuple[Relation, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What tells it apart from other package files."""
+        return self.package, self.version, self.architecture
+
+    def answers(self, relation: Relation) -> bool:
+        """Whether this package satisfies ``relation``, negation aside, by its own name or by one it provides."""
+        own = self.package == relation.package and relation.admits(self.version)
+        if not own and not any(
+            offer.package == relation.package
+            and relation.order.meets(offer.relation, offer.version, relation.relation, relation.version)
+            for offer in self.provides
+        ):
+            return False
+        return all(self.answers(other) is not other.negated for other in relation.also)
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+_RELATION = re.compile(
+    r"^(?P<name>[a-zA-Z0-9][a-zA-Z0-9.+-]*)(?::[a-z0-9-]+)?"
+    r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>|<|>)\s*(?P<version>[0-9A-Za-z][^\s)]*)\s*\))?"
+    r"(?:\s*\[[^\]]*\])?(?:\s*<[^>]*>)*$"
+)
+
+
+def relations(field: str) -> tuple[Group, ...]:
+    """Parse a relationship field: groups separated by commas, alternatives by ``|``.
+
+    Architecture qualifiers (``:any``) are dropped: this program locks one architecture at a time.
+    Raises ValueError naming the part that deb-control(5) does not allow.
+    """
+    groups: list[Group] = []
+    for part in field.split(","):
+        if not part.strip():
+            continue
+        group: list[Relation] = []
+        for word in part.split("|"):
+            match = _RELATION.match(word.strip())
+            if match is None:
+                raise ValueError(f"not a package relation: {word.strip()!r}")
+            relation = Relation(match["name"], match["relation"] or "", match["version"] or "")
+            if relation not in group:
+                group.append(relation)
+        groups.append(tuple(group))
+    return tuple(groups)
+
 
 #: The maker of NVIDIA's own repositories, as their Release files name it, in lower case.
 NVIDIA = "nvidia"

@@ -11,8 +11,8 @@ from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.repository import Repository
 
 
 def read(

@@ -1,8 +1,11 @@
-"""Signed rpm repositories: repomd.xml with its detached signature, and the lists that it names.
+"""Signed rpm repositories: repomd.xml with its detached signature, the lists that it names, and module streams.
 
 Trust runs from a pinned fingerprint over repomd.xml's signature to the sha256 of each list, and from primary.xml to
-each package.  A fleet file may accept an index without a signature; each package's own is checked then (rpmfile.py).
-repomd.xml has no Valid-Until; the newest of its timestamps goes into the lock.
+each package.  A fleet file may accept an index without a signature; each package's own is checked then
+(packagefile.py).  repomd.xml has no Valid-Until; the newest of its timestamps goes into the lock.
+
+Modules hide packages as in dnf: those of inactive streams, and where an active stream has a package, all packages of
+that name from outside the stream.  A test compares it with the real dnf.
 """
 
 from __future__ import annotations
@@ -12,24 +15,130 @@ import gzip
 import lzma
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+import yaml
+
+from gdsdeploy.errors import NoSolution, ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.files import yamlfile
 from gdsdeploy.model.lock import Index, Package
-from gdsdeploy.repo import rpmfile, rpmxml
+from gdsdeploy.repo import packagefile, rpmprimary
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile, address
-from gdsdeploy.repo.index import FETCHES_AT_ONCE, Repository, require_past
-from gdsdeploy.repo.packages import Origin, Universe
-from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules
+from gdsdeploy.repo.packages import Candidate, Origin, Universe
+from gdsdeploy.repo.repository import FETCHES_AT_ONCE, Repository, Signed, require_past, verify
 from gdsdeploy.repo.rpmprimary import Primary
-from gdsdeploy.repo.signature import Signed, verify
 from gdsdeploy.run import run, which
+
+
+@dataclass
+class Modules:
+    """The module streams of some repositories."""
+
+    #: module → stream → packages as ``NAME-EPOCH:VERSION-RELEASE.ARCH``
+    artifacts: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    #: module → the stream that is active by default
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: bytes, uri: str) -> None:
+        """Add one modules.yaml; raises RepositoryUnusable naming ``uri`` if it cannot be read."""
+        try:
+            for document in yamlfile.documents(text):
+                self._document(document or {})
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+            raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
+
+    def _document(self, document: Mapping[str, Any]) -> None:
+        data = document.get("data") or {}
+        if document.get("document") == "modulemd":
+            streams = self.artifacts.setdefault(_name(data["name"]), {})
+            rpms = (data.get("artifacts") or {}).get("rpms") or ()
+            streams.setdefault(_name(data["stream"]), set()).update(map(_name, rpms))
+        elif document.get("document") == "modulemd-defaults" and data.get("stream"):
+            self.defaults[_name(data["module"])] = _name(data["stream"])
+
+    def enable(self, streams: Mapping[str, str]) -> Callable[[Candidate], bool]:
+        """The filter with ``streams`` enabled: whether dnf would see a package.
+
+        A module that no repository has is ignored.  Raises NoSolution for a stream that its module doesn't have.
+        """
+        active = {name: stream for name, stream in self.defaults.items() if stream in self.artifacts.get(name, ())}
+        for name, stream in streams.items():
+            artifacts = self.artifacts.get(name)
+            if artifacts is None:
+                continue
+            if stream not in artifacts:
+                raise NoSolution(
+                    f"the repositories have no module stream {name}:{stream}; there are {', '.join(sorted(artifacts))}",
+                    hint="Pin a driver branch that has a stream, or add a repository that has this one",
+                )
+            active[name] = stream
+        active_rpms: set[str] = set()
+        for name, stream in active.items():
+            active_rpms |= self.artifacts[name][stream]
+        hidden = {rpm for each in self.artifacts.values() for rpms in each.values() for rpm in rpms} - active_rpms
+        names = {rpm.rsplit("-", 2)[0] for rpm in active_rpms if not rpm.endswith((".src", ".nosrc"))}
+
+        def visible(candidate: Candidate) -> bool:
+            rpm = nevra(candidate)
+            if rpm in active_rpms:
+                return True
+            # Every package provides its own name.
+            return rpm not in hidden and not any(offer.package in names for offer in candidate.provides)
+
+        return visible
+
+
+def _name(value: object) -> str:
+    """A name or a stream; raises TypeError for a list or mapping.  An unquoted stream may look like a number."""
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise TypeError(f"a name or a stream, rather than {type(value).__name__}")
+
+
+def nevra(candidate: Candidate) -> str:
+    """A package as module metadata names it."""
+    version = candidate.version if ":" in candidate.version else f"0:{candidate.version}"
+    return f"{candidate.package}-{version}.{candidate.architecture}"
+
+
+class ModularUniverse(Universe):
+    """Package lists with module streams; before ``with_streams``, all streams are visible."""
+
+    def __init__(
+        self,
+        lists: Sequence[Primary],
+        modules: Modules,
+        visible: Callable[[Candidate], bool] | None = None,
+        enabled: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(lists)
+        self._primaries = lists
+        self._modules = modules
+        self._visible = visible
+        self._enabled = dict(enabled or {})
+
+    def with_streams(self, streams: Mapping[str, str]) -> ModularUniverse:
+        enabled = {name: stream for name, stream in streams.items() if name in self._modules.artifacts}
+        return ModularUniverse(self._primaries, self._modules, self._modules.enable(streams), enabled)
+
+    def streams(self) -> tuple[str, ...]:
+        return tuple(sorted(f"{name}:{stream}" for name, stream in self._enabled.items()))
+
+    def named(self, name: str) -> list[Candidate]:
+        return self._only_visible(super().named(name))
+
+    def providing(self, name: str) -> list[Candidate]:
+        return self._only_visible(super().providing(name))
+
+    def _only_visible(self, candidates: list[Candidate]) -> list[Candidate]:
+        return candidates if self._visible is None else [c for c in candidates if self._visible(c)]
+
 
 #: Bytes that a list may have, compressed or not; the largest of a distribution's has some hundred megabytes.
 MAX_LIST: Final = 2 * 1024**3
@@ -115,7 +224,7 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
             f"{uri}: there is no such file", hint=f"Check `uri` of repository {repository.name}"
         ) from error
     signed = Signed(document, ()) if repository.unsigned else _signed(fetcher, repository, uri, document)
-    root = rpmxml.parse(signed.text, uri)
+    root = rpmprimary.parse_xml(signed.text, uri)
     files, date = {}, 0.0
     for data in root.findall(f"{_REPO}data"):
         try:
@@ -166,11 +275,13 @@ def _check_package(fetcher: Fetcher, repository: Repository, package: Package) -
     except MissingFile as error:
         words = f"{uri}: the index lists this package, but the repository does not have it"
         raise RepositoryUnusable(words, hint=BETWEEN_UPDATES) from error
-    expected = rpmfile.Expected(package.package, package.version, package.architecture)
-    rpmfile.check(path, expected, keyring=repository.keyring, fingerprints=repository.package_keys, name=uri)
+    expected = packagefile.Expected(package.package, package.version, package.architecture)
+    packagefile.check_signature(
+        path, expected, keyring=repository.keyring, fingerprints=repository.package_keys, name=uri
+    )
 
 
-def _listed(data: rpmxml.Element, base: str) -> Listed:
+def _listed(data: rpmprimary.Element, base: str) -> Listed:
     checksum, location = data.find(f"{_REPO}checksum"), data.find(f"{_REPO}location")
     path = location.get("href", "") if location is not None else ""
     if not path or path.startswith("/") or "://" in path or ".." in path.split("/"):

@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from gdsdeploy.repo import apt, packages, rpm, rpmprimary
-from gdsdeploy.repo.rpmmodules import Modules
-from gdsdeploy.repo.signature import Signed
+from gdsdeploy.repo.repository import Signed
+from gdsdeploy.repo.rpm import Modules
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 REPOSITORY = {"uri": "https://r.example", "keyring": Path("/k"), "fingerprints": (), "host_keyring": "/k"}

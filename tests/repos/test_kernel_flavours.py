@@ -25,8 +25,8 @@ from gdsdeploy.model.lock import Package, Part, Target
 from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.index import Repository
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.repo.repository import Repository
 from tests.repos import cuda, rpmstack
 from tests.repos.archive import Key, serve
 from tests.repos.dkmspackages import upstream

@@ -18,11 +18,9 @@ from gdsdeploy.mirror import fill as mirror
 from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.repository import Mirror
-from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.order import DEB
-from gdsdeploy.repo.packages import Origin, PackageList, Universe
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.packages import DEB, Candidate, Origin, PackageList, Universe
+from gdsdeploy.repo.repository import verify
 from tests.repos.archive import Key
 from tests.repos.conftest import Debian, Ubuntu
 from tests.repos.stack import TRIXIE, package, suites, text, without

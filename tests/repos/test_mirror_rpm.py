@@ -23,10 +23,9 @@ from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.order import RPM
-from gdsdeploy.repo.rpm import Repository, read
-from gdsdeploy.repo.rpmmodules import nevra
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.packages import RPM
+from gdsdeploy.repo.repository import verify
+from gdsdeploy.repo.rpm import Repository, nevra, read
 from tests.repos import rpmstack
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel, serve_rhel

@@ -14,7 +14,7 @@ from gdsdeploy.errors import RollbackFailed
 from gdsdeploy.host.apply.packages import dnf, managers
 from gdsdeploy.host.apply.packages.managers import RETURNING
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Target
-from gdsdeploy.repo.signature import verify
+from gdsdeploy.repo.repository import verify
 from gdsdeploy.rollout import previous_packages
 
 

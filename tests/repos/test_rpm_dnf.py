@@ -17,8 +17,7 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.repo.rpm import Repository, read
-from gdsdeploy.repo.rpmmodules import nevra
+from gdsdeploy.repo.rpm import Repository, nevra, read
 from tests.repos import rpmstack
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel

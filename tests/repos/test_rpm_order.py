@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.host.apply.packages.versions import rpm, vercmp
 from gdsdeploy.platform import stack_platform_for, version_order
-from gdsdeploy.repo.order import DEB, RPM, RPM_RELATIONS
+from gdsdeploy.repo.packages import DEB, RPM, RPM_RELATIONS
 
 #: Versions as rpm repositories have them, pasted together from what makes the order hard.
 _PIECES = (

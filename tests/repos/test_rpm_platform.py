@@ -11,7 +11,7 @@ from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.platform import stack_platform_for, supported_systems
 from gdsdeploy.platform.base import Flavour, KernelImage
 from gdsdeploy.platform.rhel import Rhel
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import Candidate
 
 SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("9", "10")]
 RHEL_9 = cast("Rhel", stack_platform_for("rhel-9"))

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, solve
-from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.order import RPM, Order
+from gdsdeploy.repo.packages import RPM, Candidate, Order
 from gdsdeploy.repo.rpm import Repository, read
-from gdsdeploy.repo.rpmrich import MAX_DEPTH, groups, relation
+from gdsdeploy.repo.rpmprimary import MAX_DEPTH, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
 
@@ -44,7 +43,7 @@ MEANINGS: dict[str, Meaning] = {
 @pytest.mark.parametrize("expression", MEANINGS)
 @pytest.mark.parametrize("negate", [False, True])
 def test_groups_mean_what_the_expression_means(expression: str, negate: bool) -> None:
-    alternatives = groups(expression, negate=negate)
+    alternatives = rich_groups(expression, negate=negate)
     for truth in itertools.product((False, True), repeat=3):
         installed = dict(zip("abc", truth, strict=True))
         holds = all(any(installed[r.package] is not r.negated for r in group) for group in alternatives)
@@ -53,15 +52,15 @@ def test_groups_mean_what_the_expression_means(expression: str, negate: bool) ->
 
 def test_names_and_versions_are_read() -> None:
     text = "(libc.so.6(GLIBC_2.34)(64bit) >= 1:2.3-1 if /usr/bin/x)"
-    assert groups(text) == (
-        (relation("libc.so.6(GLIBC_2.34)(64bit)", ">=", "1:2.3-1"), groups("(/usr/bin/x)", negate=True)[0][0]),
+    assert rich_groups(text) == (
+        (rpm_relation("libc.so.6(GLIBC_2.34)(64bit)", ">=", "1:2.3-1"), rich_groups("(/usr/bin/x)", negate=True)[0][0]),
     )
-    ((requirement,),) = groups("(a >= 1 with a < 2 with b)")
+    ((requirement,),) = rich_groups("(a >= 1 with a < 2 with b)")
     assert (str(requirement), requirement.also) == (
         "a (>= 1) with a (< 2) with b",
-        (relation("a", "<", "2"), relation("b")),
+        (rpm_relation("a", "<", "2"), rpm_relation("b")),
     )
-    ((requirement,),) = groups("(a without b)", negate=True)
+    ((requirement,),) = rich_groups("(a without b)", negate=True)
     assert requirement.negated
     assert [other.negated for other in requirement.also] == [True]
 
@@ -74,7 +73,7 @@ def test_names_and_versions_are_read() -> None:
 )  # fmt: skip
 def test_what_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        groups(text)
+        rich_groups(text)
 
 
 CASES: dict[str, dict[str, tuple[str, ...]]] = {

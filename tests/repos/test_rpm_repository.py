@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.repo.candidate import Relation
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Relation, Universe
 from gdsdeploy.repo.rpm import MAX_LIST, Repository, read
-from gdsdeploy.repo.rpmrich import relation
+from gdsdeploy.repo.rpmprimary import rpm_relation
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel
 
@@ -42,14 +41,14 @@ def test_a_signed_repository_is_read(rhel: Rhel) -> None:
     package = {c.version: c for c in fetch(rhel).named(KMOD)}["3:580.95.05-1.el9"]
     assert (package.architecture, package.filename) == ("noarch", f"{KMOD}-580.95.05-1.el9.noarch.rpm")
     assert (package.repository, package.suite, package.component, package.origin) == ("cuda", "", "", "cuda")
-    assert relation("nvidia-kmod", "=", "3:580.95.05") in package.provides
-    assert (relation("nvidia-kmod-common", "=", "3:580.95.05"),) in package.depends
-    assert package.conflicts == (relation("kmod-nvidia-latest-dkms"),)
+    assert rpm_relation("nvidia-kmod", "=", "3:580.95.05") in package.provides
+    assert (rpm_relation("nvidia-kmod-common", "=", "3:580.95.05"),) in package.depends
+    assert package.conflicts == (rpm_relation("kmod-nvidia-latest-dkms"),)
     assert package.size == (rhel.cuda.root / package.filename).stat().st_size
     common = fetch(rhel).named("nvidia-kmod-common")[0]
-    assert common.obsoletes == (relation("cuda-nvidia-kmod-common", "<=", "3:500"),)
+    assert common.obsoletes == (rpm_relation("cuda-nvidia-kmod-common", "<=", "3:500"),)
     assert (
-        relation("kernel-modules-core"),
+        rpm_relation("kernel-modules-core"),
         Relation("kernel-core", order=common.obsoletes[0].order, negated=True),
     ) in (common.depends)
 
@@ -265,12 +264,12 @@ def test_a_file_is_found_in_the_primary_list_or_else_in_the_file_lists(rhel: Rhe
     ]
     with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
         universe, _ = read(fetcher, both, "x86_64")
-        assert [c.package for c in universe.answering(relation("/usr/bin/sh"))] == ["bash"]
+        assert [c.package for c in universe.answering(rpm_relation("/usr/bin/sh"))] == ["bash"]
         assert not any("filelists" in line for line in rhel.server.log)
-        assert [c.package for c in universe.answering(relation("/usr/share/ocl-icd/registry"))] == ["ocl-icd"]
+        assert [c.package for c in universe.answering(rpm_relation("/usr/share/ocl-icd/registry"))] == ["ocl-icd"]
         assert any("filelists" in line for line in rhel.server.log)
-        assert not universe.answering(relation("/usr/share/ocl-icd/regist"))
-        assert not universe.answering(relation("usr/share/ocl-icd/registry"))
+        assert not universe.answering(rpm_relation("/usr/share/ocl-icd/regist"))
+        assert not universe.answering(rpm_relation("usr/share/ocl-icd/registry"))
 
 
 def test_a_tampered_file_list_is_refused(rhel: Rhel) -> None:
@@ -279,15 +278,15 @@ def test_a_tampered_file_list_is_refused(rhel: Rhel) -> None:
     with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
         universe, _ = read(fetcher, [repository], "x86_64")
         with pytest.raises(RepositoryUntrusted, match=r"filelists\.xml\.gz: this is not the file"):
-            universe.answering(relation("/usr/share/nothing"))
+            universe.answering(rpm_relation("/usr/share/nothing"))
 
 
 def test_capabilities_are_found_with_what_they_provide(rhel: Rhel) -> None:
     universe = fetch(rhel)
-    names = {str(c) for c in universe.answering(relation("nvidia-kmod", "=", "3:580.95.05"))}
+    names = {str(c) for c in universe.answering(rpm_relation("nvidia-kmod", "=", "3:580.95.05"))}
     assert names == {f"{KMOD} 3:580.95.05-1.el9", "kmod-nvidia-latest-dkms 3:580.95.05-1.el9"}
-    assert universe.answering(relation("libcufile.so.0()(64bit)"))
-    assert not universe.answering(relation("nvidia-kmod", ">", "3:600"))
+    assert universe.answering(rpm_relation("libcufile.so.0()(64bit)"))
+    assert not universe.answering(rpm_relation("nvidia-kmod", ">", "3:600"))
 
 
 def test_module_metadata_that_cannot_be_read_is_named(rhel: Rhel) -> None:

@@ -17,7 +17,7 @@ from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index as HostIndex
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Index, Target
-from gdsdeploy.repo import rpmfile
+from gdsdeploy.repo import packagefile
 from tests.commandline import run
 from tests.repos.archive import Key, Server
 from tests.repos.conftest import Rhel
@@ -195,9 +195,11 @@ def test_a_signed_package_under_another_name_is_refused(epel: Epel, capsys: pyte
 def test_a_file_that_is_cut_off_is_refused(epel: Epel, tmp_path: Path, size: int) -> None:
     path = tmp_path / "cut.rpm"
     path.write_bytes(epel.package.read_bytes()[:size])
-    expected = rpmfile.Expected("dkms", DKMS.version, "noarch")
+    expected = packagefile.Expected("dkms", DKMS.version, "noarch")
     with pytest.raises(RepositoryUntrusted, match=r"cut\.rpm: not a package of rpm"):
-        rpmfile.check(path, expected, keyring=epel.key.keyring, fingerprints=[epel.key.fingerprint], name="cut.rpm")
+        packagefile.check_signature(
+            path, expected, keyring=epel.key.keyring, fingerprints=[epel.key.fingerprint], name="cut.rpm"
+        )
 
 
 def test_a_lock_with_half_a_choice_is_no_lock() -> None:

@@ -15,8 +15,7 @@ from gdsdeploy.lock.resolve.search import Choice
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
 from gdsdeploy.platform.base import StackPlatform
-from gdsdeploy.repo.candidate import Candidate, Key, Relation
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Key, Relation, Universe
 
 #: What an adopted package may bring along.  Everything else is chosen before.
 _PIECES: frozenset[Part] = frozenset({"driver-userland", "companion", "support"})

@@ -15,9 +15,7 @@ from typing import Any, Protocol
 
 import resolvelib
 
-from gdsdeploy.repo.candidate import Candidate, Group, Key, Relation
-from gdsdeploy.repo.order import Order
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Group, Key, Order, Relation, Universe
 
 #: Rounds after which a search gives up; Debian's stack takes about a hundred.
 MAX_ROUNDS = 5000

@@ -19,8 +19,7 @@ from gdsdeploy.lock.resolve.target import base, enabled, first
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform.base import NVLSM, StackPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Universe
 
 #: Newer versions that are explained, the newest first.
 LOOKED_AT = 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gdsdeploy.lock.resolve.offer import Option, Subject
 from gdsdeploy.model.lock import Part, RefusedChoice, Target
-from gdsdeploy.repo.candidate import Key
+from gdsdeploy.repo.packages import Key
 
 #: Subject → the parts of a lock that may move with it.
 PARTS: dict[Subject, frozenset[Part]] = {

@@ -9,7 +9,7 @@ from typing import Literal
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.model.lock import Part, RefusedChoice
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import Candidate
 
 Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
 

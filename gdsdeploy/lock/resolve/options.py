@@ -13,8 +13,7 @@ from gdsdeploy.lock.resolve.offer import Incomplete, Option, Options
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import NVLSM, KernelImage, StackPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Universe
 
 #: Begins the name of a metapackage of modules that doca-kernel-support built for one kernel.
 _DOCA_KERNEL = "doca-kernel-"

@@ -9,8 +9,7 @@ from gdsdeploy.lock.resolve.search import Choice
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Package, Part
 from gdsdeploy.platform.base import NVLSM, Packaging, StackPackage, StackPlatform
-from gdsdeploy.repo.candidate import Candidate, Key
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Key, Universe
 
 #: Parts that machines need to build modules; on Debian the kernel image comes with the headers, which depend on it.
 _BUILD_PARTS = {"kernel-headers", "driver-source", "nvidia-fs-source"}

@@ -13,8 +13,7 @@ from gdsdeploy.lock.resolve.offer import Incomplete, Option
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
 from gdsdeploy.platform.base import BuiltModules, KernelImage, StackPlatform
-from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Candidate, Universe
 
 #: What a user may do where a kernel has no such packages.
 INSTEAD = "or have a host build the modules: `modules: build`, or `receive`"

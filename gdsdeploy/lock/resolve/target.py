@@ -30,8 +30,7 @@ from gdsdeploy.model.lock import (
     Target,
 )
 from gdsdeploy.platform.base import Flavour, StackPlatform
-from gdsdeploy.repo.candidate import Key
-from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.packages import Key, Universe
 
 #: Combinations whose dependencies are tried before giving up.
 ATTEMPTS = 25

@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.repo.keyring import fingerprints
+from gdsdeploy.repo.repository import key_fingerprints
 from tests import commandline
 from tests.loopback.loopback_sshd import ADDRESSES, SUDOER, Sshd, free_port
 
@@ -145,7 +145,7 @@ def test_keys_that_this_machine_lacks_come_from_the_hosts(sshd: Callable[..., Ss
     assert keyring.read_bytes() == PACKET + b"one"
     entry = load_fleet(tmp_path / "fleet.yml").repositories["debian"]
     assert (entry.uri, entry.keyring, entry.signed_by) == ("https://mirror.example/debian", str(keyring), str(site))
-    assert entry.fingerprints == fingerprints(keyring.read_bytes())
+    assert entry.fingerprints == key_fingerprints(keyring.read_bytes())
     site.write_bytes(PACKET + b"two")
     code, _, err = run("init", "gpu1", "--ssh-config", config, "-o", "other.yml")
     assert code == GdsError.exit_code

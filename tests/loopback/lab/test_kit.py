@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.index import Repository
+from gdsdeploy.repo.repository import Repository
 from gdslab import guest
 from gdslab.archive import Archive
 from gdslab.errors import LabUnavailable

@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.repo import rpm as repositories
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.index import Repository
+from gdsdeploy.repo.repository import Repository
 from gdslab.archive import Archive
 from gdslab.kit import rpm, sign
 from gdslab.kit.content import Content, Original

@@ -12,7 +12,7 @@ import pytest
 
 from gdsdeploy.errors import MissingProgram, ProgramFailed
 from gdsdeploy.preflight import root
-from gdsdeploy.repo.order import Kind
+from gdsdeploy.repo.packages import Kind
 from tests.repos.rpmarchive import Rpm, build
 
 #: Says who and where it is; then writes.  Static: the root has nothing else.

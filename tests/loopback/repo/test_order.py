@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.repo.order import RELATIONS, deb, holds, upstream
+from gdsdeploy.repo.packages import RELATIONS, deb, holds, upstream
 
 _DPKG = {"<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt"}
 

@@ -16,7 +16,7 @@ from gdsdeploy.lock.repo_settings import repositories
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import stack_platform_for, supported_systems
-from gdsdeploy.repo.index import Repository
+from gdsdeploy.repo.repository import Repository
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
 KEY = "0" * 40

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo import apt
-from gdsdeploy.repo.rpmmodules import Modules
+from gdsdeploy.repo.rpm import Modules
 from tests.fuzz import repositories
 
 DIGITS = "9" * 5000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo.candidate import Relation, relations
-from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.repo.packages import Origin, PackageList, Relation, Universe, relations
 
 SHA = "0" * 64
 TAIL = f"Filename: pool/x.deb\nSize: 7\nSHA256: {SHA}\n"

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.repo import payload
-from gdsdeploy.repo.payload import UnreadablePackageError, find
+from gdsdeploy.repo import packagefile
+from gdsdeploy.repo.packagefile import UnreadablePackageError, find_files
 from tests.repos.dkmspackages import deb
 from tests.unit.host.kmod.test_kmod_unreadable import zst
 
@@ -69,23 +69,23 @@ def write(tmp_path: Path, content: bytes) -> Path:
 
 @pytest.mark.parametrize("ending", PACKERS)
 def test_debs_of_every_compression(tmp_path: Path, ending: str) -> None:
-    assert find(write(tmp_path, deb(FILES, ending, PACKERS[ending])), CONF) == CONFS
+    assert find_files(write(tmp_path, deb(FILES, ending, PACKERS[ending])), CONF) == CONFS
 
 
 @pytest.mark.parametrize("control", [b"", b"1", b"12", b"123"])
 def test_members_of_a_deb_begin_at_even_places(tmp_path: Path, control: bytes) -> None:
-    assert find(write(tmp_path, deb(FILES, control=control)), CONF) == CONFS
+    assert find_files(write(tmp_path, deb(FILES, control=control)), CONF) == CONFS
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
 @pytest.mark.parametrize("odd", ["x", "xyzzy", "a longer one"])
 def test_rpms_of_every_compression(tmp_path: Path, ending: str, odd: str) -> None:
     content = rpm(FILES, NAMES[ending], PACKERS[ending], odd=odd)
-    assert find(write(tmp_path, content), CONF) == CONFS
+    assert find_files(write(tmp_path, content), CONF) == CONFS
 
 
 def test_rpms_that_name_no_compressor_have_gzip(tmp_path: Path) -> None:
-    assert find(write(tmp_path, rpm(FILES, "", gzip.compress)), CONF) == CONFS
+    assert find_files(write(tmp_path, rpm(FILES, "", gzip.compress)), CONF) == CONFS
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_rpms_that_name_no_compressor_have_gzip(tmp_path: Path) -> None:
         (rpm(FILES, "gzip", lambda data: gzip.compress(data.replace(b"070701", b"07070X"))), "another format"),
         (rpm(FILES, "xor", lambda data: data), "compressed with 'xor'"),
         (rpm(FILES, "gzip", gzip.compress, mode=0o120777), "is not a regular file"),
-        (deb({"./usr/src/a-1/dkms.conf": b"x" * (payload.FILE_LIMIT + 1)}), "has 1048577 bytes"),
+        (deb({"./usr/src/a-1/dkms.conf": b"x" * (packagefile.FILE_LIMIT + 1)}), "has 1048577 bytes"),
     ],
 )
 def test_what_cannot_be_read_has_its_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(UnreadablePackageError, match=reason):
-        find(write(tmp_path, content), CONF)
+        find_files(write(tmp_path, content), CONF)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -119,22 +119,22 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(entry)
     with pytest.raises(UnreadablePackageError, match="is not a regular file"):
-        find(write(tmp_path, deb({}, "", lambda _: target.getvalue())), CONF)
+        find_files(write(tmp_path, deb({}, "", lambda _: target.getvalue())), CONF)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
 def test_a_bomb_stops_at_the_limit(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload, "UNPACKED_LIMIT", 1 << 20)
+    monkeypatch.setattr(packagefile, "UNPACKED_LIMIT", 1 << 20)
     big = {"./big": bytes(8 << 20), **FILES}
     for content in (deb(big, ending, PACKERS[ending]), rpm(big, NAMES[ending], PACKERS[ending])):
         with pytest.raises(UnreadablePackageError, match="unpacks to more than 1048576 bytes"):
-            find(write(tmp_path, content), CONF)
+            find_files(write(tmp_path, content), CONF)
 
 
 def test_zstd_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload.zstd, "library", lambda: None)
+    monkeypatch.setattr(packagefile.zstd, "library", lambda: None)
     with pytest.raises(UnreadablePackageError, match="libzstd is not installed here"):
-        find(write(tmp_path, deb(FILES, ".zst", zst)), CONF)
+        find_files(write(tmp_path, deb(FILES, ".zst", zst)), CONF)
 
 
 GOOD = [deb(FILES, ending, pack) for ending, pack in PACKERS.items()]
@@ -150,4 +150,4 @@ def test_damage_is_one_error(tmp_path: Path, which: int, place: int, data: bytes
     place %= len(content)
     damaged = content[:place] + data + (b"" if cut else content[place + len(data) :])
     with contextlib.suppress(UnreadablePackageError):
-        find(write(tmp_path, damaged), CONF)
+        find_files(write(tmp_path, damaged), CONF)

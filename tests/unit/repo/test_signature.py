@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsdeploy.repo.signature import _judge
+from gdsdeploy.repo.repository import _judge
 
 PINNED, OTHER = "A" * 40, "B" * 40
 

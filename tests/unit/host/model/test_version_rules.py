@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gdsdeploy.host.build import known_failures
 from gdsdeploy.host.model.version_rules import order, parse
 from gdsdeploy.lock import compat
-from gdsdeploy.repo.order import deb
+from gdsdeploy.repo.packages import deb
 
 
 @pytest.mark.parametrize(
