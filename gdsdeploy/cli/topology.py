@@ -13,7 +13,7 @@ from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.evidence_file import UNNAMED
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet

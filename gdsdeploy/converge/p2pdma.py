@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gdsdeploy.host.facts.gpu import registry
+from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.model.fleet import Profile
 
 REGISTRY: Final = "NVreg_RegistryDwords"

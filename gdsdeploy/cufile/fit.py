@@ -13,8 +13,8 @@ from gdsdeploy.cufile.model import ALLOW_COMPAT, BATCH, BUFFER, CACHE, SLAB_COUN
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.explain import MountPath, description, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, Unknown
-from gdsdeploy.host.facts.network import Address, RdmaInterface
 from gdsdeploy.host.facts.pci import Function, find
+from gdsdeploy.host.facts.rdma import Address, RdmaInterface
 from gdsdeploy.model.fleet import Profile
 
 ADDRESSES = "properties.rdma_dev_addr_list"

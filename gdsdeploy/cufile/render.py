@@ -19,7 +19,7 @@ from gdsdeploy.cufile import model
 from gdsdeploy.cufile.fit import FitTarget, fit
 from gdsdeploy.cufile.model import Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.facts.effective import given_keys
+from gdsdeploy.host.facts.cufile import given_keys
 from gdsdeploy.host.libcufile import p2pdma
 from gdsdeploy.model.fleet import Profile
 

@@ -14,9 +14,9 @@ from gdsdeploy.host.explain.cause import DIRECT
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.path import path_of
 from gdsdeploy.host.facts import HostFacts, Unknown
-from gdsdeploy.host.facts.hardware import Part
-from gdsdeploy.host.facts.modules import ModuleFile
+from gdsdeploy.host.facts.driver import ModuleFile
 from gdsdeploy.host.facts.packages import Package
+from gdsdeploy.host.facts.pci import Part
 from gdsdeploy.host.facts.running_set import DOCA
 from gdsdeploy.host.facts.storage import MULTIPATH, NVME, NVMEOF, Mount
 from gdsdeploy.host.io.wording import first_few, line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import text as topology

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
 from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
 from gdsdeploy.model.hostnames import grouped

@@ -11,7 +11,7 @@ from gdsdeploy import paths
 from gdsdeploy.converge.expectation import golden_document
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import reply_schema

@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsdeploy.cufile.model import Release, keys, release_of
 from gdsdeploy.cufile.verdict import Verdict, What
-from gdsdeploy.host.facts.effective import SHOWN
+from gdsdeploy.host.facts.cufile import SHOWN
 from tests.cufile.library import Answer
 
 #: Logged only under the condition that the key beside it is on.

@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 from gdsdeploy import run
 from gdsdeploy.errors import ProgramFailed
-from gdsdeploy.host.facts.cufile import INVALID, REFUSAL
-from gdsdeploy.host.facts.effective import effective_values
+from gdsdeploy.host.facts.cufile import INVALID, REFUSAL, effective_values
 from tests.cufile import standin
 from tests.cufile.ask import FAILED
 

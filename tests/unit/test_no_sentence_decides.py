@@ -20,8 +20,8 @@ from gdsdeploy.host.checks import storage as storage_check
 from gdsdeploy.host.explain import cause, mounts
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts import proof as proofs
-from gdsdeploy.host.facts.audits import audit_facts
 from gdsdeploy.host.facts.document import Document, Ran
+from gdsdeploy.host.facts.kernel import audit_facts
 from gdsdeploy.host.gdscheck import meanings
 from gdsdeploy.host.kmod import findings
 from gdsdeploy.host.model import finding

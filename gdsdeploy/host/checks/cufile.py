@@ -9,9 +9,8 @@ from .. import gdscheck
 from ..explain import processes
 from ..explain.nvidia_fs import HOOKS
 from ..facts import HostFacts, UndecidedError, Unknown, require
-from ..facts.cufile import ACCEPTED, REFUSAL, REJECTED, refusal
-from ..facts.effective import differences
-from ..facts.gpu import OPEN
+from ..facts.cufile import ACCEPTED, REFUSAL, REJECTED, differences, refusal
+from ..facts.driver import OPEN
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import when_known

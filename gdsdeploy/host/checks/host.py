@@ -6,8 +6,8 @@ import re
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
-from ..facts.hardware import Part
-from ..facts.load import size
+from ..facts.pci import Part
+from ..facts.storage import size
 from ..facts.unknown import when_known
 from ..foreign import Locked, findings, kind, words
 from ..io.wording import first_few

@@ -6,7 +6,7 @@ from typing import List, Mapping
 
 from ..boot import arguments as words_of_kernel
 from ..facts import HostFacts, UndecidedError, Unknown, require
-from ..facts.arguments import configured, shown_parameters
+from ..facts.kernel import configured, shown_parameters
 from ..facts.running_set import judge
 from ..facts.stack import stack
 from ..kmod.findings import NOTE

@@ -9,10 +9,10 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, 
 from ..explain import mechanisms, userspace_rdma
 from ..explain.cause import DMABUF, Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, require
-from ..facts.audits import KernelAudit, ModuleAudit
+from ..facts.driver import ModuleFacts, ModuleFile
+from ..facts.kernel import KernelAudit, ModuleAudit
 from ..facts.kernel_messages import NVIDIA, NVIDIA_FS, PEERMEM, Message
 from ..facts.kernel_messages import messages as logged
-from ..facts.modules import ModuleFacts, ModuleFile
 from ..facts.pci import NVIDIA_VENDOR
 from ..facts.unknown import if_known
 from ..kmod.findings import ERROR, NOTE, UNKNOWN

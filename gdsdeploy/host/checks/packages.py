@@ -6,8 +6,7 @@ import re
 from typing import Dict, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, UndecidedError, Unknown, require
-from ..facts.drift import Choice, Move
-from ..facts.packages import Package
+from ..facts.packages import Choice, Move, Package
 from ..io.wording import first_few
 from ..model.expectation import Expectation
 from .registry import Answer, check, failed, not_applicable, passed

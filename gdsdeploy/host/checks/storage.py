@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Iterator, List, Sequence
 
 from ..explain import COMPAT, Cause, MountPath, description, proof_of, storage_paths
-from ..facts import HostFacts, Unknown, conditions
-from ..facts.conditions import FILESYSTEM, ON, POSSIBLE
-from ..facts.odirect import ALIGNED, BYPASSED, NOT_PROVEN, REFUSED, WRONG, Audit
+from ..facts import HostFacts, Unknown, storage
 from ..facts.proof import Proof
-from ..facts.storage import Mount
+from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSIBLE, REFUSED, WRONG, Audit, Mount
 from ..facts.unknown import if_known
 from ..libcufile.route import NOT_COUNTED, Observed, route, words
 from ..model.expectation import Expectation
@@ -96,14 +94,14 @@ def _proof_lines(proof: Proof) -> List[str]:
 
 #: Condition → what to do where it is on.
 FIXES = {
-    conditions.JOURNALLING: "mount it with data=ordered, and remove the folder's flag: chattr -j",
-    conditions.INLINE: "make the filesystem without inline_data",
-    conditions.CHECKSUMS: "use ext4 or XFS, or a Btrfs folder with chattr +C",
-    conditions.COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
-    conditions.DEDUPLICATION: "put the filesystem on a device that keeps each block",
-    conditions.ENCRYPTION: "keep the data in a folder that is not encrypted, on disks that encrypt themselves",
-    conditions.CACHE: "use ext4 or XFS, or OpenZFS 2.3 or newer",
-    conditions.COW: "use ext4 or XFS on a volume that isn't thin, or a Btrfs folder with chattr +C",
+    storage.JOURNALLING: "mount it with data=ordered, and remove the folder's flag: chattr -j",
+    storage.INLINE: "make the filesystem without inline_data",
+    storage.CHECKSUMS: "use ext4 or XFS, or a Btrfs folder with chattr +C",
+    storage.COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
+    storage.DEDUPLICATION: "put the filesystem on a device that keeps each block",
+    storage.ENCRYPTION: "keep the data in a folder that is not encrypted, on disks that encrypt themselves",
+    storage.CACHE: "use ext4 or XFS, or OpenZFS 2.3 or newer",
+    storage.COW: "use ext4 or XFS on a volume that isn't thin, or a Btrfs folder with chattr +C",
 }
 NOT_NEEDED = "not needed: the fleet accepts CPU memory here; "
 NO_TRIAL = "the fleet file allows no scratch file on it"
@@ -189,7 +187,7 @@ def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer
 
 def _judge_conditions(facts: HostFacts, mount: Mount, is_compat: bool) -> Answer:
     point = mount.mount_point
-    states = conditions.conditions(facts.document, facts.storage, mount, point)
+    states = storage.conditions(facts.document, facts.storage, mount, point)
     rows = [row for row in states if row.name in FILESYSTEM]
     on, possible = ([row.name for row in rows if row.state == state] for state in (ON, POSSIBLE))
     evidence = [

@@ -8,9 +8,8 @@ from ..explain import userspace_rdma
 from ..explain.gpus import CACHE_KIB, grace
 from ..explain.p2pdma import STATIC_BYTES
 from ..facts import HostFacts, UndecidedError, Unknown, require
-from ..facts.effective import given_keys
-from ..facts.pci import Link
-from ..facts.topology import (
+from ..facts.cufile import given_keys
+from ..facts.pci import (
     DISK,
     DISTANCES,
     GPU,
@@ -18,6 +17,7 @@ from ..facts.topology import (
     OFF,
     PASSTHROUGH,
     TRANSLATING,
+    Link,
     Node,
     Topology,
     degraded,

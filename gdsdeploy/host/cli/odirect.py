@@ -12,10 +12,8 @@ from ..evidence.odirect import inside
 from ..evidence.recorder import Recorder
 from ..evidence.request import EvidenceRequest
 from ..explain import blocks
-from ..facts.conditions import Condition, conditions
 from ..facts.document import Document
-from ..facts.odirect import NOT_PROVEN, Audit, audits
-from ..facts.storage import Mount, StorageFacts, storage_facts
+from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
 from ..facts.unknown import Unknown
 from ..io.wording import aligned, line
 from ..odirect.audit import SECONDS, audit

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Tuple
 from ..evidence.recorder import Recorder
 from ..facts import as_dict
 from ..facts.document import Document
-from ..facts.registration import Registration, registrations
+from ..facts.rdma import Registration, registrations
 from ..facts.unknown import Maybe, Unknown
 from ..gdscheck.live import seconds
 from ..proof.registration import TIMEOUT, register

@@ -12,7 +12,7 @@ import stat
 from typing import Any, Dict
 
 from ..facts.cufile import parse_config, without_comments
-from ..facts.overlay import SECTIONS
+from ..facts.environment import SECTIONS
 from ..io.reading import whole
 from ..rootdir import inside
 from .recorder import Recorder

@@ -6,8 +6,7 @@ import os
 from typing import Dict, Mapping
 
 from ..facts.document import Document
-from ..facts.environment import Variable, environment_facts, sets_variables
-from ..facts.overlay import VARIABLE
+from ..facts.environment import VARIABLE, Variable, environment_facts, sets_variables
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,

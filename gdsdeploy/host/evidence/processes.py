@@ -13,8 +13,7 @@ import re
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..facts.overlay import VARIABLE
-from ..facts.userland import WHEEL
+from ..facts.environment import VARIABLE, WHEEL
 from ..paths import CUFILE, PROCESSES
 from ..rootdir import list_folder
 from . import configs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Tuple
 
 from ..facts import HostFacts, Unknown
+from ..facts.pci import DISK, DISTANCES, GPU, NIC, NODE, Topology
 from ..facts.storage import NVME, Mount
-from ..facts.topology import DISK, DISTANCES, GPU, NIC, NODE, Topology
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause

@@ -6,9 +6,8 @@ import re
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.pci import REDIRECTS, Function, find
+from ..facts.pci import REDIRECTS, Function, bar1, find
 from ..facts.storage import Mount
-from ..facts.topology import bar1
 from ..facts.unknown import when_known, why_not
 from ..gdscheck import Gpu, Report
 from ..paths import CUFILE, PCI

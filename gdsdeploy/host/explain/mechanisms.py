@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.topology import bar1
+from ..facts.pci import bar1
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
 from . import gpus, modules, nvidia_fs, pci_tree, quote, reference, shared

@@ -8,8 +8,7 @@ from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
-from ..facts.gpu import PROPRIETARY
-from ..facts.modules import ModuleFacts, ModuleFile
+from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..kmod.module import substitute_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, storage
-from ..facts.modules import ModuleFile
+from ..facts.driver import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Report

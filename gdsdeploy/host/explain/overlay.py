@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Iterator, Optional
 
 from ..facts import HostFacts, Unknown
-from ..facts.environment import Variable
-from ..facts.overlay import VARIABLE, Overlay
+from ..facts.environment import VARIABLE, Overlay, Variable
 from ..facts.storage import Mount
 from . import quote, reference
 from .cause import Cause, Condition

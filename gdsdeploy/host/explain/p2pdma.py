@@ -9,10 +9,10 @@ import re
 from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.gpu import OPEN, registry
+from ..facts.driver import OPEN, registry
+from ..facts.kernel import NVME_MULTIPATH
+from ..facts.pci import bar1
 from ..facts.storage import Mount
-from ..facts.system import NVME_MULTIPATH
-from ..facts.topology import bar1
 from ..facts.unknown import when_known
 from ..gdscheck import Row
 from . import config, gpus, quote, reference, shared

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, storage
+from ..facts.kernel import NVME_MULTIPATH
 from ..facts.pci import Function, find
 from ..facts.storage import Device, Mount
-from ..facts.system import NVME_MULTIPATH
 from ..facts.unknown import when_known, why_not
 from . import gpus, p2pdma, p2pdma_keys, quote, reference
 from .blocks import stack, storage_of

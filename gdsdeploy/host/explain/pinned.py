@@ -6,9 +6,8 @@ import re
 from typing import Iterator
 
 from ..facts import HostFacts
-from ..facts.pci import find
+from ..facts.pci import bar1, find
 from ..facts.storage import Mount
-from ..facts.topology import bar1
 from ..paths import NVFS
 from . import shared
 from .cause import Cause

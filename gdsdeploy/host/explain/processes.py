@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, as_dict
-from ..facts.environment import Variable
-from ..facts.overlay import VARIABLE, Overlay
+from ..facts.environment import VARIABLE, Overlay, Variable
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import all_known, if_known, when_known

@@ -7,8 +7,7 @@ import re
 from typing import Iterable, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Unknown
-from ..facts.environment import Variable
-from ..facts.overlay import Overlay
+from ..facts.environment import Overlay, Variable
 from ..facts.storage import Mount
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Collection, Iterator, List, Mapping, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.network import RdmaInterface
+from ..facts.rdma import RdmaInterface
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck import Row

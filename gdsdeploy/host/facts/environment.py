@@ -1,15 +1,23 @@
-"""The environment of programs on this host: in a container or not, and libcufile's variables."""
+"""The environment of programs: in a container or not, libcufile's variables, and the driver's libraries and firmware.
+
+CUFILE_ENV_PATH_JSON names a second configuration, which libcufile lays over /etc/cufile.json.  The rules were seen in
+the real libcufile 1.9.1, 1.15.1 and 1.20.0: it reads /etc/cufile.json, then the named file, key by key.  null and an
+empty list change nothing, and a mount table gets further mounts.  A missing file is ignored; if one of both is broken,
+every cuFile call fails.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Mapping, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..paths import (
     CGROUP,
     CONTAINER_FILES,
     ENROOT,
+    FIRMWARE,
+    FIRMWARE_PATH,
     MOUNTINFO,
     OWN_NAME,
     OWN_PARENTS,
@@ -160,3 +168,134 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
 def sets_variables(name: str) -> bool:
     """Whether a file in one of VARIABLE_FOLDERS counts."""
     return name.endswith((".sh", ".conf"))
+
+
+#: The variable that names the file.
+VARIABLE = "CUFILE_ENV_PATH_JSON"
+#: The sections that some release reads.
+SECTIONS = (
+    "logging", "profile", "execution", "properties", "block", "sparse", "fs", "denylist", "miscellaneous",
+)  # fmt: skip
+
+
+#: Switches of ``properties`` that every release reads.
+SWITCHES = ("allow_compat_mode", "force_compat_mode")
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """``variable`` names the file."""
+
+    variable: Variable
+    #: its known sections; empty where there is no such file
+    config: Mapping[str, Any] = field(default_factory=dict)
+    exists: bool = True
+    #: why libcufile refuses it; empty where it doesn't
+    broken: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.variable.value
+
+    def value(self, section: str, key: str) -> Any:
+        """The value that the file gives the key, at any depth of the section; None where it doesn't."""
+        return next((value for name, value in _values(self.config.get(section)) if name == key), None)
+
+
+def overlay(document: Document, key: str, variable: Variable) -> Maybe[Overlay]:
+    """The file that was recorded as ``key``."""
+    value = document.record("configs", key)
+    if isinstance(value, Unknown):
+        return Unknown(f"{VARIABLE} names a configuration that is unknown: {value.reason}")
+    if value is None:
+        return Overlay(variable, exists=False)
+    config, broken = value.get("config"), value.get("broken", "")
+    if isinstance(config, dict):
+        sections = {name: config[name] for name in SECTIONS if isinstance(config.get(name), dict)}
+        return Overlay(variable, sections, broken=_wrong_type(sections))
+    if broken and isinstance(broken, str):
+        return Overlay(variable, broken=broken)
+    return Unknown(f"the record of {key} is malformed")
+
+
+def merged(base: Optional[Mapping[str, Any]], over: Mapping[str, Any]) -> Dict[str, Any]:
+    """``over`` laid over ``base`` key by key."""
+    result = dict(base or {})
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(value, Mapping):
+            result[key] = merged(below if isinstance(below, Mapping) else None, value)
+        elif value is not None and value != []:
+            result[key] = value
+    return result
+
+
+def _values(section: Any) -> Iterator[Tuple[str, Any]]:
+    for name, value in section.items() if isinstance(section, Mapping) else ():
+        yield name, value
+        yield from _values(value)
+
+
+def _wrong_type(config: Mapping[str, Any]) -> str:
+    """The switch with a value of another type, for which every release refuses the file; empty where there is none."""
+    values = {key: config.get("properties", {}).get(key) for key in SWITCHES}
+    wrong = [key for key, value in values.items() if value is not None and not isinstance(value, bool)]
+    return f"its properties.{wrong[0]} is neither true nor false" if wrong else ""
+
+
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+#: The folder of an NVIDIA wheel with a libcufile; the groups are its CUDA release, up to 12, and its version.
+WHEEL = re.compile(r"nvidia_cufile(_cu\d+)?-(\d[\d.]*)\.dist-info")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class UserlandFacts:
+    """``libraries``: by soname; None: the loader finds none."""
+
+    libraries: Mapping[str, Maybe[Optional[Library]]]
+    #: driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks
+    firmware: Maybe[Mapping[str, Tuple[str, ...]]]
+
+
+def userland_facts(document: Document) -> UserlandFacts:
+    libraries = {name: _library(document, name) for name in LIBRARIES}
+    return UserlandFacts(libraries, _firmware(document))
+
+
+def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
+    run = document.ran("ldconfig")
+    if isinstance(run, Unknown):
+        return run
+    match = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", run.stdout, re.MULTILINE)
+    if not match:
+        return None
+    path = document.link(match.group(1))
+    if not isinstance(path, str):
+        return why_not(path, f"{match.group(1)} is gone")
+    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
+    return Library(path, version.group(1)) if version else Unknown(f"{path} has no version in its name")
+
+
+def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
+    first_folder = document.line(FIRMWARE_PATH)
+    if isinstance(first_folder, Unknown):
+        return first_folder
+    firmware: Dict[str, Tuple[str, ...]] = {}
+    for folder in (first_folder or "", FIRMWARE):
+        names = document.names(folder + "/nvidia/[0-9]*") if folder else ()
+        if isinstance(names, Unknown):
+            return names
+        for version in names or ():
+            files = document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
+            if isinstance(files, Unknown):
+                return files
+            firmware.setdefault(version, tuple(files or ()))
+    return firmware

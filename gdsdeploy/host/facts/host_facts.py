@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Tuple
 
-from .audits import AuditFacts, audit_facts
-from .boot import BootFacts, boot_facts
 from .cufile import CufileFacts, cufile_facts
 from .document import Document
-from .drift import DriftFacts, drift_facts
-from .environment import EnvironmentFacts, environment_facts
+from .driver import (
+    DriverFacts,
+    NvidiaFsFacts,
+    P2pFacts,
+    PeermemFacts,
+    driver_facts,
+    nvidia_fs_facts,
+    p2p_facts,
+    peermem_facts,
+)
+from .environment import VARIABLE, EnvironmentFacts, UserlandFacts, environment_facts, userland_facts
 from .foreign import ForeignFacts, foreign_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
-from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
-from .hardware import HardwareFacts, hardware_facts
-from .network import NetworkFacts, memory, network_facts
-from .overlay import VARIABLE
-from .p2p import P2pFacts, p2p_facts
-from .packages import PackageFacts, package_facts
-from .pci import PciFacts, pci_facts
+from .kernel import AuditFacts, BootFacts, KernelFacts, OsFacts, audit_facts, boot_facts, kernel_facts, os_facts
+from .packages import DriftFacts, PackageFacts, drift_facts, package_facts
+from .pci import HardwareFacts, PciFacts, Topology, hardware_facts, pci_facts, topology_facts
 from .processes import ProcessFacts, process_facts
-from .registration import Registration, registrations
+from .rdma import NetworkFacts, Registration, memory, network_facts, registrations
 from .storage import StorageFacts, storage_facts
-from .system import KernelFacts, OsFacts, kernel_facts, os_facts
-from .topology import Topology, topology_facts
 from .unknown import Maybe, Unknown
-from .userland import UserlandFacts, userland_facts
 
 
 @dataclass(frozen=True)

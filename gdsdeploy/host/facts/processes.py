@@ -12,10 +12,8 @@ from ..libcufile.counters import Counters
 from ..paths import CUFILE, PROCESSES
 from .cufile import CufileFacts
 from .document import Document
-from .environment import Variable
-from .overlay import VARIABLE, Overlay, merged, overlay
+from .environment import VARIABLE, WHEEL, Overlay, Variable, merged, overlay
 from .unknown import Maybe, Unknown, all_known, if_present
-from .userland import WHEEL
 
 _VERSION = re.compile(r"libcufile\.so\.(\d+\.\d+\S*)$")
 #: The wheel for CUDA 12 has its library here, each later one elsewhere.

@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(results, sort_keys=True))
     else:
-        from ..facts.load import loaded
+        from ..facts.storage import loaded
 
         for folder, result in results.items():
             load = None if "error" in result else loaded(folder, result)

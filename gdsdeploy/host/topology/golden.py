@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-from ..facts.pci import Link
-from ..facts.topology import DISTANCES, Node, Topology, link_words, resting
+from ..facts.pci import DISTANCES, Link, Node, Topology, link_words, resting
 from ..io import jsontext
 
 VERSION = 1

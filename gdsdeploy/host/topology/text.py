@@ -6,8 +6,7 @@ import argparse
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from ..facts import Maybe, Unknown, as_dict
-from ..facts.pci import Link
-from ..facts.topology import GPU, Node, Pair, Topology, degraded, link_words
+from ..facts.pci import GPU, Link, Node, Pair, Topology, degraded, link_words
 from ..io.wording import aligned
 
 VERSION = 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.model import P2PDMA, known_keys
-from gdsdeploy.host.facts.effective import SHOWN, differences, given_keys, same
+from gdsdeploy.host.facts.cufile import SHOWN, differences, given_keys, same
 from tests.cufile import libraries
 from tests.cufile.effective import Effective, Value, effective
 from tests.cufile.library import Answer

@@ -16,7 +16,7 @@ from gdsdeploy.cufile.render import render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain import MountPath
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.network import Address
+from gdsdeploy.host.facts.rdma import Address
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
 from tests.cufile.effective import effective

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.errors import MissingProgram
-from gdsdeploy.host.facts.effective import effective_values
+from gdsdeploy.host.facts.cufile import effective_values
 from tests.cufile import libraries
 from tests.cufile import library as asking
 from tests.cufile.library import Library, LibraryUnusable

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.evidence import configs
-from gdsdeploy.host.facts.overlay import merged
+from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.gdscheck import document, runs
 from tests.cufile.gdschecks import HOOKS, SYSFS, program, started
 

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.registration import DMABUF, PEERMEM, Registration, registrations
+from gdsdeploy.host.facts.rdma import DMABUF, PEERMEM, Registration, registrations
 from gdsdeploy.host.proof import registration
 from tests.loopback.host.test_proof_live import CUDA, compiled
 

@@ -10,7 +10,7 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.registration import registrations
+from gdsdeploy.host.facts.rdma import registrations
 from gdsdeploy.host.model.expectation import from_json
 from tests.unit.later_evidence import with_ended_programs
 

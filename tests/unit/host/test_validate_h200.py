@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.topology import GPU
+from gdsdeploy.host.facts.pci import GPU
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.topology import text
 

@@ -7,8 +7,7 @@ from typing import Any
 from gdsdeploy.errors import HostUnreachable
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.pci import Function, Link, PciFacts
-from gdsdeploy.host.facts.topology import Topology, topology_facts
+from gdsdeploy.host.facts.pci import Function, Link, PciFacts, Topology, topology_facts
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 

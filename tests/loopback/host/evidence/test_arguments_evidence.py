@@ -9,8 +9,8 @@ import pytest
 
 from gdsdeploy.host.evidence import boot, kernel, request_for
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.facts.arguments import configured, shown_parameters
 from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.kernel import configured, shown_parameters
 from gdsdeploy.host.facts.unknown import Unknown
 from tests.unit.host.apply.boot_hosts import OLDER, RELEASE, grub, rhel, systemd_boot
 from tests.unit.host.kmod.kmod_root import EXPECTED

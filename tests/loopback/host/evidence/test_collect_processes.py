@@ -17,7 +17,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import NOTHING, environment, processes
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
-from gdsdeploy.host.facts.overlay import Overlay
+from gdsdeploy.host.facts.environment import Overlay
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.cufile import libraries

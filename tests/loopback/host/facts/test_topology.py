@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.topology import NIC, PORT, ROOT, Topology, degraded
+from gdsdeploy.host.facts.pci import NIC, PORT, ROOT, Topology, degraded
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
 from tests.unit.host.facts.sysfs_root import (

@@ -14,8 +14,17 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.facts import HostFacts, facts_from
-from gdsdeploy.host.facts.conditions import Condition, conditions
-from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED, TINY, Audit
+from gdsdeploy.host.facts.storage import (
+    ALIGNED,
+    BUFFERED,
+    BYPASSED,
+    FELL_BACK,
+    REFUSED,
+    TINY,
+    Audit,
+    Condition,
+    conditions,
+)
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding

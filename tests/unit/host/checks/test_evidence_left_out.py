@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.facts import boot
+from gdsdeploy.host.facts import kernel
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN
 from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts
 from tests.unit.host.checks.faults import FAULTS
@@ -31,9 +31,9 @@ SECTIONS = (
 @pytest.fixture(autouse=True, scope="module")
 def _one_menu_is_read_once() -> Iterator[None]:
     """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
-    read = functools.cache(boot.entries)
+    read = functools.cache(kernel.entries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, "entries", lambda text: list(read(text)))
+        patch.setattr(kernel, "entries", lambda text: list(read(text)))
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.host.topology import golden

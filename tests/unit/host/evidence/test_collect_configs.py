@@ -13,7 +13,7 @@ from gdsdeploy import cufile
 from gdsdeploy.host.evidence import configs
 from gdsdeploy.host.evidence.environment import relevant
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.facts.overlay import SECTIONS
+from gdsdeploy.host.facts.environment import SECTIONS
 
 
 def recorded(folder: Path, text: str | bytes) -> Any:

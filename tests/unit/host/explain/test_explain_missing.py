@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy.host.explain import COMPAT, DIRECT, NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
-from gdsdeploy.host.facts import Unknown, boot, facts_from
+from gdsdeploy.host.facts import Unknown, facts_from, kernel
 from tests.unit.host.explain.capable_host import BARE, H100, PROVISIONED, Document, capable, p2pdma, with_gpu
 from tests.unit.host.explain.test_explain_causes import FAULTS
 
@@ -23,9 +23,9 @@ from tests.unit.host.explain.test_explain_causes import FAULTS
 @pytest.fixture(autouse=True, scope="module")
 def _one_menu_is_read_once() -> Iterator[None]:
     """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
-    read = functools.cache(boot.entries)
+    read = functools.cache(kernel.entries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boot, "entries", lambda text: list(read(text)))
+        patch.setattr(kernel, "entries", lambda text: list(read(text)))
         yield
 
 

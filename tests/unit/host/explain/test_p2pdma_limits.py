@@ -11,7 +11,7 @@ from gdsdeploy.host.explain.gpus import grace
 from gdsdeploy.host.explain.mechanisms import choose
 from gdsdeploy.host.explain.p2pdma_routes import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.gpu import registry
+from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
 from gdsdeploy.lock.compat import shipped
 from tests.unit.host.explain import p2pdma_hosts as hosts

@@ -13,7 +13,7 @@ from gdsdeploy.host.evidence import gpu, kernel, pci
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.request import NOTHING
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 
 DEVICES = "sys/bus/pci/devices"
 BRIDGE, NVME, DISPLAY, NETWORK = "0x060400", "0x010802", "0x030200", "0x020000"

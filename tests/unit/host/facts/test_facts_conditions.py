@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.facts.conditions import (
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.proof import proofs
+from gdsdeploy.host.facts.storage import (
     CACHE,
     CHECKSUMS,
     COW,
@@ -27,12 +29,10 @@ from gdsdeploy.host.facts.conditions import (
     TIERING,
     TRANSPORT,
     Condition,
+    audits,
     conditions,
+    storage_facts,
 )
-from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.odirect import audits
-from gdsdeploy.host.facts.proof import proofs
-from gdsdeploy.host.facts.storage import storage_facts
 from gdsdeploy.host.facts.unknown import Unknown
 
 

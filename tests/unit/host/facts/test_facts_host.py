@@ -11,12 +11,11 @@ import pytest
 
 from gdsdeploy.host.explain import path_of
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.facts.boot import boot_facts
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.host.facts.gpu import driver_facts, nvidia_fs_facts
+from gdsdeploy.host.facts.driver import driver_facts, nvidia_fs_facts
+from gdsdeploy.host.facts.kernel import boot_facts, kernel_facts, os_facts
 from gdsdeploy.host.facts.packages import package_facts
 from gdsdeploy.host.facts.pci import addresses, pci_facts
-from gdsdeploy.host.facts.system import kernel_facts, os_facts
 from gdsdeploy.host.paths import SECURE_BOOT, SETUP_MODE, SHIM_STATE
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
-from gdsdeploy.host.facts.overlay import Overlay, merged
+from gdsdeploy.host.facts.environment import Overlay, merged
 from gdsdeploy.host.facts.processes import Program
 from tests.unit.later_evidence import complete
 

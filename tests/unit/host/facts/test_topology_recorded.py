@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
 from tests.unit.host.facts.sysfs_root import topology
