@@ -1,4 +1,4 @@
-"""The command line: one file per verb, and the only place that turns errors into exit codes."""
+"""The command line: modules of verbs, and the only place that turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ VERBS = {
     "lab": "Disposable hosts to rehearse on",
     "help": "Show the help of a verb",
 }
+#: Verb → its module, where that isn't named as the verb.
+_MODULES = {"diff": "validate", "support-bundle": "validate", "help": "verbs"}
 #: Heading of the help → verbs.
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),
@@ -48,7 +50,7 @@ SECTIONS = {
 
 @click.group(
     cls=Verbs,
-    verbs=below(__name__, VERBS),
+    verbs=below(__name__, VERBS, _MODULES),
     sections=SECTIONS,
     params=[quiet_option(default=False), early("--json"), early("-v", "--verbose")],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

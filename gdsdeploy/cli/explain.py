@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import complete, options
+from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, GdsError
 from gdsdeploy.host.errors import UsageError
 from gdsdeploy.ssh.endpoint import TIMEOUT
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("host", required=False, shell_complete=complete.host_or_file)
+@click.argument("host", required=False, shell_complete=options.complete_host_or_file)
 @click.argument("mount", required=False, metavar="[MOUNT | PID]")
 @click.argument("more", nargs=-1, metavar="")
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import click
 
 from gdsdeploy import console, paths
-from gdsdeploy.cli import complete
 from gdsdeploy.cli.verbs import or_early
 from gdsdeploy.errors import GdsError
 from gdsdeploy.report import alike
@@ -85,16 +85,55 @@ def _shift(options: dict[str, Any], name: str) -> None:
         options["fleet"], options[name] = None, word
 
 
+def complete_hosts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Hosts and builders, for the last name of a list with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _names(context) if name.startswith(last)]
+
+
+def complete_host_or_file(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[click.shell_completion.CompletionItem]:
+    """Hosts; where the word can't be one, files."""
+    if "/" not in incomplete and (names := complete_hosts(context, parameter, incomplete)):
+        return [click.shell_completion.CompletionItem(name) for name in names]
+    return [click.shell_completion.CompletionItem(incomplete, type="file")]
+
+
+def complete_checks(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[click.shell_completion.CompletionItem]:
+    """Checks, with what they mean."""
+    # Checks import what facts are made of, which other verbs do without.
+    from gdsdeploy.host.checks import listed
+
+    return [
+        click.shell_completion.CompletionItem(check.id, help=check.title)
+        for check in listed()
+        if check.id.startswith(incomplete)
+    ]
+
+
+def _names(context: click.Context) -> list[str]:
+    from gdsdeploy.fleetfile.load import load_fleet
+
+    # Behind an option that lacks its value, click leaves arguments unparsed.
+    unparsed = next((Path(word) for word in context.args if word.endswith((".yml", ".yaml"))), None)
+    with contextlib.suppress(GdsError):
+        return list(load_fleet(context.params.get("fleet") or unparsed or paths.default_fleet()).everyone())
+    return []
+
+
 limit = click.option(
     "--limit",
     metavar="HOST[,HOST…]",
-    shell_complete=complete.hosts,
+    shell_complete=complete_hosts,
     help="Only these hosts; shell patterns and node[1-3,7] work.",
 )
 limit_with_builders = click.option(
     "--limit",
     metavar="HOST[,HOST…]",
-    shell_complete=complete.hosts,
+    shell_complete=complete_hosts,
     help="Only these hosts or builders; shell patterns and node[1-3,7] work.",
 )
 allow_older_lock = click.option(

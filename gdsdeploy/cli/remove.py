@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import complete, image, options
+from gdsdeploy.cli import image, options
 from gdsdeploy.cli.provision import require_flags
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.fleetfile import selection
@@ -22,7 +22,7 @@ from gdsdeploy.model.hostnames import words
     "--limit",
     required=True,
     metavar="HOST[,HOST…]",
-    shell_complete=complete.hosts,
+    shell_complete=options.complete_hosts,
     help="These hosts or builders; shell patterns and node[1-3,7] work.",
 )
 @options.root

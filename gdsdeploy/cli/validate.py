@@ -1,17 +1,19 @@
-"""``gdsdeploy validate``."""
+"""``gdsdeploy validate``, ``diff`` of two reports, and ``support-bundle`` of what a report is made of."""
 
 from __future__ import annotations
 
 import datetime as dt
 import importlib
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import complete, options
-from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.cli import options
+from gdsdeploy.errors import FleetInvalid, GdsError, ReportsDiffer
+from gdsdeploy.host.io import reading
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
 @click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
 @options.limit
 @click.option(
-    "--check", "only", metavar="ID", multiple=True, shell_complete=complete.checks, help="Only this check; repeatable."
+    "--check",
+    "only",
+    metavar="ID",
+    multiple=True,
+    shell_complete=options.complete_checks,
+    help="Only this check; repeatable.",
 )
 @click.option("--load", is_flag=True, help="Also read under load, for some seconds, from mounts that have a threshold.")
 @click.option("--since-boot", is_flag=True, help="Show the results of each host's gate in the current boot.")
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     "--waive",
     metavar="ID",
     multiple=True,
-    shell_complete=complete.checks,
+    shell_complete=options.complete_checks,
     help="Accept that this check fails; needs --until and --reason.",
 )
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
@@ -49,7 +56,7 @@ if TYPE_CHECKING:
 @click.option("--junit", type=options.FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="Also write one self-contained HTML file.")
 @click.option("--metrics", type=options.FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
-def command(
+def validate(
     fleet: Path | None,
     pytest_args: tuple[str, ...],
     limit: str | None,
@@ -226,3 +233,92 @@ def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> 
     from gdsdeploy.validate.fleet_validation import require_check
 
     return [Waiver(require_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]
+
+
+@click.command()
+@click.argument("before", type=options.PATH)
+@click.argument("after", type=options.PATH)
+@options.as_json()
+def diff(before: Path, after: Path, as_json: bool) -> None:
+    """Show what changed between two runs of validate, from the JSON of each.
+
+    Changes are: added and removed hosts, verdicts of hosts and checks, parts of the stack, the lock, and a new reason
+    for a check that doesn't pass. A run's time, duration and boot don't count; hosts that rebooted are listed.
+
+    \b
+    Exit code:
+      33    there are changes
+      0     there are no changes
+
+    \b
+    Examples:
+      gdsdeploy validate fleet.yml --json > before.json
+      gdsdeploy diff before.json after.json
+      gdsdeploy diff before.json after.json --json | jq -r '.changes[] | [.host, .what] | @tsv'
+    """
+    from gdsdeploy.report import changes
+
+    comparison = changes.compare(_read(before), _read(after))
+    console.data(changes.to_json(comparison) if as_json else changes.to_text(comparison))
+    if comparison.changes:
+        raise ReportsDiffer("")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from gdsdeploy.report import changes
+
+    try:
+        return changes.report_from(reading.whole(str(path), changes.LIMIT).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise GdsError(f"{path}: cannot be read: {reason}", hint=reading.look(str(path))) from None
+    except ValueError as error:
+        raise GdsError(
+            f"{path}: {error}", hint=f"Write it again: gdsdeploy validate fleet.yml --json > {shlex.quote(str(path))}"
+        ) from None
+
+
+@click.command("support-bundle")
+@options.fleet
+@options.output("The file to write (.tar.gz).", "-o", required=True)
+@options.limit
+@click.option("--hide-names", is_flag=True, help="Also replace the hosts' names.")
+@options.timeout(TIMEOUT)
+@options.at_once
+def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
+    """Pack evidence from the hosts of FLEET into one file that you can give to others.
+
+    Each host is asked as by validate, and stays unchanged. The file holds that evidence, the expected state and the
+    verdicts, fleet file and lock, and the end of the last provision's log.
+
+    The fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins, addresses
+    and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs, serial
+    numbers, login names and apparent secrets are replaced; with --hide-names also the hosts' names. The file and this
+    command count the replacements. Patterns don't find every secret: read the file before you share it. Only you can
+    read the file.
+
+    For a host that can't be asked, the file has the reason.
+
+    \b
+    Examples:
+      gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
+      gdsdeploy validate --evidence case-4711.tar.gz
+    """
+    from gdsdeploy.fleetfile import selection
+    from gdsdeploy.lock import lockfile
+    from gdsdeploy.validate.output import require_folder, write
+    from gdsdeploy.validate.support_bundle import pack_fleet
+
+    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
+    names = selection.select(limit, list(intent.hosts), fleet)
+    require_folder(output)
+    with console.step(f"Asking {words(names)}"):
+        data, replaced = pack_fleet(
+            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say_each(len(names))
+        )
+    write(output, data, mode=0o600)
+    console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in replaced.items()) or 'nothing'}")
+    console.data(str(output))
+
+
+commands = {"validate": validate, "diff": diff, "support-bundle": support_bundle}

@@ -73,9 +73,9 @@ class Verbs(click.Group):
                 formatter.write_dl([(name, texts[name]) for name in names])
 
 
-def below(package: str, texts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The ``verbs`` of a package that has a module for each, named as the verb with ``_`` for ``-``."""
-    return {name: (f"{package}.{name.replace('-', '_')}", text) for name, text in texts.items()}
+def below(package: str, texts: Mapping[str, str], modules: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The ``verbs`` of a package; ``modules``: verb → its module, where the module hasn't the verb's name."""
+    return {name: (f"{package}.{modules.get(name, name)}", text) for name, text in texts.items()}
 
 
 def _accept_quiet(command: click.Command) -> click.Command:
@@ -127,3 +127,22 @@ def early_flags(context: click.Context) -> list[str]:
 def or_early(context: click.Context, option: click.Parameter, value: bool) -> bool:
     """The callback of a flag that the group accepts, too."""
     return value or bool(set(option.opts) & set(early_flags(context)))
+
+
+@click.command("help")
+@click.argument("verbs", metavar="[VERB]...", nargs=-1)
+def show_help(verbs: tuple[str, ...]) -> None:
+    """Show the help of VERB, such as `gdsdeploy help rollout start`; without VERB, the list of verbs."""
+    context = click.get_current_context().find_root()
+    words = list(verbs)
+    while words:
+        group = context.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{context.command_path} has no verbs: leave out {' '.join(words)}")
+        name, verb, words = group.resolve_command(context, words)
+        assert verb is not None, "resolve_command has ended the program"
+        context = click.Context(verb, info_name=name, parent=context)
+    console.data(context.get_help())
+
+
+commands = {"help": show_help}

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import complete, options
+from gdsdeploy.cli import options
 from gdsdeploy.errors import GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
@@ -22,7 +22,7 @@ from gdsdeploy.validate import watch
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[HOST... | FLEET]", shell_complete=complete.host_or_file)
+@click.argument("targets", nargs=-1, metavar="[HOST... | FLEET]", shell_complete=options.complete_host_or_file)
 @options.fleet_of_host
 @options.limit
 @click.option("--once", is_flag=True, help="End after one round.")

@@ -13,7 +13,7 @@ VERBS = {
 }
 
 
-@click.group(cls=Verbs, verbs=below(__name__, VERBS))
+@click.group(cls=Verbs, verbs=below(__name__, VERBS, {}))
 def command() -> None:
     """Work with cufile.json, for each release of libcufile from 1.4 to 1.20.
 

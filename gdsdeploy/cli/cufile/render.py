@@ -10,7 +10,7 @@ from typing import cast, get_args
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import complete, options
+from gdsdeploy.cli import options
 from gdsdeploy.converge import cufile_facts
 from gdsdeploy.cufile.fit import FitTarget
 from gdsdeploy.cufile.render import PATH, Variant, render_profile
@@ -23,7 +23,7 @@ from gdsdeploy.validate.output import write
 
 @click.command()
 @options.fleet_argument(before="host")
-@click.argument("host", metavar="HOST", required=False, shell_complete=complete.hosts)
+@click.argument("host", metavar="HOST", required=False, shell_complete=options.complete_hosts)
 @click.option(
     "--evidence", "--facts", type=options.PATH, metavar="FILE", help="Read evidence saved on HOST; HOST is not asked."
 )

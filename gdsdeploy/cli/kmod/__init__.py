@@ -19,12 +19,12 @@ VERBS = {
     "trees": "List the driver source trees of this machine",
     "preflight": "Check whether a stack builds and would load on a kernel, before any host has it",
 }
-#: The host program's own verbs.
-_LOCAL = dict.fromkeys(("audit", "build", "sign", "keygen", "enrol", "unenrol", "trees"), f"{__name__}.local")
-_VERBS = {name: (_LOCAL.get(name, module), text) for name, (module, text) in below(__name__, VERBS).items()}
+#: Verb → its module: the host program's own verbs are one.
+_MODULES = dict.fromkeys(("audit", "build", "sign", "keygen", "enrol", "unenrol", "trees"), "local")
+_MODULES |= dict.fromkeys(("cache", "builders"), "builds")
 
 
-@click.group(cls=Verbs, verbs=_VERBS)
+@click.group(cls=Verbs, verbs=below(__name__, VERBS, _MODULES))
 def command() -> None:
     """Kernel modules: audit them, build them, and predict which will load.
 

@@ -18,7 +18,12 @@ VERBS = {
 }
 
 
-@click.group(cls=Verbs, verbs=below(__name__, VERBS))
+#: Verb → its module.
+_MODULES = dict.fromkeys(("start", "resume", "abort", "rollback"), "run")
+_MODULES |= dict.fromkeys(("status", "history", "pause"), "show")
+
+
+@click.group(cls=Verbs, verbs=below(__name__, VERBS, _MODULES))
 def command() -> None:
     """Move a fleet from the lock that its hosts have to the one beside the fleet file.
 

@@ -42,7 +42,7 @@ def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
     _say("validate", f"gdsdeploy validate {fleet}")
     report = lab.directory / "report.html"
     try:
-        ctx.invoke(validate_verb.command, fleet=fleet, html=report)
+        ctx.invoke(validate_verb.validate, fleet=fleet, html=report)
     finally:
         if report.exists():
             console.say(f"\nReport: {report}")

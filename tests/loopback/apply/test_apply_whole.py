@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from gdsdeploy.host.gate.gate import Settings
@@ -35,8 +34,6 @@ WHOLE = document(
     GATE,
 )
 OFF = document(resource("peermem", rdma="none"), resource("gate", enabled=False))
-#: Runs a bootstrap as SSH would.
-BOOTSTRAP = Path(__file__).parents[3] / "gdsdeploy" / "bootstrap.py"
 
 
 def test_applied_as_predicted_twice_and_taken_back(system: System) -> None:

@@ -30,7 +30,6 @@ NEEDLESS = {
         "ctypes", "gdsdeploy.host.checks", "gdsdeploy.host.evidence", "gdsdeploy.host.explain", "gdsdeploy.host.facts",
     ),
 }  # fmt: skip
-SHOW = "import json, sys; print(json.dumps(list(sys.modules)))"
 
 
 @pytest.mark.parametrize("code", NEEDLESS, ids=["evidence", "hello"])

@@ -15,7 +15,6 @@ from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS, Debi
 from gdsdeploy.platform.dpkg import DpkgPlatform
 
 TRIXIE = cast("Debian", stack_platform_for("debian-13"))
-BOOKWORM = stack_platform_for("debian-12")
 NOBLE = cast("DpkgPlatform", stack_platform_for("ubuntu-24.04"))
 
 

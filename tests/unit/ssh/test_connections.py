@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
+from gdsdeploy.cli import group
 from gdsdeploy.ssh import connections, transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 
@@ -56,27 +55,28 @@ def test_as_many_as_the_option_says(monkeypatch: pytest.MonkeyPatch, option: int
 
 
 VERBS = {
-    "gdsdeploy.cli.validate": (),
-    "gdsdeploy.cli.plan": (),
-    "gdsdeploy.cli.provision": (),
-    "gdsdeploy.cli.topology": (),
-    "gdsdeploy.cli.support_bundle": ("--output", "x.tar.gz"),
-    "gdsdeploy.cli.rollout.start": (),
+    "validate": (),
+    "plan": (),
+    "provision": (),
+    "topology": (),
+    "support-bundle": ("--output", "x.tar.gz"),
+    "rollout start": (),
 }
 
 
-@pytest.mark.parametrize(("module", "more"), VERBS.items(), ids=VERBS)
+@pytest.mark.parametrize(("verb", "more"), VERBS.items(), ids=VERBS)
 def test_every_verb_that_asks_many_hosts_has_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, more: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, more: tuple[str, ...]
 ) -> None:
-    command: click.Command = importlib.import_module(module).command
     monkeypatch.chdir(tmp_path)
     for words, expected in (("--connections", "7"), 7), ((), 128):
-        CliRunner().invoke(command, ["fleet.yml", *more, *words])
+        CliRunner().invoke(group, [*verb.split(), "fleet.yml", *more, *words])
         assert connections.at_once() == expected
     for number in ("0", "1025", "x"):
-        assert CliRunner().invoke(command, ["fleet.yml", *more, "--connections", number]).exit_code == 2
-    assert "Hosts to talk to at the same time." in " ".join(CliRunner().invoke(command, ["--help"]).output.split())
+        assert CliRunner().invoke(group, [*verb.split(), "fleet.yml", *more, "--connections", number]).exit_code == 2
+    assert "Hosts to talk to at the same time." in " ".join(
+        CliRunner().invoke(group, [*verb.split(), "--help"]).output.split()
+    )
 
 
 def test_a_process_may_open_the_files_that_its_connections_need() -> None:

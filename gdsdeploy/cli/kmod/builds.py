@@ -1,9 +1,10 @@
-"""``gdsdeploy kmod cache``: the builds that the controller keeps."""
+"""``gdsdeploy kmod cache`` and ``builders``: the controller's builds, and the keys of builders."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -12,11 +13,11 @@ from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache, CacheEntry
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
-from gdsdeploy.errors import BuildCacheUnusable
+from gdsdeploy.errors import BuildCacheUnusable, FleetInvalid
 
 
 @click.group(cls=Verbs)
-def command() -> None:
+def cache_group() -> None:
     """Manage the kernel module builds that this machine keeps, so that each is built once.
 
     They are below the user's cache folder (GDSDEPLOY_CACHE_DIR) and take at most GDSDEPLOY_BUILD_CACHE_SIZE (default:
@@ -31,7 +32,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@cache_group.command("list")
 @options.as_json()
 def list_builds(as_json: bool) -> None:
     """Show every build, the most recently used first: content digest, kernel, driver, size and builder.
@@ -50,7 +51,7 @@ def list_builds(as_json: bool) -> None:
     console.say(f"{len(entries)} builds, {total} of {_megabytes(cache.limit)}, in {cache.folder}")
 
 
-@command.command()
+@cache_group.command()
 @click.option(
     "--size", metavar="SIZE", help="Evict down to this, such as 5GiB; 0 evicts every build that isn't in use."
 )
@@ -75,7 +76,7 @@ def prune(size: str | None, as_json: bool) -> None:
     console.say(f"Evicted {len(evicted)} builds, {_lines(evicted)}")
 
 
-@command.command()
+@cache_group.command()
 @options.as_json()
 def verify(as_json: bool) -> None:
     """Read every build and delete damaged ones, which are built again when a host needs them.
@@ -130,3 +131,45 @@ def _lines(entries: Sequence[CacheEntry]) -> str:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
+
+
+@click.command()
+@options.fleet
+@click.option("--accept", metavar="NAME", help="Record the key that this machine presented, and that was refused.")
+@options.as_json()
+def builders(fleet: Path, accept: str | None, as_json: bool) -> None:
+    """Show the keys with which machines of FLEET sign the modules that they build for others.
+
+    A key is recorded when its machine first delivers modules; from then on, other keys are refused. Compare a refused
+    key with the machine's own (openssl pkey -pubin -in /var/lib/gdsdeploy/builder.pub -outform DER | tail -c 32 |
+    sha256sum), and accept it if the machine was reinstalled. The file shown with a key is the public key.
+
+    \b
+    Examples:
+      gdsdeploy kmod builders fleet.yml
+      gdsdeploy kmod builders fleet.yml --accept build1
+    """
+    from gdsdeploy.builds.builder_keys import BuilderKeys
+    from gdsdeploy.fleetfile.load import load_fleet
+
+    machines = load_fleet(fleet).everyone()
+    keys = BuilderKeys.of(fleet)
+    if accept is not None:
+        if accept not in machines:
+            raise FleetInvalid(f"{fleet}: there is no host or builder {accept!r}", hint="Correct --accept")
+        console.say(f"{accept}: {keys.accept(accept)} is recorded now")
+    known = [
+        {"name": name, "key": key, "refused": keys.refused(name), "file": str(keys.path(name))}
+        for name, key in keys.fingerprints().items()
+    ]
+    if as_json:
+        console.json({"fleet": str(fleet), "builders": known})
+        return
+    for builder in known:
+        refused = f"  refused: {builder['refused']}" if builder["refused"] else ""
+        console.data(f"{builder['name']}  {builder['key']}  {builder['file']}{refused}")
+    if not known:
+        console.say(f"No key is recorded in {keys.folder}: a builder presents its key when it first delivers modules")
+
+
+commands = {"cache": cache_group, "builders": builders}

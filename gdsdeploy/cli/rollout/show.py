@@ -1,0 +1,177 @@
+"""``gdsdeploy rollout status``, ``history`` and ``pause``, which need little of what runs a rollout."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cli import options
+from gdsdeploy.errors import Interrupted
+from gdsdeploy.host.io.wording import aligned, span
+from gdsdeploy.model.events import RolloutPaused
+from gdsdeploy.rollout import control, journal, lookup, status
+from gdsdeploy.rollout.display import Watch
+from gdsdeploy.rollout.report import events, page, progress
+from gdsdeploy.validate.output import require_folder, write
+
+#: Seconds between two reads of the journal.
+_PAUSE = 1.0
+_READS = 20
+
+
+@click.command("status")
+@options.fleet
+@click.option("--rollout", "name", metavar="ID", help="Another rollout than the newest; see `rollout history`.")
+@click.option("-w", "--watch", is_flag=True, help="Follow it until it ends or no process runs it.")
+@options.as_json("Print one JSON object; with --watch each event as one line.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="Also write a report, one HTML file.")
+def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path | None) -> None:
+    """Show the progress of FLEET's newest rollout: waves, hosts by state, time left, failures and the last event.
+
+    It reads the journal, even while a rollout writes it, and asks no host. --watch --json prints all events from the
+    first, then each as it happens.
+
+    \b
+    Exit code: 0 if it was shown; with --watch as `rollout start`: 0, 51 or 130.
+
+    \b
+    Examples:
+      gdsdeploy rollout status fleet.yml
+      gdsdeploy rollout status fleet.yml --watch
+      gdsdeploy rollout status fleet.yml --json | jq '.hosts | map_values(.state)'
+      gdsdeploy rollout status fleet.yml --rollout 20261121T1054-7f3a --html rollout.html
+    """
+    require_folder(html)
+    path = lookup.require_journal(fleet)
+    summary, journaled = lookup.find_rollout(fleet, name)
+    display = Watch(as_json=as_json)
+    live = lookup.has_driver(path) and not summary.finished
+    if watch and as_json:
+        for event in journaled:
+            display.observe(event)
+    else:
+        display.replay(journaled)
+    if watch and live:
+        if not as_json and not console.is_live():
+            console.say("\n".join(display.lines()))
+        with display.shown():
+            live = _follow(path, summary.id, display)
+    assert display.status is not None
+    if not as_json:
+        console.data("\n".join(display.lines(live=live, whole=True)))
+    elif not watch:
+        console.data(page.to_json(display.status, live=live))
+    if html is not None:
+        write(html, page.stream(display.status, live=live))
+        console.say(f"The report is in {html}")
+    if watch and (error := lookup.final_error(display.status)) is not None:
+        raise error
+
+
+def _follow(path: Path, rollout: str, display: Watch) -> bool:
+    """Show events until the rollout or its process ends; False: no process runs it any more."""
+    try:
+        while True:
+            # Opening a journal checks all of it, which is too slow for each read, but useful now and then.
+            with journal.reading(path) as book:
+                for _ in range(_READS):
+                    if not _show_new(book, path, rollout, display):
+                        return False
+                    time.sleep(_PAUSE)
+    except KeyboardInterrupt:
+        raise Interrupted("no longer watched; the rollout continues") from None
+
+
+def _show_new(book: journal.Journal, path: Path, rollout: str, display: Watch) -> bool:
+    """Show new events; False: there will be no more."""
+    # Check this first, so that the last events are still display.
+    live = lookup.has_driver(path)
+    assert display.status is not None
+    last = display.status.last
+    for event in book.events(rollout, after=last.number if last else 0):
+        display.observe(event)
+    return live and not display.status.finished
+
+
+@click.command("history")
+@options.fleet
+@options.as_json("Print one JSON array instead of text.")
+def list_rollouts(fleet: Path, as_json: bool) -> None:
+    """List the rollouts of FLEET, the newest last: time, state and number of hosts.
+
+    \b
+    Examples:
+      gdsdeploy rollout history fleet.yml
+      gdsdeploy rollout history fleet.yml --json | jq -r '.[-1].rollout'
+    """
+    path = lookup.journal_of(fleet)
+    if path is None:
+        console.say(f"There is no rollout of {fleet} yet")
+    rollouts = list(_rollouts(path)) if path is not None else []
+    if as_json:
+        console.json(rollouts)
+    elif rollouts:
+        rows = [("rollout", "began (UTC)", "took", "state", "hosts")]
+        for rollout in rollouts:
+            began = str(rollout["began"])[:16].replace("T", " ")
+            rows.append((rollout["rollout"], began, span(rollout["seconds"]), rollout["state"], rollout["outcomes"]))
+        console.data("\n".join(aligned(rows)))
+
+
+def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
+    live = lookup.has_driver(path)
+    with journal.reading(path) as book:
+        summaries = book.rollouts()
+        for summary in summaries:
+            try:
+                folded = status.fold(book.events(summary.id))
+            except ValueError as error:
+                console.warn(f"{summary.id}: {error}")
+                continue
+            yield {
+                "rollout": summary.id,
+                "began": events.stamp(summary.begun),
+                "seconds": round(folded.lapse, 3),
+                "state": progress.phase(folded, live=live and summary is summaries[-1]),
+                "finished": summary.finished,
+                "outcomes": progress.outcomes(folded),
+                "counts": dict(folded.counts()),
+                "lock": folded.plan.lock_digest,
+                "reason": folded.reason,
+                "events": summary.events,
+            }
+
+
+@click.command()
+@options.fleet
+@options.reason
+@options.as_json("Print one JSON object about the pause.")
+def pause(fleet: Path, reason: str, as_json: bool) -> None:
+    """Start no more hosts of FLEET's rollout; hosts in progress finish their step.
+
+    The process that runs it then ends with exit code 130. Ctrl-C in its terminal does the same.
+
+    \b
+    Exit code: 0 paused; 50 there is nothing to pause; 52 the process that runs it doesn't answer.
+
+    \b
+    Examples:
+      gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
+      gdsdeploy rollout resume fleet.yml
+    """
+    path = lookup.require_journal(fleet)
+    event, by_driver = control.tell(path, RolloutPaused(reason or "by command"))
+    if as_json:
+        console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))
+    else:
+        console.say(events.sentence(event))
+        console.say(f"Next: gdsdeploy rollout resume {fleet}")
+
+
+commands = {"status": show, "history": list_rollouts, "pause": pause}
