@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 from docs.gen import table_row
 from gdsdeploy.host.model.finding import FAIL
-from tests.unit.host.checks.changes import GOOD, Change, Document, findings
+from tests.unit.host.checks.changes import Document, findings
 from tests.unit.host.checks.faults import FAULTS
 
 HEAD = """\
@@ -25,13 +23,7 @@ WIDTH = 160
 
 def page() -> str:
     """Markdown: one table row for each check that a fault fails."""
-    return HEAD + "".join(row for name, (change, _) in FAULTS.items() for row in _rows(name, _with(change)))
-
-
-def _with(change: Change) -> Document:
-    document = copy.deepcopy(GOOD)
-    change(document)
-    return document
+    return HEAD + "".join(row for name, case in FAULTS.items() for row in _rows(name, case.document()))
 
 
 def _rows(name: str, document: Document) -> list[str]:

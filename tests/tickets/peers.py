@@ -8,8 +8,7 @@ from typing import Any
 from gdsdeploy.host.explain import Cause, mechanisms
 from gdsdeploy.host.explain.cause import weigh
 from gdsdeploy.host.facts import facts_from
-from tests.unit.host.explain.capable_host import PROVISIONED, Change, Document, dmesg, file, loaded, with_gpu
-from tests.unit.host.explain.test_explain_causes import GPU, bar
+from tests.unit.host.explain.capable_host import GPU, PROVISIONED, Change, Document, dmesg, file, loaded, with_gpu
 
 CLIENT = "ib_register_peer_memory_client"
 
@@ -45,7 +44,8 @@ def _of_another_core(document: Document) -> None:
 
 def _small_bar1(document: Document) -> None:
     _registered(document)
-    file(f"/sys/bus/pci/devices/{GPU}/resource", bar(16 << 20, 256 << 20, 32 << 20))(document)
+    bars = "".join(f"{size:#018x} {2 * size - 1:#018x} 0x40200\n" for size in (16 << 20, 256 << 20, 32 << 20))
+    file(f"/sys/bus/pci/devices/{GPU}/resource", bars)(document)
 
 
 FAULTS: dict[str, Change] = {

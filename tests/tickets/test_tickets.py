@@ -18,7 +18,8 @@ from gdsdeploy import console
 from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.model import causes, compat
 from tests.tickets import peers
-from tests.unit.host.explain.test_explain_causes import FAULTS, explained
+from tests.unit.host import hosts
+from tests.unit.host.explain.faults import FAULTS, explained
 
 TICKETS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(Path(__file__).parent.glob("*.yml"))}
 #: Those with a cause in reach; the cause of the others was never found, or is outside of what a host shows.
@@ -47,9 +48,9 @@ def of_host(ticket: dict[str, Any]) -> Answers:
     host = ticket["host"]
     if "faults" in host:
         faults = [FAULTS[name] for name in host["faults"]]
-        document = faults[-1].base()
+        document = hosts.named(faults[-1].host)
         for fault in faults:
-            fault.change(document)
+            document = fault.change(document)
         path = explained(document)
         return [(cause.id, cause.fix) for cause in (*path.causes, *path.suspects, *path.notes)]
     if "peer" in host:

@@ -1,7 +1,7 @@
 """docs/gds-diag.md names checks, causes and verbs that exist, and a made fault shows each check and cause.
 
-The tables of faults hold most of them.  MADE_IN names the test module that makes the fault of each other one, with the
-words by which it does.
+The cases hold most of them.  MADE_IN names the test module that makes the fault of each other one, with the words by
+which it does.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pytest
 
 from gdsdeploy.cli import group
 from gdsdeploy.host import checks
-from tests.unit.host.checks.faults import FAULTS
-from tests.unit.host.explain import test_explain_causes, test_explain_rdma
+from tests.unit.host import cases
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = [line for line in (DOCS / "gds-diag.md").read_text().splitlines() if line.startswith("| ")]
@@ -47,42 +46,26 @@ def test_what_is_named_exists(name: str) -> None:
 
 HOST = Path(__file__).parent / "host"
 LOOPBACK = Path(__file__).parents[1] / "loopback" / "host"
-ADVICE, TOPOLOGY = HOST / "explain" / "test_explain_advice.py", HOST / "checks" / "test_topology_checks.py"
+ADVICE = HOST / "explain" / "test_explain_advice.py"
 #: Name → (the module, what it asserts about the fault).
 MADE_IN = {
     "odirect.bypass": (
         LOOPBACK / "odirect" / "test_odirect_live.py",
         '("odirect.bypass", "odirect.conditions")} == {FAIL}',
     ),
-    "peermem.errors": (
-        HOST / "checks" / "test_kernel_messages.py",
-        '"peermem.errors", kernel_log(refusal.sample)).verdict == FAIL',
-    ),
-    "peermem.legacy": (TOPOLOGY, '(FAIL, "nv_peer_mem is loaded")'),
-    "peermem.mechanism": (TOPOLOGY, '(FAIL, "DMA-BUF: no loaded adapter driver accepts DMA-BUF memory")'),
-    "peermem.usable": (TOPOLOGY, 'judge(document, "peermem.usable", RDMA).verdict == FAIL'),
     "platform.far-gpu": (ADVICE, 'noted(document)["platform.far-gpu"]'),
-    "rdma.addresses": (ADVICE, 'finding("rdma.addresses"'),
-    "rdma.link": (ADVICE, 'finding("rdma.link"'),
     "rdma.link-down": (ADVICE, '["rdma.link-down"].what == "no port of mlx5_1 is active"'),
     "rdma.no-routing": (ADVICE, 'notes["rdma.no-routing"].what'),
     "rdma.policy": (ADVICE, 'notes["rdma.policy"].what'),
-    "rdma.registration": (HOST / "checks" / "test_registration_check.py", "1 of 1 registrations fail"),
     "storage.queue-depth": (ADVICE, '("storage.queue-depth", '),
     "storage.spread": (ADVICE, '["storage.spread"].what'),
-    "topology.acs": (TOPOLOGY, '"topology.acs")\n    assert finding.verdict == FAIL'),
-    "topology.distance": (TOPOLOGY, '(FAIL, "GPU0: no nvme; GPU0: NIC0 at PHB")'),
-    "topology.iommu": (TOPOLOGY, 'judge(document, "topology.iommu", expectation)'),
-    "cufile.other-row": (
-        HOST / "explain" / "test_explain_rdma.py",
-        'for cause in result.suspects] == ["cufile.other-row"]',
+    "topology.acs": (
+        HOST / "checks" / "test_topology_checks.py",
+        '"topology.acs")\n    assert finding.verdict == FAIL',
     ),
-    "cufile.no-rdma-library": (HOST / "explain" / "test_explain_rdma.py", 'cause.id == "cufile.no-rdma-library"'),
-    "gpu.present": (HOST / "checks" / "test_hardware_checks.py", "gpu.present"),
 }
-FAILING = {name.partition(":")[0] for _, names in FAULTS.values() for name in names}
-CAUSED = {ident for fault in test_explain_causes.FAULTS.values() for ident in (fault.id, *fault.also)}
-CAUSED |= {fault.id for fault in test_explain_rdma.FAULTS.values()}
+FAILING = {name.partition(":")[0] for name in cases.failing()}
+CAUSED = cases.causes()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMED if not name.startswith("gdsdeploy ") and name != "fit"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable
@@ -49,7 +48,6 @@ GOOD["commands"]["journal"] = {
     "stdout": as_journal(GOOD["commands"]["dmesg"]["stdout"]),
 }  # fmt: skip
 GOOD["load"] = {entry["mount"]: LOADED for entry in EXPECTATION.storage}
-OPENED = json.loads((HOSTS.parent / "cufile-open" / "libcuda-550-no-gpu.json").read_text())
 #: A job that uses cuFile as the host has it.
 JOB_LIBRARY = f"/usr/lib/x86_64-linux-gnu/libcufile.so.{'.'.join(_EXPECTED.libcufile_version.split('.')[:3])}"
 GOOD["processes"] = {
@@ -77,131 +75,6 @@ def verdicts(document: Document, expectation: Expectation = EXPECTATION) -> dict
     return {name: finding.verdict for name, finding in findings(document, expectation).items()}
 
 
-def file(path: str, value: object) -> Change:
-    return lambda document: document["files"].__setitem__(path, value)
-
-
-def absent(section: str, path: str) -> Change:
-    return lambda document: document[section].__setitem__(path, {"error": "ENOENT"})
-
-
 def module(name: str) -> str:
     """The file of a module by its in-kernel name."""
     return next(path for path, value in GOOD["modules"].items() if value["name"] == name)
-
-
-def in_module(name: str, **values: object) -> Change:
-    return lambda document: document["modules"][module(name)].update(values)
-
-
-def unloaded(name: str) -> Change:
-    def change(document: Document) -> None:
-        lines = document["files"]["/proc/modules"].splitlines(keepends=True)
-        document["files"]["/proc/modules"] = "".join(line for line in lines if line.split()[0] != name)
-        document["files"][f"/sys/module/{name}/version"] = {"error": "ENOENT"}
-        if name == "nvidia":
-            document["files"]["/proc/driver/nvidia/version"] = {"error": "ENOENT"}
-
-    return change
-
-
-def output(name: str, before: str, after: str) -> Change:
-    def change(document: Document) -> None:
-        run = document["commands"][name]
-        assert before in run["stdout"]
-        run["stdout"] = run["stdout"].replace(before, after)
-
-    return change
-
-
-def edited(path: str, before: str, after: str) -> Change:
-    def change(document: Document) -> None:
-        assert before in document["files"][path]
-        document["files"][path] = document["files"][path].replace(before, after)
-
-    return change
-
-
-def package(name: str, version: str, status: str) -> Change:
-    return output(
-        "dpkg-query", f"\n{name}\t{EXPECTATION.packages[name]}\tamd64\thi ", f"\n{name}\t{version}\tamd64\t{status} "
-    )
-
-
-def nouveau_allowed(document: Document) -> None:
-    """Debian's own packages forbid it too."""
-    for path, text in document["files"].items():
-        if "/modprobe.d/" in path and isinstance(text, str):
-            document["files"][path] = text.replace("nouveau", "nothing")
-
-
-def no_libcufile(document: Document) -> None:
-    document["commands"]["cufile-open"].update(stdout="gdsdeploy: not loaded: libcufile.so.0: none\n")
-    document["listings"].update({key: [] for key in document["listings"] if key.endswith("/libcufile.so*")})
-
-
-def appended(path: str, text: str) -> Change:
-    def change(document: Document) -> None:
-        document["files"][path] += text
-
-    return change
-
-
-def opened(name: str) -> Change:
-    return lambda document: document["commands"].update(copy.deepcopy(OPENED[name]))
-
-
-def logged(*values: str) -> Change:
-    """libcufile comes as far as its values, as it does with a GPU."""
-    lines = ["CUFILE CONFIGURATION:", *values, "GPU INFO:"]
-    log = "".join(f" 21-11-2026 01:01:30:411 [pid=1 tid=1] INFO   0:1509 {line}\n" for line in lines)
-    return lambda document: document["commands"]["cufile-open"].update(log=log)
-
-
-def crc(symbol: str) -> Change:
-    def change(document: Document) -> None:
-        imports = document["modules"][module("nvidia_fs")]["imports"]
-        imports[symbol] = (imports[symbol] or 0) ^ 1
-
-    return change
-
-
-def not_exported(symbol: str) -> Change:
-    return lambda document: document["modules"][module("nvidia")]["exports"].pop(symbol)
-
-
-def without_crcs(document: Document) -> None:
-    imports = document["modules"][module("nvidia_fs")]["imports"]
-    document["modules"][module("nvidia_fs")]["imports"] = {
-        name: None if name.startswith("nvidia_p2p_") else value for name, value in imports.items()
-    }
-
-
-def provenance(**values: str) -> Change:
-    return lambda document: document["modules"][module("nvidia_fs")]["provenance"].update(values)
-
-
-def tree(digest: str) -> Change:
-    """The locked source tree on the host itself, as on hosts that build their own modules."""
-
-    def change(document: Document) -> None:
-        document["trees"][EXPECTATION.driver_tree] = {"version": "550.163.01", "flavour": "open", "digest": digest}
-        document["listings"]["/usr/src/nvidia*"].append(Path(EXPECTATION.driver_tree).name)
-
-    return change
-
-
-def units(before: str, after: str) -> Change:
-    def change(document: Document) -> None:
-        run = document["commands"]["systemctl-units"]
-        blocks = run["stdout"].split("\n\n")
-        run["stdout"] = "\n\n".join(
-            block.replace(before, after) if "Id=systemd-modules-load.service" in block else block for block in blocks
-        )
-
-    return change
-
-
-def rebuilt(name: str) -> Change:
-    """Another build of the same source on disk: what is loaded stays as it is."""
-    return in_module(name, build_id="04" * 36)

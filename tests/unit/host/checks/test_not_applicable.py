@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -22,8 +21,8 @@ from gdsdeploy.host.model.finding import (
     worst,
 )
 from gdsdeploy.host.model.waiver import Waiver, apply
-from gdsdeploy.host.paths import OWN_NAME, OWN_PARENTS
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, Document, findings, verdicts
+from tests.unit.host.patches import patched
 
 OF_PROVISION = {check.id for check in registry.listed() if check.of_provision}
 
@@ -91,68 +90,10 @@ def test_every_check_is_listed_on_every_host(document: Document) -> None:
         assert names == {check.id for check in registry.listed()}
 
 
-# --- a host that was never provisioned -------------------------------------------------------------------------------
+NEVER_PROVISIONED = {"files": {"/etc/modules-load.d/gdsdeploy.conf": {"error": "ENOENT"}}}
 
 
-def with_folders(*listings: object) -> Document:
-    document = copy.deepcopy(BARE)
-    document["files"]["/etc/modules-load.d/gdsdeploy.conf"] = {"error": "ENOENT"}
-    for parent, names in zip(OWN_PARENTS, listings, strict=True):
-        document["listings"][f"{parent}/{OWN_NAME}"] = names
-    return document
-
-
-def test_a_host_that_was_never_provisioned_fails_once() -> None:
-    results = findings(with_folders([], [], []))
-    assert results["host.provisioned"].verdict == FAIL
-    assert results["host.provisioned"].hint.startswith("Run gdsdeploy provision")
-    repeated = {name: results[name] for name in ("packages.locked-versions", "packages.drift", "cufile.rendered")}
-    assert {finding.verdict for finding in repeated.values()} == {NOT_APPLICABLE}
-    assert {finding.found for finding in repeated.values()} == {registry.NEVER_PROVISIONED}
-    # What runs is compared with the lock all the same.
-    assert results["driver.loaded-version"].verdict == FAIL
-
-
-@pytest.mark.parametrize(
-    ("listings", "verdict"),
-    [
-        (([OWN_NAME], [], []), PASS),
-        (([], [], [OWN_NAME]), PASS),
-        (([], {"error": "EACCES"}, []), UNKNOWN),
-        (([], {"error": "ENOENT"}, []), UNKNOWN),
-    ],
-)
-def test_a_host_that_may_be_half_provisioned_keeps_every_failure(listings: tuple[object, ...], verdict: str) -> None:
-    results = verdicts(with_folders(*listings))
-    assert results["host.provisioned"] == verdict
-    assert results["packages.locked-versions"] == results["cufile.rendered"] == FAIL
-
-
-def test_evidence_of_an_earlier_release_does_not_say_that_a_host_was_never_provisioned() -> None:
-    document = with_folders([], [], [])
-    for parent in OWN_PARENTS:
-        del document["listings"][f"{parent}/{OWN_NAME}"]
-    results = findings(document)
-    assert (results["host.provisioned"].verdict, results["packages.drift"].verdict) == (UNKNOWN, FAIL)
-    assert results["host.provisioned"].found.endswith(" not collected: an older gdsdeploy recorded this evidence")
-    assert results["host.provisioned"].hint == (
-        "Validate the host again with this release: gdsdeploy validate FLEET --limit HOST"
-    )
-    document["gaps"] = [{"collector": "environment", "reason": "no time left"}]
-    assert findings(document)["host.provisioned"].found.endswith(" not collected: environment: no time left")
-
-
-def test_a_container_does_not_show_the_folders_of_its_host() -> None:
-    document = with_folders([], [], [])
-    document["environment"] = {"ENROOT_ROOTFS": "/x"}
-    results = verdicts(document)
-    assert (results["host.provisioned"], results["packages.locked-versions"]) == (NOT_APPLICABLE, FAIL)
-
-
-def test_what_cannot_be_decided_stays_undecided_on_a_host_that_was_never_provisioned() -> None:
-    document = with_folders([], [], [])
-    del document["commands"]["dpkg-query"]
-    assert verdicts(document)["packages.locked-versions"] == UNKNOWN
+def test_the_checks_of_what_provision_writes() -> None:
     assert {
         "boot.autoload",
         "cufile.rendered",
@@ -170,4 +111,4 @@ def test_only_a_failure_repeats_that_a_host_was_never_provisioned(
     answer = registry.Answer(verdict, "seen")
     changed = replace(registry.CHECKS[name], judge=lambda _facts, _expectation: answer)
     monkeypatch.setitem(registry.CHECKS, name, changed)
-    assert verdicts(with_folders([], [], []))[name] == verdict
+    assert verdicts(patched(BARE, NEVER_PROVISIONED))[name] == verdict

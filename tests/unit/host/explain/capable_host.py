@@ -16,8 +16,9 @@ PROVISIONED = json.loads((EVIDENCE / "hosts" / "lab-vm-provisioned.json").read_t
 H100 = json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text())
 #: The running driver of a real machine, as its kernel shows it.
 H200 = (EVIDENCE / "h200" / "nvidia-proc-and-smi.txt").read_text()
-OPENED = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 shipped"]
-RELEASE = BARE["host"]["uname"]["release"]
+#: What libcufile did with configurations, on a machine without a GPU.
+RUNS = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())
+OPENED = RUNS["1.9.1 shipped"]
 MOUNT = "/mnt/nvme"
 Document = dict[str, Any]
 Change = Callable[[Document], None]
@@ -66,10 +67,6 @@ def file(path: str, value: object) -> Change:
     return lambda document: document["files"].__setitem__(path, value)
 
 
-def absent(section: str, key: str) -> Change:
-    return lambda document: document[section].__setitem__(key, {"error": "ENOENT"})
-
-
 def dmesg(*lines: str) -> Change:
     """Further messages of the kernel."""
 
@@ -96,31 +93,6 @@ def device(document: Document) -> str:
     return str(line.split()[2])
 
 
-def in_folder(path: str) -> Change:
-    """Put the disk elsewhere below /sys/devices."""
-    return lambda document: document["links"].__setitem__(f"/sys/dev/block/{device(document)}", f"../../devices/{path}")
-
-
-def over(name: str, **files: str) -> Change:
-    """Put a virtual block device between the mount and the disk."""
-
-    def change(document: Document) -> None:
-        below, link = device(document), "/sys/dev/block/253:9"
-        usage = document["files"][f"/run/udev/data/b{below}"]
-        mountinfo(f" {below} ", " 253:9 ")(document)
-        document["links"][link] = f"../../devices/virtual/block/{name}"
-        document["listings"][f"{link}/slaves"] = ["nvme0n1"]
-        document["files"][f"{link}/slaves/nvme0n1/dev"] = f"{below}\n"
-        document["files"]["/run/udev/data/b253:9"] = usage
-        document["files"][f"{link}/queue/logical_block_size"] = "512\n"
-        for path in ("partition", "dm/uuid", "md/level", "integrity/device_is_integrity_capable"):
-            value = files.get(path.replace("/", "_"))
-            document["files"][f"{link}/{path}"] = {"error": "ENOENT"} if value is None else value + "\n"
-        document["files"][f"/proc/fs/ext4/{name}/options"] = {"error": "ENOENT"}
-
-    return change
-
-
 def both(*changes: Change) -> Change:
     def change(document: Document) -> None:
         for step in changes:
@@ -129,27 +101,8 @@ def both(*changes: Change) -> Change:
     return change
 
 
-def p2pdma(document: Document) -> None:
-    """What this mode needs of kernel, driver and configuration, with a libcufile that has it."""
-    config(properties={"use_pci_p2pdma": True}, block={"nvme": {"use_pci_p2pdma": True}})(document)
-    file("/sys/module/nvme_core/parameters/multipath", "N\n")(document)
-    driver("Open Kernel Module for x86_64  595.71.05  Release Build")(document)
-    document["excerpts"][f"/boot/config-{RELEASE}"]["lines"].append("CONFIG_PCI_P2PDMA=y")
-    document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T pci_p2pdma_add_resource")
-    params = document["files"]["/proc/driver/nvidia/params"]
-    document["files"]["/proc/driver/nvidia/params"] = params.replace(
-        'RegistryDwords: ""', 'RegistryDwords: "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"'
-    )
-    for name in ("cufile-open", "cufile-open-control"):
-        document["commands"][name] = copy.deepcopy(H100["commands"][name])
-
-
 def driver(text: str) -> Change:
     return file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {text}\n")
-
-
-def hooks_gone(document: Document) -> None:
-    document["excerpts"]["/proc/kallsyms"]["lines"] = list(BARE["excerpts"]["/proc/kallsyms"]["lines"])
 
 
 def loaded(line: str) -> Change:

@@ -9,9 +9,10 @@ from gdsdeploy.host.explain.cause import NVIDIA_FS, P2PDMA, Cause
 from gdsdeploy.host.explain.mechanisms import Mechanism, choose, mechanisms
 from gdsdeploy.host.explain.rules import needs
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
-from tests.unit.host.explain import p2pdma_hosts as hosts
-from tests.unit.host.explain.capable_host import GPU, Document, both, with_gpu
-from tests.unit.host.explain.test_explain_causes import FAULTS, explained
+from tests.unit.host import hosts
+from tests.unit.host.explain.capable_host import GPU, Document
+from tests.unit.host.explain.faults import FAULTS, FOR_P2PDMA, explained
+from tests.unit.host.patches import patched
 
 #: Causes of one mount or of cufile.json, which the choice leaves to provision.
 OF_MOUNTS = ("cufile.", "ext4.", "filesystem.", "storage.", "udev.", "nfs.", "nvmeof.", "platform.host-bridge")
@@ -21,12 +22,8 @@ NAMES = sorted(FAULTS)
 
 
 def faulty(name: str) -> Document:
-    fault = FAULTS[name]
-    document = fault.base()
-    if GPU not in document["listings"]["/sys/bus/pci/devices"]:
-        with_gpu(document)
-    fault.change(document)
-    return document
+    case = FAULTS[name]
+    return case.change(hosts.named("capable, with a GPU" if case.host == "capable" else case.host))
 
 
 def of_storage(facts: HostFacts) -> dict[str, Mechanism]:
@@ -67,22 +64,22 @@ def test_an_obstacle_of_the_host_is_one_for_both(name: str) -> None:
     reasons = {reason for mechanism in offered.values() for reason in mechanism.why}
     causes = [cause for cause in (*path.causes, *path.suspects) if of_host(cause)]
     assert [cause.what for cause in causes if cause.what not in reasons] == []
-    if path.path == COMPAT and causes and FAULTS[name].base in (hosts.p2p, hosts.grace):
+    if path.path == COMPAT and causes and FAULTS[name].host in FOR_P2PDMA:
         assert offered[P2PDMA].usable is False
     if path.path == COMPAT:
-        mode = P2PDMA if FAULTS[name].base in (hosts.p2p, hosts.grace) else NVIDIA_FS
+        mode = P2PDMA if FAULTS[name].host in FOR_P2PDMA else NVIDIA_FS
         refused = [condition.cause for condition in needs(mode, facts) if condition.holds is False]
         assert [cause for cause in refused if cause not in path.causes] == []
 
 
 def test_p2pdma_is_chosen_and_taken_where_all_of_it_is_there() -> None:
-    for host in (hosts.p2p, hosts.grace):
-        document = host()
+    for name in FOR_P2PDMA:
+        document = hosts.named(name)
         assert choose(facts_from(document)).mode == explained(document).path == P2PDMA
 
 
 def test_grace_without_rows_is_unknown_to_both() -> None:
-    document = hosts.grace()
-    both(hosts.no_rows, lambda changed: changed["excerpts"].pop("/proc/cpuinfo"))(document)
+    without = FAULTS["Grace without rows"].document()
+    document = patched(without, {"excerpts": {"/proc/cpuinfo": None}})
     assert isinstance(choose(facts_from(document)).mode, Unknown)
     assert isinstance(explained(document).path, Unknown)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.explain import advice
@@ -15,7 +12,7 @@ from gdsdeploy.host.explain.cause import Cause
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.storage import Device, Mount
 from gdsdeploy.host.model.expectation import Expectation, from_json
-from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
+from gdsdeploy.host.model.finding import Finding
 from tests.unit.host.explain.capable_host import EVIDENCE, MOUNT, capable, with_gpu
 from tests.unit.rdma_host import CARDS, PCI, host, place
 
@@ -102,42 +99,3 @@ def finding(ident: str, document: Document, expectation: Expectation) -> Finding
 
 
 RDMA = replace(EXPECTATION, rdma="dmabuf")
-
-
-def configured(document: Document, **keys: Any) -> Document:
-    document = copy.deepcopy(document)
-    document["files"]["/etc/cufile.json"] = json.dumps({"properties": keys})
-    return document
-
-
-def test_links_of_rdma_adapters() -> None:
-    document = host()
-    assert finding("rdma.link", document, EXPECTATION).found == "not needed: the fleet asks for no RDMA"
-    assert finding("rdma.link", document, RDMA).verdict == PASS
-    document["files"]["/sys/class/infiniband/mlx5_2/ports/1/state"] = "2: INIT\n"
-    result = finding("rdma.link", document, RDMA)
-    assert (result.verdict, result.found) == (FAIL, "no port of mlx5_2 is active")
-    assert "mlx5_0 (ens1): active" in result.evidence
-    assert finding("rdma.link", host([]), RDMA).found == "this host has no RDMA device"
-
-
-@pytest.mark.parametrize(
-    ("listed", "verdict", "words"),
-    [
-        ([], NOT_APPLICABLE, "no list has an address"),
-        ([CARDS[0][3][0].partition("/")[0], "2001:db8:1::2"], PASS, "mlx5_0 on ens1, mlx5_10 on ens10 as listed"),
-        (["192.0.2.77"], FAIL, "properties.rdma_dev_addr_list: 192.0.2.77"),
-    ],
-)
-def test_addresses_of_another_node(listed: list[str], verdict: str, words: str) -> None:
-    result = finding("rdma.addresses", configured(host(), rdma_dev_addr_list=listed), RDMA)
-    assert result.verdict == verdict
-    assert words in result.found
-
-
-def test_addresses_of_mount_tables_count_too() -> None:
-    document = copy.deepcopy(host())
-    table = {"/mnt/a": {"rdma_dev_addr_list": ["192.0.2.1"]}, "/mnt/b": {"rdma_dev_addr_list": ["198.51.100.9"]}}
-    document["files"]["/etc/cufile.json"] = json.dumps({"fs": {"weka": {"mount_table": table}}})
-    result = finding("rdma.addresses", document, RDMA)
-    assert (result.verdict, "mount_table./mnt/b: 198.51.100.9" in result.found) == (FAIL, True)

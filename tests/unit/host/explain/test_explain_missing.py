@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.explain import COMPAT, DIRECT, NoSuchMountError, as_document, explain
+from gdsdeploy.host.explain import DIRECT, NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
 from gdsdeploy.host.facts import Unknown, facts_from, kernel
-from tests.unit.host.explain.capable_host import BARE, H100, PROVISIONED, Document, capable, p2pdma, with_gpu
-from tests.unit.host.explain.test_explain_causes import FAULTS
+from tests.unit.host import hosts
+from tests.unit.host.explain.capable_host import BARE, H100, PROVISIONED, Document, capable, with_gpu
+from tests.unit.host.explain.faults import FALLING_BACK, FAULTS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -64,16 +65,9 @@ def no_closer(before: dict[str, str], after: dict[str, str], what: object) -> No
             assert before.get(mount) in DIRECT, (mount, what)
 
 
-def faulty_document(name: str) -> Document:
-    fault = FAULTS[name]
-    document = fault.base()
-    fault.change(document)
-    return document
-
-
-@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.path == COMPAT])
+@pytest.mark.parametrize("name", FALLING_BACK)
 def test_a_fault_that_is_not_seen_leaves_no_direct_path(name: str) -> None:
-    document = faulty_document(name)
+    document = FAULTS[name].document()
     before = paths(document)
     every = places(document)
     # All that the fault itself is seen by, and a share of the rest.
@@ -85,7 +79,7 @@ def test_a_fault_that_is_not_seen_leaves_no_direct_path(name: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(FAULTS)), st.data())
 def test_leaving_out_any_pieces_brings_no_mount_closer(name: str, data: st.DataObject) -> None:
-    document = faulty_document(name)
+    document = FAULTS[name].document()
     removals = data.draw(st.lists(st.sampled_from(places(document)), max_size=12, unique=True))
     no_closer(paths(document), paths(without(document, removals)), removals)
 
@@ -111,8 +105,7 @@ def test_evidence_of_any_shape_is_explained(document: Any) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_evidence_with_anything_in_it_is_explained(data: st.DataObject) -> None:
-    document = with_gpu(capable())
-    p2pdma(document)
+    document = hosts.fresh("p2pdma")
     anything = st.one_of(st.none(), st.integers(), st.text(max_size=30), st.lists(st.text(max_size=5), max_size=3))
     for path in data.draw(st.lists(st.sampled_from(places(document)), max_size=6, unique=True)):
         inside: Any = document
@@ -134,20 +127,6 @@ def test_the_text_is_narrow_and_obeyed_by_no_terminal(document: Document) -> Non
         text = render(explain(facts_from(value), (("kernel", "6\x1b[1m"),)))
         assert not [letter for letter in text if (ord(letter) < 32 and letter != "\n") or 127 <= ord(letter) < 160]
         assert [line for line in text.splitlines() if len(line) > WIDTH and " " in line.strip()] == []
-
-
-def test_a_file_is_explained_with_its_mount_and_its_own_flags() -> None:
-    document = capable()
-    document["inodes"]["/mnt/nvme/deep/file"] = 0x80000 | 0x10000000
-    mounts = explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts
-    assert [(entry.mount.mount_point, entry.requested) for entry in mounts] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
-    assert [cause.id for cause in mounts[0].path.causes] == ["filesystem.inline-data"]
-    document["inodes"]["/mnt/nvme/deep/file"] = 0x80000
-    assert explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path == "nvidia-fs"
-    document["inodes"]["/mnt/nvme/deep/file"] = {"error": "EACCES"}
-    assert isinstance(explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path, Unknown)
-    del document["inodes"]["/mnt/nvme/deep/file"]
-    assert isinstance(explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path, Unknown)
 
 
 def test_nothing_is_mounted_there() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.host.explain import Cause, shared
 from gdsdeploy.host.model import causes
-from tests.unit.host.explain.test_explain_causes import FAULTS, explained
+from tests.unit.host.explain.faults import FAULTS, explained
 
 #: Fixes that name this host's own file, disk, bridge or container, where a log's can't.
 OF_THE_HOST = {
@@ -31,9 +31,7 @@ def seen_on_hosts() -> tuple[Cause, ...]:
     """Every cause of every host with one fault that the table of causes has, too."""
     every = []
     for fault in FAULTS.values():
-        document = fault.base()
-        fault.change(document)
-        path = explained(document)
+        path = explained(fault.document())
         every += [cause for cause in (*path.causes, *path.suspects, *path.notes) if causes.has(cause.id)]
     return tuple(every)
 

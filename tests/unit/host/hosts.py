@@ -1,0 +1,84 @@
+"""The hosts that cases start from, by name: recorded ones, and those with what a recorded one lacks put in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.unit import rdma_host
+from tests.unit.host import patches
+from tests.unit.host.checks import changes
+from tests.unit.host.explain import capable_host
+from tests.unit.later_evidence import complete
+
+Document = dict[str, Any]
+#: name → {"from": another host's, "patch"}
+PATCHED: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "cases" / "hosts.yml").read_text())
+
+
+def h100() -> Document:
+    """A machine with a GPU and without nvidia-fs, RDMA and udev."""
+    return complete(copy.deepcopy(rdma_host.H100))
+
+
+def eight_gpus() -> Document:
+    """Seven more GPUs like its own, and an NVSwitch, an audio and a virtual function."""
+    document, first = h100(), rdma_host.GPU
+    information = "/proc/driver/nvidia/gpus"
+    for address in (f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x17)):
+        function(document, address, "0x030200")
+        document["listings"][information].append(address)
+        files = document["files"]
+        files[f"{information}/{address}/information"] = files[f"{information}/{first}/information"]
+    function(document, "0000:20:00.0", "0x068000")
+    function(document, "0000:10:00.1", "0x040300")
+    function(document, "0000:10:00.4", "0x030200", physical="0000:10:00.0")
+    return document
+
+
+def function(document: Document, address: str, kind: str, physical: str = "") -> None:
+    """One more PCI function of NVIDIA's."""
+    folder, absent = f"/sys/bus/pci/devices/{address}", {"error": "ENOENT"}
+    document["listings"]["/sys/bus/pci/devices"].append(address)
+    document["files"].update({f"{folder}/{name}": absent for name in LINK})
+    document["files"].update({f"{folder}/class": f"{kind}\n", f"{folder}/vendor": "0x10de\n"})
+    document["files"][f"{folder}/device"] = "0x2330\n"
+    document["links"].update({f"{folder}/{name}": absent for name in ("driver", "iommu_group")})
+    document["links"][folder] = f"../../../devices/pci0000:00/{address}"
+    document["links"][f"{folder}/physfn"] = f"../{physical}" if physical else absent
+
+
+LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+HOSTS: dict[str, Callable[[], Document]] = {
+    "provisioned": lambda: changes.GOOD,
+    "bare": lambda: changes.BARE,
+    "h100": h100,
+    "eight GPUs": eight_gpus,
+    "capable": capable_host.capable,
+    "capable, with a GPU": lambda: capable_host.with_gpu(capable_host.capable()),
+    "bare, as recorded": lambda: capable_host.BARE,
+    "bare, with libcufile": lambda: capable_host.with_libcufile(capable_host.BARE),
+    "provisioned, as recorded": lambda: capable_host.PROVISIONED,
+    "h100, as recorded": lambda: capable_host.H100,
+    "a refused cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 wrong-type"]},
+    "rdma cards": rdma_host.host,
+}
+
+
+@cache
+def named(name: str) -> Document:
+    """Nobody may change it; :func:`fresh` is for those who do."""
+    if name not in PATCHED:
+        return HOSTS[name]()
+    document: Document = patches.patched(named(PATCHED[name]["from"]), PATCHED[name]["patch"], named)
+    return document
+
+
+def fresh(name: str) -> Document:
+    """A copy of the host."""
+    return copy.deepcopy(named(name))

@@ -1,0 +1,185 @@
+"""Every case of tests/cases: what is found on a host after a patch is what the case expects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import checks
+from gdsdeploy.host.explain import as_document, explain, process
+from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import as_dict, facts_from
+from gdsdeploy.host.facts.stack import stack
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
+from tests.unit.host import cases, hosts
+from tests.unit.host.cases import CaseError, Look
+from tests.unit.host.checks.changes import EXPECTATION
+from tests.unit.host.patches import PatchError, patched
+
+FILES = sorted(path.relative_to(cases.FOLDER).with_suffix("").as_posix() for path in cases.FOLDER.glob("*/*.yml"))
+
+
+def _findings(look: Look) -> dict[str, Any]:
+    wanted = patched(vars(EXPECTATION), look.expectation) if look.expectation else vars(EXPECTATION)
+    return {one.check: one.as_dict() for one in checks.run(facts_from(look.document), Expectation(**wanted))}
+
+
+def _with_verdict(*verdicts: str) -> Callable[[Look, Any], Any]:
+    return lambda look, _: sorted(n for n, one in _findings(look).items() if one["verdict"] in verdicts)
+
+
+def _mounts(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Place → the explanation of its mount alone."""
+    facts = facts_from(look.document)
+    return {place: as_document(explain(facts, (), place))["mounts"][0] for place in expected}
+
+
+def _whole(look: Look, _: Any) -> Any:
+    facts = facts_from(look.document)
+    return as_document(explain(facts, stack(facts)))
+
+
+def _kinds(look: Look, _: Any) -> dict[str, Any]:
+    return {kind["kind"]: kind for kind in _whole(look, None)["kinds"]}
+
+
+def _processes(look: Look, expected: Mapping[int, Any]) -> dict[int, Any]:
+    facts = facts_from(look.document)
+    return {pid: process.as_document(process.explain_process(facts, pid)) for pid in expected}
+
+
+def _text(look: Look, _: Any) -> str:
+    facts = facts_from(look.document)
+    return render(explain(facts, stack(facts)))
+
+
+#: Subject → what is found of it; a mapping of cases.SUBJECTS.
+FOUND: dict[str, Callable[[Look, Any], Any]] = {
+    "findings": lambda look, _: _findings(look),
+    "failing": _with_verdict(FAIL),
+    "undecided": _with_verdict(UNKNOWN),
+    "inapplicable": _with_verdict(NOT_APPLICABLE),
+    "mounts": _mounts,
+    "kinds": _kinds,
+    "explanation": _whole,
+    "process": _processes,
+    "facts": lambda look, _: as_dict(facts_from(look.document)),
+    "text": _text,
+}
+#: Of a mapping that is expected to be one word: the entry that the word is.
+MAIN = ("verdict", "path", "id", "unknown")
+
+
+def differences(expected: Any, got: Any, where: str) -> Iterator[str]:
+    """How ``got`` isn't what is expected: a part of it, or an operator; see tests/cases/README.md."""
+    if isinstance(expected, Mapping) and any(str(key).startswith("$") for key in expected):
+        for operator, operand in expected.items():
+            yield from _operator(operator, operand, got, where)
+    elif isinstance(expected, Mapping):
+        for key, inner in expected.items():
+            if not isinstance(got, Mapping) or key not in got:
+                yield f"{where}/{key} isn't there: {_short(got)}"
+            else:
+                yield from differences(inner, got[key], f"{where}/{key}")
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        for position, (one, other) in enumerate(zip(expected, got, strict=True)):
+            yield from differences(one, other, f"{where}[{position}]")
+    elif isinstance(expected, str) and isinstance(got, Mapping):
+        yield from differences(expected, next((got[key] for key in MAIN if key in got), None), where)
+    elif type(expected) is not type(got) or expected != got:
+        yield f"{where} is {_short(got)}, expected is {_short(expected)}"
+
+
+def _operator(operator: str, operand: Any, got: Any, where: str) -> Iterator[str]:
+    texts = got if isinstance(got, list) else [got]
+
+    def among(matcher: Any) -> bool:
+        return any(not list(differences(matcher, one, "")) for one in texts)
+
+    holds = {
+        "$has": lambda: all(any(word in text for text in texts) for word in _words(operand)),
+        "$lacks": lambda: not any(word in text for text in texts for word in _words(operand)),
+        "$starts": lambda: str(got).startswith(operand),
+        "$ends": lambda: str(got).endswith(operand),
+        "$matches": lambda: re.search(operand, str(got)) is not None,
+        "$not": lambda: got != operand,
+        "$first": lambda: bool(texts) and not list(differences(operand, texts[0], "")),
+        "$any": lambda: among(operand),
+        "$all": lambda: all(among(matcher) for matcher in operand),
+        "$none": lambda: not among(operand),
+    }
+    if operator not in holds:
+        raise CaseError(f"{where}: there is no operator {operator}")
+    if not holds[operator]():
+        yield f"{where} is {_short(got)}, expected is {operator} {_short(operand)}"
+
+
+def _words(operand: Any) -> list[str]:
+    words = [operand] if isinstance(operand, str) else operand
+    if not words or not all(words):
+        raise CaseError(f"nothing is in everything: {operand!r}")
+    return list(words)
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)[:1500]
+
+
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file in FILES for name in cases.read(file)])
+def test_case(file: str, name: str) -> None:
+    for number, look in enumerate(cases.read(file)[name].looks(), 1):
+        for subject, expected in look.expected.items():
+            for difference in differences(expected, FOUND[subject](look, expected), subject):
+                pytest.fail(f"tests/cases/{file}.yml: {name}, look {number}: {difference}", pytrace=False)
+
+
+def test_a_patch_says_what_it_changes_and_fits_its_host() -> None:
+    host = {"files": {"/a": "one two"}, "listings": {"/b": ["x", "y"]}}
+    after = {"files": {"/a": {"$replace": {"one": "three"}}}, "listings": {"/b": {"$remove": ["x"], "$add": ["z"]}}}
+    assert patched(host, after) == {"files": {"/a": "three two"}, "listings": {"/b": ["y", "z"]}}
+    assert patched(host, {"files": {"/a": None}})["files"] == {}
+    for wrong in (
+        {"files": {"/a": "one two"}},
+        {"files": {"/c": None}},
+        {"files": {"/a": {"$replace": {"four": "x"}}}},
+        {"listings": {"/b": {"$remove": ["z"]}}},
+        {"listings": {"/b": {"$append": "z"}}},
+        {"files": {}},
+    ):
+        with pytest.raises(PatchError):
+            patched(host, wrong)
+
+
+def test_what_is_expected_is_held_against_what_is_found() -> None:
+    got = {"verdict": "fail", "found": "a b", "evidence": ["x: 1", "y: 2"]}
+    for good in (
+        "fail",
+        {"found": {"$has": ["a", "b"], "$lacks": "c"}, "evidence": {"$any": "x: 1", "$has": "y"}},
+        {"evidence": ["x: 1", {"$ends": "2"}]},
+    ):
+        assert list(differences(good, got, "")) == []
+    for bad in ("pass", {"found": "a"}, {"evidence": ["x: 1"]}, {"evidence": {"$none": "y: 2"}}, {"hint": "h"}):
+        assert list(differences(bad, got, "")), bad
+    assert list(differences(1, True, ""))
+
+
+@pytest.mark.parametrize(
+    "text", ["host: bare\ncases: {}", "cases: {a: {}}", "cases: {a: {failing: [], x: 1}}", "cases: {a: 1, a: 2}"]
+)
+def test_a_file_that_is_no_list_of_cases(text: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "FOLDER", tmp_path)
+    (tmp_path / "bad.yml").write_text(text)
+    with pytest.raises(CaseError):
+        cases.read("bad")
+
+
+def test_hosts_and_subjects_are_all_used() -> None:
+    every, texts = list(cases.every()), "".join(path.read_text() for path in cases.FOLDER.rglob("*.yml"))
+    named = {case.host for case in every} | set(re.findall(r"(?:\$from|from): \"?([^\"{},\n]+)", texts))
+    assert named >= {*hosts.HOSTS, *hosts.PATCHED} - {"capable, with a GPU"}
+    assert {subject for case in every for step in case.steps for subject in step} >= set(FOUND)
