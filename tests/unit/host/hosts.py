@@ -67,6 +67,7 @@ HOSTS: dict[str, Callable[[], Document]] = {
     "h100, as recorded": lambda: capable_host.H100,
     "a refused cufile.json": lambda: {"commands": capable_host.RUNS["1.9.1 wrong-type"]},
     "rdma cards": rdma_host.host,
+    "nothing": dict,
 }
 
 
