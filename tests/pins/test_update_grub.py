@@ -19,6 +19,7 @@ RELEASE, OLDER = "6.12.94+deb13-amd64", "6.12.90+deb13-amd64"
 WORDS = ["iommu=pt", "nvme_core.multipath=N", "pci=disable_acs_redir=pci:0:0"]
 #: As in grub2-common.
 UPDATE_GRUB = '#!/bin/sh\nset -e\nexec grub-mkconfig -o /boot/grub/grub.cfg "$@"\n'
+SET_DEFAULT = '#!/bin/sh\nexec grub-editenv /boot/grub/grubenv set "saved_entry=$1"\n'
 #: Which disk has a folder is all that GRUB's scripts ask it; here the folders are in memory.
 GRUB_PROBE = """#!/bin/sh
 for word; do case "$word" in --target=*) target=${word#--target=} ;; esac; done
@@ -31,17 +32,20 @@ case "$target" in
 esac
 """
 #: Everything that is written lands in memory, above this machine's own folders, and is gone with the namespace.
-IN_PLACE = """
+BEGIN = """
 set +e
 mount -t tmpfs tmpfs /boot
 mount -t tmpfs tmpfs /run
-mkdir -p /boot/grub /tmp/out
+mkdir -p /boot/grub /tmp/left
 cp -r "$1/." /
 program=$2
+cd /tmp/left
+"""
+END = 'for name in *; do echo "== $name"; cat $name; done'
+ARGUMENTS = """
 mkdir -p /var/lib/gdsdeploy
 digest() { find /boot /etc/default /var/lib/gdsdeploy -type f | sort | xargs sha256sum; }
 apply() { python3 -I -S "$program" apply --json --desired /etc/desired.json "$@"; }
-cd /tmp/out
 update-grub 2> update-grub.txt
 digest > before
 apply --check > check
@@ -51,36 +55,29 @@ cat /boot/grub/grub.cfg > grub.cfg
 apply > second
 python3 -I -S "$program" remove --json boot_arguments > removed
 digest > after
-for name in *; do echo "== $name"; cat $name; done
+"""
+#: A kernel whose package made no entry.
+KERNEL = f"""
+mv /boot/vmlinuz-{RELEASE} /tmp/kernel
+update-grub 2>/dev/null
+mv /tmp/kernel /boot/vmlinuz-{RELEASE}
+boot() {{ python3 -I -S "$program" boot "$@" --json; }}
+boot default --kernel {RELEASE} --check > check
+boot show > before
+boot default --kernel {RELEASE} > first
+boot show > after
+boot default --kernel {RELEASE} > second
 """
 
 
 @pytest.mark.skipif(shutil.which("grub-mkconfig") is None, reason="grub-common isn't installed")
 @pytest.mark.parametrize("loses", [False, True], ids=["kept", "another file sets the variable as a whole"])
 def test_arguments_go_through_the_scripts_of_grub(tmp_path: Path, loses: bool) -> None:
-    root, program = tmp_path / "root", tmp_path / "gdsdeploy-host.pyz"
-    hostapp.build(program)
     resource = {"resource": "boot_arguments", "desired": {"kernel_release": RELEASE, "arguments": WORDS}}
-    files = {
-        "etc/desired.json": json.dumps({"version": 1, "resources": [resource]}),
-        "etc/default/grub": 'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX="console=ttyS0"\n',
-        "etc/default/grub.d/other.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX net.ifnames=0"\n',
-        "usr/sbin/update-grub": UPDATE_GRUB,
-        "usr/sbin/grub-probe": GRUB_PROBE,
-        "boot/vmlinuz-" + RELEASE: "imitated\n",
-        "boot/vmlinuz-" + OLDER: "imitated\n",
-    }
+    files = {"etc/desired.json": json.dumps({"version": 1, "resources": [resource]})}
     if loses:
         files["etc/default/grub.d/zzz.cfg"] = 'GRUB_CMDLINE_LINUX="console=ttyS0"\n'
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-        (root / path).chmod(0o755 if path.startswith("usr") else 0o644)
-    argv = in_place(IN_PLACE, root, program, over=("etc", "usr", "var", "tmp"))
-    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300, check=False)
-    parts = dict(re.findall(r"^== (\S+)\n(.*?)(?=^== |\Z)", done.stdout, re.MULTILINE | re.DOTALL))
-    assert set(parts) >= {"before", "after"}, done.stderr
+    parts = run(ARGUMENTS, files, tmp_path)
     assert parts["checked"] == parts["before"], "a check changed something"
     if loses:
         message = answer(parts["first"])["error"]["message"]
@@ -96,6 +93,41 @@ def test_arguments_go_through_the_scripts_of_grub(tmp_path: Path, loses: bool) -
     assert (changes(parts["second"]), answer(parts["second"])["error"]) == ([], None)
     assert len(changes(parts["removed"])) == 2
     assert without_record(parts["after"]) == parts["before"].splitlines()
+
+
+@pytest.mark.skipif(shutil.which("grub-mkconfig") is None, reason="grub-common isn't installed")
+def test_kernel_without_an_entry_gets_one(tmp_path: Path) -> None:
+    parts = run(KERNEL, {}, tmp_path)
+    assert answer(parts["check"])["changes"] == ["/boot/grub/grub.cfg (update-grub)"]
+    assert answer(parts["before"])["default"] == OLDER
+    assert answer(parts["first"])["changed"]
+    assert answer(parts["after"])["default"] == RELEASE
+    assert not answer(parts["second"])["changed"]
+
+
+def run(script: str, more: dict[str, str], folder: Path) -> dict[str, str]:
+    """Run a script on a machine with GRUB and ``more`` files; the files that it leaves in its folder, by name."""
+    root, program = folder / "root", folder / "gdsdeploy-host.pyz"
+    hostapp.build(program)
+    files = {
+        "etc/default/grub": 'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX="console=ttyS0"\n',
+        "etc/default/grub.d/other.cfg": 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX net.ifnames=0"\n',
+        "usr/sbin/update-grub": UPDATE_GRUB,
+        "usr/sbin/grub-set-default": SET_DEFAULT,
+        "usr/sbin/grub-probe": GRUB_PROBE,
+        "boot/vmlinuz-" + RELEASE: "imitated\n",
+        "boot/vmlinuz-" + OLDER: "imitated\n",
+    }
+    for path, text in (files | more).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+        (root / path).chmod(0o755 if path.startswith("usr") else 0o644)
+    argv = in_place(BEGIN + script + END, root, program, over=("etc", "usr", "var", "tmp"))
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300, check=False)
+    parts = dict(re.findall(r"^== (\S+)\n(.*?)(?=^== |\Z)", done.stdout, re.MULTILINE | re.DOTALL))
+    assert "after" in parts, done.stderr
+    return parts
 
 
 def answer(text: str) -> dict[str, Any]:

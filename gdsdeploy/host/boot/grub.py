@@ -61,6 +61,11 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
     if (other := _other(root)) is not None:
         done: Dict[str, Any] = other.set_default(release, check, root)
         return done
+    if _is_left_out(release, root):
+        if check:
+            return {"changed": True, "changes": [f"{GRUB_CFG} (update-grub)"], "kernel": release, "entry": ""}
+        _only_here(root)
+        _run(["update-grub"])
     entry = _entry_of(release, root)
     changes = []
     if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
@@ -176,6 +181,15 @@ def _entry_of(release: str, root: str) -> MenuEntry:
         raise BootError(f"GRUB has no entry for kernel {release}; it has: {listed}", hint)
     # The id of the topmost entry, which starts the newest kernel, has no release.
     return next((entry for entry in matching if release in entry.path.split(">")[-1]), matching[0])
+
+
+def _is_left_out(release: str, root: str) -> bool:
+    """Whether the kernel is there and has no entry: packages of kernels make none in what they take for a container.
+
+    That is any namespace of processes, also one in which an image is provisioned.
+    """
+    listed = any(entry.release == release for entry in entries(_config(root)))
+    return not listed and os.path.lexists(inside(root, f"/boot/vmlinuz-{release}"))
 
 
 def _only_here(root: str) -> None:
