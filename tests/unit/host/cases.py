@@ -28,6 +28,7 @@ SUBJECTS = (
     "text",
 )
 KEYS = ("host", "patch", "expectation", "afresh", *SUBJECTS)
+FOLDERS = ("checks", "explain", "facts")
 CAUSES = ("causes", "suspects", "notes")
 Document = dict[str, Any]
 
@@ -93,13 +94,22 @@ class _Loader(yaml.SafeLoader):
 @cache
 def read(name: str) -> dict[str, Case]:
     """The cases of tests/cases/NAME.yml, by their names.  Raises CaseError where the file is written wrongly."""
-    path = FOLDER / f"{name}.yml"
-    with path.open() as stream:
-        content = yaml.load(stream, _Loader)  # nosec B506 # a SafeLoader
+    content = _content(name)
     unknown = set(content) - {"host", "expectation", "cases"}
     if unknown or not content.get("cases"):
         raise CaseError(f"{name}: a file has host, expectation and cases, not {unknown or 'no cases'}")
     return {title: _case(name, title, content, entry) for title, entry in content["cases"].items()}
+
+
+def load(name: str) -> dict[str, Any]:
+    """The cases of a file whose tests read it themselves."""
+    loaded: dict[str, Any] = _content(name)["cases"]
+    return loaded
+
+
+def _content(name: str) -> Any:
+    with (FOLDER / f"{name}.yml").open() as stream:
+        return yaml.load(stream, _Loader)  # nosec B506 # a SafeLoader
 
 
 def _case(file: str, title: str, content: Any, entry: Any) -> Case:
@@ -117,9 +127,14 @@ def _case(file: str, title: str, content: Any, entry: Any) -> Case:
     return Case(file, title, steps[0].get("host", content.get("host", "")), patches, tuple(wanted))
 
 
+def paths() -> list[Path]:
+    """The files of cases about hosts; other tests have files of their own beside them."""
+    return sorted(path for folder in FOLDERS for path in (FOLDER / folder).glob("*.yml"))
+
+
 def every() -> Iterator[Case]:
     """All cases of all files."""
-    for path in sorted(FOLDER.glob("*/*.yml")):
+    for path in paths():
         yield from read(path.relative_to(FOLDER).with_suffix("").as_posix()).values()
 
 

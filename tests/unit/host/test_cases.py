@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -19,9 +18,10 @@ from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
 from tests.unit.host import cases, hosts
 from tests.unit.host.cases import CaseError, Look
 from tests.unit.host.checks.changes import EXPECTATION
+from tests.unit.host.expect import differences
 from tests.unit.host.patches import PatchError, patched
 
-FILES = sorted(path.relative_to(cases.FOLDER).with_suffix("").as_posix() for path in cases.FOLDER.glob("*/*.yml"))
+FILES = sorted(path.relative_to(cases.FOLDER).with_suffix("").as_posix() for path in cases.paths())
 
 
 def _findings(look: Look) -> dict[str, Any]:
@@ -71,63 +71,6 @@ FOUND: dict[str, Callable[[Look, Any], Any]] = {
     "facts": lambda look, _: as_dict(facts_from(look.document)),
     "text": _text,
 }
-#: Of a mapping that is expected to be one word: the entry that the word is.
-MAIN = ("verdict", "path", "id", "unknown")
-
-
-def differences(expected: Any, got: Any, where: str) -> Iterator[str]:
-    """How ``got`` isn't what is expected: a part of it, or an operator; see tests/cases/README.md."""
-    if isinstance(expected, Mapping) and any(str(key).startswith("$") for key in expected):
-        for operator, operand in expected.items():
-            yield from _operator(operator, operand, got, where)
-    elif isinstance(expected, Mapping):
-        for key, inner in expected.items():
-            if not isinstance(got, Mapping) or key not in got:
-                yield f"{where}/{key} isn't there: {_short(got)}"
-            else:
-                yield from differences(inner, got[key], f"{where}/{key}")
-    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        for position, (one, other) in enumerate(zip(expected, got, strict=True)):
-            yield from differences(one, other, f"{where}[{position}]")
-    elif isinstance(expected, str) and isinstance(got, Mapping):
-        yield from differences(expected, next((got[key] for key in MAIN if key in got), None), where)
-    elif type(expected) is not type(got) or expected != got:
-        yield f"{where} is {_short(got)}, expected is {_short(expected)}"
-
-
-def _operator(operator: str, operand: Any, got: Any, where: str) -> Iterator[str]:
-    texts = got if isinstance(got, list) else [got]
-
-    def among(matcher: Any) -> bool:
-        return any(not list(differences(matcher, one, "")) for one in texts)
-
-    holds = {
-        "$has": lambda: all(any(word in text for text in texts) for word in _words(operand)),
-        "$lacks": lambda: not any(word in text for text in texts for word in _words(operand)),
-        "$starts": lambda: str(got).startswith(operand),
-        "$ends": lambda: str(got).endswith(operand),
-        "$matches": lambda: re.search(operand, str(got)) is not None,
-        "$not": lambda: got != operand,
-        "$first": lambda: bool(texts) and not list(differences(operand, texts[0], "")),
-        "$any": lambda: among(operand),
-        "$all": lambda: all(among(matcher) for matcher in operand),
-        "$none": lambda: not among(operand),
-    }
-    if operator not in holds:
-        raise CaseError(f"{where}: there is no operator {operator}")
-    if not holds[operator]():
-        yield f"{where} is {_short(got)}, expected is {operator} {_short(operand)}"
-
-
-def _words(operand: Any) -> list[str]:
-    words = [operand] if isinstance(operand, str) else operand
-    if not words or not all(words):
-        raise CaseError(f"nothing is in everything: {operand!r}")
-    return list(words)
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)[:1500]
 
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file in FILES for name in cases.read(file)])
