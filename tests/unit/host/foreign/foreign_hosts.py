@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,28 @@ class Host:
             self.module(f"{folder}/{module}.ko", module)
         if folder:
             self.link(f"/var/lib/dkms/{name}/kernel-{RELEASE}-x86_64", f"{version}/{RELEASE}/x86_64")
+
+    def unlink(self, path: str) -> None:
+        (self.root / path.lstrip("/")).unlink()
+
+    def append(self, path: str, text: str) -> None:
+        with (self.root / path.lstrip("/")).open("a") as file:
+            file.write(text)
+
+    def missing(self, name: str) -> None:
+        """The package is not installed."""
+        self.packages.pop(name)
+
+    def loaded(self, soname: str, path: str) -> None:
+        """The loader finds this before all others, whatever it is."""
+        self.loader.insert(0, (soname, path))
+
+    def do(self, steps: Sequence[dict[str, dict[str, Any]]]) -> None:
+        """What a case does to the host: methods of this class, with their arguments, in order."""
+        for (method, arguments), *_ in (list(step.items()) for step in steps):
+            if "build_id" in arguments:
+                arguments = {**arguments, "build_id": bytes.fromhex(arguments["build_id"])}
+            getattr(self, method)(**arguments)
 
     def finish(self) -> None:
         """Write the database of packages."""

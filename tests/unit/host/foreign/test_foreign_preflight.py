@@ -15,8 +15,8 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.foreign import NOTE, REFUSE, TAKE_OVER
 from tests.unit.host.apply.apply_tree import tree
-from tests.unit.host.foreign.foreign_hosts import ADDRESS, RELEASE, Host, rocky_builds, ubuntu_receives
-from tests.unit.host.foreign.test_foreign_kinds import CASES
+from tests.unit.host.foreign.foreign_hosts import ADDRESS, CLEAN, RELEASE, Host, rocky_builds, ubuntu_receives
+from tests.unit.host.foreign.test_foreign_kinds import FOUND
 
 OS = {"dpkg": ("ubuntu-24.04", 'ID=ubuntu\nVERSION_ID="24.04"\n'), "rpm": ("rocky-9", 'ID=rocky\nVERSION_ID="9.5"\n')}
 
@@ -53,22 +53,22 @@ def test_a_provisioned_host_is_let_in(make: Any, tmp_path: Path, monkeypatch: py
     assert (result.refusals, result.report["foreign"]) == ([], {"installs": [], "unknown": []})
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] in (ubuntu_receives, rocky_builds)])
+@pytest.mark.parametrize("name", [name for name in FOUND if not FOUND[name]["host"].startswith("debian")])
 def test_only_what_would_win_refuses(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, change, ident, _, evidence = CASES[name]
-    host = make(tmp_path)
-    change(host)
+    case = FOUND[name]
+    host, ident = CLEAN[case["host"]](tmp_path), case["finds"]["kind"]
+    host.do(case["do"])
     result = check(host, monkeypatch)
     (install,) = result.report["foreign"]["installs"]
     assert (install["kind"], install["breaks"]) == (ident, install["answer"] == REFUSE)
     refused = [refusal.id for refusal in result.refusals]
     assert refused == ([f"foreign.{ident}"] if install["breaks"] else [])
-    assert all(evidence in refusal.message and refusal.hint for refusal in result.refusals)
+    assert all(case["finds"]["trace"] in refusal.message and refusal.hint for refusal in result.refusals)
 
 
 def test_the_exact_command_is_in_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = ubuntu_receives(tmp_path)
-    CASES["a run file's driver"][1](host)
+    host.do(FOUND["a run file's driver"]["do"])
     resources = engine.read_resources(document(host))
     host.finish()
     monkeypatch.setattr(process, "run", host.run)
@@ -80,7 +80,7 @@ def test_the_exact_command_is_in_the_hint(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_without_a_kernel_of_the_lock_nothing_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = ubuntu_receives(tmp_path)
-    CASES["a run file's driver"][1](host)
+    host.do(FOUND["a run file's driver"]["do"])
     assert check(host, monkeypatch, kernel_release="").refusals == []
     assert "ldconfig" not in host.runs
 
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_said_and_refuses_nothing(tmp_path: Path, monkeypat
 def test_answers_that_are_not_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = ubuntu_receives(tmp_path)
     for name in ("a tree in DKMS, added", "an edited cufile.json", "another repository"):
-        CASES[name][1](host)
+        host.do(FOUND[name]["do"])
     installs = check(host, monkeypatch).report["foreign"]["installs"]
     answers = {install["kind"]: install["answer"] for install in installs}
     assert answers == {"dkms-by-hand": NOTE, "repository": NOTE, "cufile-json": TAKE_OVER}
