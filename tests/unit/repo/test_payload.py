@@ -132,7 +132,7 @@ def test_a_bomb_stops_at_the_limit(tmp_path: Path, ending: str, monkeypatch: pyt
 
 
 def test_zstd_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packagefile.zstd, "library", lambda: None)
+    monkeypatch.setattr(packagefile.files, "zstd_library", lambda: None)
     with pytest.raises(UnreadablePackageError, match="libzstd is not installed here"):
         find_files(write(tmp_path, deb(FILES, ".zst", zst)), CONF)
 
