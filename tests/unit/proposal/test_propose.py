@@ -19,9 +19,16 @@ from gdsdeploy.errors import HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.proposal import render
-from gdsdeploy.proposal.model import Observation, ObservedMount, ObservedRepository, Proposal
+from gdsdeploy.proposal.model import (
+    Observation,
+    ObservedMount,
+    ObservedRepository,
+    Proposal,
+    gpu_class,
+    ranges,
+    short_model,
+)
 from gdsdeploy.proposal.propose import Source, propose
-from gdsdeploy.proposal.words import gpu_class, ranges, short_model
 from gdsdeploy.ssh import reply_schema
 from tests.unit.hostile_words import WORDS
 from tests.unit.proposal.observed_hosts import bare, gpu, observed, with_packages, with_rdma
