@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet

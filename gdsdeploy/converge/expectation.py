@@ -7,8 +7,7 @@ from typing import Any
 
 from gdsdeploy.converge import boot
 from gdsdeploy.converge.inventory import addresses, packaged_files, packages_for
-from gdsdeploy.cufile.fit import FitTarget
-from gdsdeploy.cufile.render import PATH, render
+from gdsdeploy.cufile.render import PATH, FitTarget, render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.kmod.packaged_file import PackagedFile
 from gdsdeploy.host.model.expectation import Expectation

@@ -18,7 +18,7 @@ from gdsdeploy.converge import build_facts, cufile_facts, desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.modules import NOT_DELIVERED

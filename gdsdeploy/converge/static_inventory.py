@@ -23,7 +23,7 @@ from gdsdeploy.builds.assign import FindBuild, Supply, by_intent
 from gdsdeploy.converge import desired
 from gdsdeploy.converge.inventory import BUILDERS, CHECKED, FOLDER, HOSTS, dump, inventory
 from gdsdeploy.converge.plan_fleet import sha256, variables, write_run_files
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import FleetInvalid, NotProvisioned
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words

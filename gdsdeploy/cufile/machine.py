@@ -8,8 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from gdsdeploy.cufile.check import MachineFacts
-from gdsdeploy.cufile.verdict import What
+from gdsdeploy.cufile.check import MachineFacts, What
 from gdsdeploy.host.io import reading
 
 #: A cufile.json with every key is under 10 kB; a longer file is something else.

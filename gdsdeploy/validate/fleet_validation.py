@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsdeploy import console
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import (
     ChecksFailed,
     ChecksUnknown,

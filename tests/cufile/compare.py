@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdsdeploy.cufile.check import Verdict, What
 from gdsdeploy.cufile.model import Release, keys, release_of
-from gdsdeploy.cufile.verdict import Verdict, What
 from gdsdeploy.host.facts.cufile import SHOWN
 from tests.cufile.library import Answer
 

@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from gdsdeploy import console
+from gdsdeploy.cufile.check import Verdict, judge
 from gdsdeploy.cufile.model import release_of
-from gdsdeploy.cufile.verdict import Verdict, judge
 from tests.cufile.compare import Difference, differences, look
 from tests.cufile.documents import FIXED, document, edges
 from tests.cufile.libraries import SOURCES, library

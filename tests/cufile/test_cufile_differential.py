@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gdsdeploy.cufile.check import judge
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, release_of
-from gdsdeploy.cufile.verdict import judge
 from tests.cufile.compare import differences, look
 from tests.cufile.differential import Deviation, deviations, disagreements, generated
 from tests.cufile.libraries import SOURCES, library

@@ -35,7 +35,6 @@ PURE = (
     "rollout/windows.py",
     "cufile/render.py",
     "cufile/document.py",
-    "cufile/verdict.py",
     "cufile/check.py",
 )
 EFFECTS = {

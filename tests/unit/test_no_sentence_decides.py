@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.cufile import fit as fitting
+from gdsdeploy.cufile import render as fitting
 from gdsdeploy.host import checks, errors
 from gdsdeploy.host.audit import audit, expected
 from gdsdeploy.host.checks import registry

@@ -12,8 +12,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.converge import cufile_facts
-from gdsdeploy.cufile.fit import FitTarget
-from gdsdeploy.cufile.render import PATH, Variant, render_profile
+from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host.facts import Unknown

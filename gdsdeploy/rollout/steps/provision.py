@@ -15,7 +15,7 @@ from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.inventory import dump, inventory
 from gdsdeploy.converge.plan_fleet import plan_fleet, variables, write_run_files
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnfit, RolloutRefused
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.rollout.steps import lease

@@ -12,7 +12,7 @@ from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import change_words, cufile_facts, desired
 from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.converge.plan_fleet import variables
-from gdsdeploy.cufile.fit import FitTarget
+from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import releases

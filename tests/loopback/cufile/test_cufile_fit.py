@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.check import check
-from gdsdeploy.cufile.fit import FitTarget, Fitted, fit
 from gdsdeploy.cufile.model import get
-from gdsdeploy.cufile.render import render_profile
+from gdsdeploy.cufile.render import FitTarget, Fitted, fit, render_profile
 from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.host.explain import MountPath
 from gdsdeploy.host.facts import Unknown, facts_from
@@ -143,7 +142,7 @@ def test_a_proven_path(monkeypatch: pytest.MonkeyPatch) -> None:
     key = "properties.allow_compat_mode"
     intent = profile(storage=[{"mount": "/"}])
     proven = MountPath("/", "direct", "nvidia-fs", proven=True, satisfies=True)
-    monkeypatch.setattr("gdsdeploy.cufile.fit.storage_paths", lambda *_: (proven,))
+    monkeypatch.setattr("gdsdeploy.cufile.render.storage_paths", lambda *_: (proven,))
     assert fitted(host(), intent).values[key] is False
     document = host()
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": true}}'

@@ -8,8 +8,7 @@ import pytest
 
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile import render as cufile_render
-from gdsdeploy.cufile.fit import FitTarget
-from gdsdeploy.cufile.render import render
+from gdsdeploy.cufile.render import FitTarget, render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.evidence import request_for
 from gdsdeploy.host.facts import facts_from

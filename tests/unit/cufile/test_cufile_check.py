@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from gdsdeploy import cli
 from gdsdeploy.cufile import machine
-from gdsdeploy.cufile.check import MachineFacts, check, judged_release, kinds
+from gdsdeploy.cufile.check import MachineFacts, What, check, judge, judged_release, kinds
 from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys, release_of
-from gdsdeploy.cufile.verdict import What, judge
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.differential import deviations
 from tests.cufile.documents import document, nest
