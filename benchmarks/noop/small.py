@@ -18,7 +18,7 @@ import yaml
 import gdslab as labs
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.lock.pins import pins
+from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.model.lock import Lock
 from gdslab.state import Lab
 

@@ -15,11 +15,11 @@ from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few
-from gdsdeploy.lock import local_rules, lockdiff, lockfile, resolve_fleet, signatures
+from gdsdeploy.lock import compat, lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference
-from gdsdeploy.lock.pieces import Pieces
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
+from gdsdeploy.lock.resolve.target import Pieces
 from gdsdeploy.lock.resolve_fleet import Resolved, Upgrade
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
@@ -151,8 +151,8 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     resolved, proven = _resolve(intent, fleet, old, upgrade, pieces, tries)
     attempts = proven.attempts if proven is not None else ()
     named = old is not None and (intent.signers is None or bool(old.fleet_id)) and _of_fleet(intent, old)
-    same = named and lockdiff.same_choice(old, resolved.lock)
-    changes = lockdiff.changes(old, resolved.lock)
+    same = named and lockfile.same_choice(old, resolved.lock)
+    changes = lockfile.changes(old, resolved.lock)
     if not same:
         resolved = replace(resolved, lock=lockfile.successor(resolved.lock, intent, old))
         lockfile.write(path, resolved.lock)
@@ -161,8 +161,8 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
     for change in changes:
         if change.subject and change.kind == "downgraded":
             console.warn(f"profile {change.profile}: {change.what} goes back from {change.before} to {change.after}")
-        if lockdiff.consequences(change):
-            console.warn(f"profile {change.profile}: {lockdiff.consequences(change)}")
+        if lockfile.consequences(change):
+            console.warn(f"profile {change.profile}: {lockfile.consequences(change)}")
     if as_json:
         console.json(_document(path, old, resolved, changes, attempts, same=same))
         _require_decided(proven)
@@ -206,7 +206,7 @@ def _resolve(
                 )
 
         if not tries:
-            return resolve([block.rule() for block in local_rules.read(fleet)]), None
+            return resolve([block.rule() for block in compat.read_own(fleet)]), None
         from gdsdeploy.preflight.prove import prove
 
         proven = prove(intent, fleet, resolve, tries=tries, fetcher=fetcher)
@@ -217,7 +217,7 @@ def _document(
     path: Path,
     old: Lock | None,
     resolved: Resolved,
-    changes: list[lockdiff.Change],
+    changes: list[lockfile.Change],
     attempts: Sequence[Attempt],
     *,
     same: bool,
@@ -229,7 +229,7 @@ def _document(
         "digest": old.digest if same and old else resolved.lock.digest,
         "changed": not same,
         "changes": [asdict(change) for change in changes],
-        "profiles": {name: lockdiff.subjects(target) for name, target in targets.items()},
+        "profiles": {name: lockfile.subjects(target) for name, target in targets.items()},
         "refused": {name: [refused.model_dump() for refused in target.refused] for name, target in targets.items()},
         "adopted": {name: list(target.adopted) for name, target in targets.items()},
         "left_out": [{**asdict(one), "consequence": one.consequence} for one in resolved.left_out],
@@ -308,7 +308,7 @@ def _check(fleet: Path, as_json: bool) -> None:
 def _explain(fleet: Path, what: str, as_json: bool) -> None:
     intent, lock = lockfile.fleet_and_lock(fleet, fresh=False, signed=False)
     with Fetcher() as fetcher:
-        own = [block.rule() for block in local_rules.read(fleet)]
+        own = [block.rule() for block in compat.read_own(fleet)]
         explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)
     if as_json:
         profiles = [
@@ -353,7 +353,7 @@ def _passed_over(fleet: Path, lock: Lock) -> None:
         console.say(f"Why: gdsdeploy lock --explain driver {fleet} (or kernel, nvidia-fs, libcufile, a package)")
 
 
-def _show(changes: list[lockdiff.Change]) -> None:
+def _show(changes: list[lockfile.Change]) -> None:
     profile = ""
     for change in changes:
         if change.profile != profile:
@@ -366,7 +366,7 @@ def _table(lock: Lock) -> str:
     """One line for each profile under a line of headings."""
     rows = [["profile", "system", "kernel", "driver", "nvidia-fs", "libcufile", "packages"]]
     for name, target in lock.targets.items():
-        subjects = lockdiff.subjects(target)
+        subjects = lockfile.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
         rows.append([name, *(subjects[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
     return "\n".join(aligned(rows))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.model.system import without_minor
-from gdsdeploy.lock.pieces import Pieces
+from gdsdeploy.lock.resolve.target import Pieces
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.ssh.ask import ask

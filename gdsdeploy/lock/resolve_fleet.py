@@ -11,17 +11,14 @@ from datetime import datetime
 from typing import Final
 
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted, nearest
-from gdsdeploy.lock import freshness, lockfile, proof, repo_settings
+from gdsdeploy.lock import compat, lockfile, repo_settings
 from gdsdeploy.lock.compat import Rule, Verdict, shipped
-from gdsdeploy.lock.lockfile import Difference, Reason
-from gdsdeploy.lock.packaged_modules import ModulesReader
-from gdsdeploy.lock.pins import pins
+from gdsdeploy.lock.lockfile import Difference, Reason, pins
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.adoption import LeftOut, leaves
 from gdsdeploy.lock.resolve.explain import Explanation, explainable_names
 from gdsdeploy.lock.resolve.explain import explain as why
-from gdsdeploy.lock.resolve.keep import Keep
-from gdsdeploy.lock.sources import PackagedSources
+from gdsdeploy.lock.resolve.target import Keep, LeftOut, leaves
+from gdsdeploy.lock.sources import ModulesReader, PackagedSources
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.model.repository import Repository as RepositoryEntry
@@ -147,7 +144,7 @@ def resolve_fleet(
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
         entries = _entries(fleet, name, platforms[name])
-        warnings += [(name, verdict) for verdict in freshness.judge(indices, entries, now)]
+        warnings += [(name, verdict) for verdict in compat.judge_ages(indices, entries, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         sources = PackagedSources(fetcher, indices, step)
         try:
@@ -171,7 +168,7 @@ def resolve_fleet(
             failures.append(error)
             continue
         reader.check_packages(name, platforms[name], resolution.target)
-        resolution = replace(resolution, target=proof.keep(resolution.target, before))
+        resolution = replace(resolution, target=compat.keep_proof(resolution.target, before))
         targets[name] = resolution.target
         if name in installed:
             left_out += _not_adopted(name, platforms[name], universe, resolution, installed[name])
@@ -300,7 +297,7 @@ def check(
             continue
         try:
             universe, indices = reader.read(name, stack_platform_for(target.os))
-            freshness.judge(indices, _entries(fleet, name, stack_platform_for(target.os)), now)
+            compat.judge_ages(indices, _entries(fleet, name, stack_platform_for(target.os)), now)
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
             continue

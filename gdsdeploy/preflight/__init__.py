@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lock import repo_settings
-from gdsdeploy.lock.resolve.packaged import is_packaged
+from gdsdeploy.lock.resolve.options import is_packaged
 from gdsdeploy.lock.sources import PackagedSources
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock

@@ -10,7 +10,7 @@ from gdsdeploy.errors import GdsError, NoSolution
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import Verdict, judge
 from gdsdeploy.lock.resolve import options, resolve
-from gdsdeploy.lock.resolve.offer import Option, Options
+from gdsdeploy.lock.resolve.options import Option, Options
 from gdsdeploy.lock.resolve.target import base
 from gdsdeploy.lock.sources import Sources
 from gdsdeploy.model.fleet import Profile

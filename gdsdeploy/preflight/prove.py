@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import ModuleBuildFailed
-from gdsdeploy.lock import local_rules, lockfile
+from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.compat import Block, Rule
 from gdsdeploy.lock.resolve_fleet import Resolved
 from gdsdeploy.model.fleet import Fleet
@@ -65,7 +65,7 @@ def prove(
     failures: Counter[str] = Counter()
     attempts: list[Attempt] = []
     while True:
-        resolved = resolve([block.rule() for block in local_rules.read(path)])
+        resolved = resolve([block.rule() for block in compat.read_own(path)])
         passed, failed = list[Attempt](), False
         for name in sorted(name for name, target in resolved.lock.targets.items() if not target.packaged):
             cell, record = _try(fleet, resolved, name, fetcher)
@@ -96,8 +96,8 @@ def _try(fleet: Fleet, resolved: Resolved, name: str, fetcher: Fetcher) -> tuple
 
 def _learn(path: Path, block: Block) -> str:
     """Add a rule to those beside the fleet file, or replace the one of its id, which is returned."""
-    others = [each for each in local_rules.read(path) if each.id != block.id]
-    local_rules.write(path, [*others, block])
+    others = [each for each in compat.read_own(path) if each.id != block.id]
+    compat.write_own(path, [*others, block])
     return block.id
 
 
@@ -136,6 +136,6 @@ def _exhausted(path: Path, profile: str, attempts: Sequence[Attempt]) -> ModuleB
         lines += [f"    log: {log}" for log in each.record.logs]
     return ModuleBuildFailed(
         "\n".join(lines),
-        hint=f"{local_rules.beside(path)} has them as rules: the same command again tries the next ones. If a failure"
+        hint=f"{compat.own_rules_of(path)} has them as rules: the same command again tries the next ones. If a failure"
         " was this machine's, remove its rule, and try that stack with gdsdeploy kmod preflight --again",
     )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
-from gdsdeploy.lock.proof import ingredients
+from gdsdeploy.lock.compat import ingredients
 from gdsdeploy.model.lock import Target
 
 #: Incremented when a field changes meaning; other formats aren't read.

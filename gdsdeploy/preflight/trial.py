@@ -15,7 +15,7 @@ from typing import Any
 from gdsdeploy import __version__, paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.errors import StubError
-from gdsdeploy.lock import proof
+from gdsdeploy.lock import compat
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight.choice import StackCandidate
 from gdsdeploy.preflight.record import Answer, ModuleResult, PreflightRecord
@@ -56,7 +56,7 @@ def trial(candidate: StackCandidate, layers: Sequence[str]) -> PreflightRecord:
         driver=candidate.driver,
         flavour=candidate.flavour,
         nvidia_fs=candidate.nvidia_fs,
-        ingredients=proof.ingredients(target),
+        ingredients=compat.ingredients(target),
         builds=Answer.worst(module.builds for module in needed),
         loads=Answer.worst(module.loads for module in needed),
         modules=tuple(modules),

@@ -14,7 +14,7 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
 from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.lock import lockfile, proof, releases
+from gdsdeploy.lock import compat, lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Plan
@@ -316,14 +316,14 @@ def _trials(
             outdated=record.outdated(target),
             builders=tuple(sorted({supply.origin for supply in caches})) if len(caches) == len(names) else (),
             packaged=bool(target.packaged),
-            proven=proof.is_proven(target) and not (tried is not None and tried.failed),
+            proven=compat.is_proven(target) and not (tried is not None and tried.failed),
         )
 
 
 def _had_same(had: Sequence[Target | None], target: Target, *, nvidia_fs: bool = True) -> bool:
     """Whether hosts with the stacks ``had`` have what the modules of ``target`` are made from."""
-    made_from = proof.ingredients(target, nvidia_fs=nvidia_fs)
-    return all(was is not None and proof.ingredients(was, nvidia_fs=nvidia_fs) == made_from for was in had)
+    made_from = compat.ingredients(target, nvidia_fs=nvidia_fs)
+    return all(was is not None and compat.ingredients(was, nvidia_fs=nvidia_fs) == made_from for was in had)
 
 
 def _untried(trials: Sequence[Trial], fleet_path: Path) -> Iterator[Reason]:

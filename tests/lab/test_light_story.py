@@ -15,7 +15,7 @@ import pytest
 
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.lock.pins import pins
+from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Outcome, Wave
 from tests.lab.program import gdsdeploy

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy.lock import lockfile
-from gdsdeploy.lock.pins import pins
+from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, LockedDriver, Source, Target
 from tests.loopback.loopback_sshd import ADDRESSES, Sshd

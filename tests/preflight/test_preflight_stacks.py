@@ -18,7 +18,7 @@ import pytest
 
 from gdsdeploy import paths
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lock import local_rules, lockfile, proof
+from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.preflight import record
 from gdsdeploy.repo.fetch import Fetcher
@@ -105,12 +105,12 @@ def test_a_lock_is_proven_without_the_stack_that_fails(
     assert commandline.run("lock", fleet, "--prove", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     target = lockfile.read(lockfile.beside(fleet)).targets["gds"]
-    assert (document["proofs"]["gds"], proof.is_proven(target)) == (target.proof, True)
+    assert (document["proofs"]["gds"], compat.is_proven(target)) == (target.proof, True)
     assert [(each["kernel"], each["rule"]) for each in document["tried"]] == [(OLD, None)]
 
     fleet.write_text(fleet.read_text().replace("kernel: '6.1'", f"kernel: '=={newest}'"))
     assert commandline.run("lock", fleet, "--prove", "--json") == 13
-    (rule,) = local_rules.read(fleet)
+    (rule,) = compat.read_own(fleet)
     assert "pci_resize_resource" in rule.source
     assert rule.id in commandline.plain(capsys.readouterr().err)
     begun = time.monotonic()

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gdsdeploy.lock.packaged_modules import PARTS, ModuleInPackage, PackagedModules
+from gdsdeploy.lock.sources import MODULE_PARTS, ModuleInPackage, PackagedModules
 from gdsdeploy.model.lock import Package
 from tests.repos.cuda import UBUNTU_SURROUNDINGS, cuda_gds, ubuntu_kernel
 from tests.repos.stack import Stanza, package
@@ -91,7 +91,7 @@ def in_packages(
     """What is in the packages: modules of these versions.  built_for: another kernel; without: a module."""
 
     def read(packages: Sequence[Package]) -> list[ModuleInPackage]:
-        return [module for each in packages if each.part in PARTS for module in modules_of(each)]
+        return [module for each in packages if each.part in MODULE_PARTS for module in modules_of(each)]
 
     def modules_of(each: Package) -> Iterator[ModuleInPackage]:
         release = re.sub(r"^.*?-(?=[0-9]+\.[0-9]+\.)", "", each.package)

@@ -9,13 +9,11 @@ from typing import Any
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import Rule, shipped
-from gdsdeploy.lock.pins import pins
-from gdsdeploy.lock.resolve import options, package_set
+from gdsdeploy.lock.lockfile import pins
+from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
-from gdsdeploy.lock.resolve.keep import PARTS, Keep, subject_of
-from gdsdeploy.lock.resolve.offer import Option, Subject
-from gdsdeploy.lock.resolve.search import Search
-from gdsdeploy.lock.resolve.target import base, enabled, first
+from gdsdeploy.lock.resolve.options import Option, Search, Subject
+from gdsdeploy.lock.resolve.target import PARTS, Keep, base, enabled, first, subject_of
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform.base import NVLSM, StackPlatform
@@ -207,7 +205,7 @@ def _against_file(stack: _Stack, package: Package, candidate: Candidate) -> list
     try:
         levels = keep.hold(options.find(profile, platform, universe).levels)
         choice = tuple(next(option for option in offered if keep.has(option)) for offered in levels)
-        package_set.packages(profile, platform, universe, choice, locked=keep.locked(), also=[candidate])
+        dependencies.packages(profile, platform, universe, choice, locked=keep.locked(), also=[candidate])
     except StopIteration:
         return ["[lock] the locked stack is no longer on offer: `lock --check` says what is gone"]
     except Unsolvable as error:

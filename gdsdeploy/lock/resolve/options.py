@@ -1,19 +1,299 @@
-"""The options: each part's versions on offer that the pins admit, newest first.  Pure."""
+"""What can be chosen of a stack, newest first, and the search for the best combination that the rules admit.  Pure.
+
+An option is one version of one subject with the packages that it stands for.  Where a distribution has built the
+modules, a package has those of one driver for one kernel, so a kernel's option knows the drivers that it goes with.
+Metapackages that pull a driver of whichever version are refused.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
+from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import has_nvme_hooks
 from gdsdeploy.host.model import version_rules
-from gdsdeploy.lock.resolve import metapackages, packaged
-from gdsdeploy.lock.resolve.offer import Incomplete, Option, Options
+from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
-from gdsdeploy.platform.base import NVLSM, KernelImage, StackPlatform
+from gdsdeploy.platform.base import NVLSM, BuiltModules, KernelImage, StackPlatform
 from gdsdeploy.repo.packages import Candidate, Universe
+
+Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One version of one subject."""
+
+    subject: Subject
+    #: e.g. ``kernel 6.12.94+deb13-amd64``
+    label: str
+    #: what the compatibility rules may ask about it
+    facts: Mapping[str, str | None]
+    #: the exact packages that it stands for
+    packages: Mapping[Part, Candidate]
+    #: of the package that the option is named after
+    version: str = "0"
+    #: what a pin may call it; bounds look at the first
+    names: tuple[str, ...] = ("0",)
+    #: for a kernel: as ``uname -r`` prints it
+    release: str = ""
+    #: for a driver: the companions of its version that the profile asks for
+    companions: tuple[Candidate, ...] = ()
+    #: for a kernel whose modules come from packages: label of a driver → its package, in each version; None: are built
+    modules: Mapping[str, tuple[Candidate, ...]] | None = None
+
+    @property
+    def holder(self) -> Candidate:
+        """The package that the option is named after; of a driver, the one that tells its maker and version."""
+        return next(iter(self.packages.values()))
+
+    def without(self, before: Iterable[Option]) -> Verdict | None:
+        """The verdict against a kernel whose packages have no modules of the driver in ``before``; None: they have."""
+        driver = next((option for option in before if option.subject == "driver"), None)
+        if self.modules is None or driver is None or driver.label in self.modules:
+            return None
+        words = (
+            f"For {self.label} the repositories have no modules of {driver.label}, but of {', '.join(self.modules)}."
+        )
+        return Verdict("packaged-modules", False, words)
+
+    def members(self) -> Iterator[tuple[Part, Candidate]]:
+        """Every package that it stands for, with what that is in the stack."""
+        yield from self.packages.items()
+        yield from (("companion", candidate) for candidate in self.companions)
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """A version on offer without a package that it needs."""
+
+    subject: Subject
+    #: of the package on offer
+    version: str
+    refused: RefusedChoice
+    #: what a pin may call it
+    names: tuple[str, ...] = ()
+
+
+@dataclass
+class Options:
+    """The options of all subjects, and versions that could have been one."""
+
+    levels: list[list[Option]] = field(default_factory=list)
+    incomplete: list[Incomplete] = field(default_factory=list)
+    #: subjects without an option, in words
+    missing: list[str] = field(default_factory=list)
+
+    def add(
+        self, subject: str, pin: str, versions: Iterable[Option | Incomplete], otherwise: str, instead: str = ""
+    ) -> None:
+        """Add the versions that the pin admits.
+
+        otherwise: the problem if no version is complete.  instead: what else is on offer, for either problem.
+        """
+        expression = version_rules.parse(pin)
+        offered: list[Option] = []
+        for version in versions:
+            if isinstance(version, Option):
+                offered.append(version)
+            elif expression.admits(*version.names):
+                self.incomplete.append(version)
+        admitted = [option for option in offered if expression.admits(*option.names)]
+        self.levels.append(admitted)
+        if not offered:
+            self.missing.append(f"[{subject}] {otherwise}{instead}")
+        elif not admitted:
+            names = ", ".join(option.names[0] for option in offered[:12]) + (", …" if len(offered) > 12 else "")
+            self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {names}{instead}")
+
+
+#: Packages that are a driver or bring one, in both package families.
+_DRIVER = re.compile(
+    r"cuda-drivers.*|nvidia-open(?:-[0-9]{3}.*)?|nvidia-driver(?:-[0-9]{3}(?:-server)?)?(?:-open)?|nvidia-headless-.*"
+    r"|nvidia-dkms.*|nvidia-kernel-(?:open-)?dkms|nvidia-open-kernel-dkms|(?:kmod|akmod|dkms)-nvidia.*"
+)
+
+
+def pulling_drivers(universe: Universe, platform: StackPlatform, names: Sequence[str]) -> list[str]:
+    """For each of the ``wanted`` packages that would pull a driver: by which way, and what to ask for instead."""
+    reasons = []
+    for name in names:
+        way = _pulls(universe, platform, name, {})
+        if _DRIVER.fullmatch(name):
+            reasons.append(f"[cuda] {name} is a driver, and the driver is locked by itself: take it out of `cuda`")
+        elif way:
+            reasons.append(
+                f"[cuda] {name} would pull the driver {way[-1]}: {' → '.join([name, *way])}; "
+                "the driver is locked by itself, so ask for what of the toolkit is needed (cuda-toolkit-X-Y)"
+            )
+        elif not universe.named(name):
+            reasons.append(f"[cuda] the repositories have no {name}")
+    return reasons
+
+
+def _pulls(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
+    """The names from what ``name`` depends on down to a driver that it cannot be installed without; empty: none."""
+    if name in memo:
+        return memo[name]
+    memo[name] = []  # what depends on itself pulls nothing by that
+    newest = max(universe.named(name), key=lambda c: platform.order.key(c.version), default=None)
+    # Outside the stack nothing depends on a driver, and a distribution's whole archive need not be walked to see it.
+    if newest is None or not platform.in_stack(newest):
+        return []
+    for group in (*newest.pre_depends, *newest.depends):
+        names = {c.package for relation in group if not relation.negated for c in universe.answering(relation)}
+        ways = [_way(universe, platform, each, memo) for each in sorted(names)]
+        if ways and all(ways):
+            memo[name] = ways[0]
+            break
+    return memo[name]
+
+
+def _way(universe: Universe, platform: StackPlatform, name: str, memo: dict[str, list[str]]) -> list[str]:
+    if _DRIVER.fullmatch(name):
+        return [name]
+    further = _pulls(universe, platform, name, memo)
+    return [name, *further] if further else []
+
+
+#: What a user may do where a kernel has no such packages.
+INSTEAD = "or have a host build the modules: `modules: build`, or `receive`"
+#: Versions that are named.
+_NAMED = 6
+
+
+def is_packaged(profile: Profile) -> bool:
+    """Whether the hosts of a profile take their modules from packages."""
+    return profile.modules == "packaged"
+
+
+def require_packaged(where: str, profile: Profile, platform: StackPlatform) -> None:
+    """Raise NoSolution where no package of the system has modules that a host can be held to."""
+    reason = platform.no_packaged_modules(profile.driver.flavour) if is_packaged(profile) else ""
+    if reason:
+        raise NoSolution(f"{where}: modules: packaged isn't possible: {reason}", hint=f"Change that, {INSTEAD}")
+
+
+def built_modules(profile: Profile, platform: StackPlatform, universe: Universe) -> dict[str, list[BuiltModules]]:
+    """Release → the modules on offer for it, of kernels of the profile's flavour."""
+    flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
+    images = platform.kernel_images(universe, profile.arch)
+    releases = {kernel.release for kernel in images if kernel.flavour == flavour}
+    modules = platform.built_modules(universe, profile.driver.flavour)
+    return {release: packages for release, packages in modules.items() if release in releases}
+
+
+def packaged_drivers(modules: Mapping[str, Sequence[BuiltModules]]) -> list[Candidate]:
+    """The package that tells each driver of which there are modules."""
+    by_key = {one.driver.key: one.driver for packages in modules.values() for one in packages if one.driver is not None}
+    # Of the same version the data-centre build, whose name is the longer one.
+    return sorted(by_key.values(), key=lambda candidate: candidate.package, reverse=True)
+
+
+def without_userland(modules: Mapping[str, Sequence[BuiltModules]]) -> Iterator[Incomplete]:
+    """Drivers of which there are modules and no userland: the archive keeps modules for longer."""
+    for release, packages in modules.items():
+        for one in (one for one in packages if one.driver is None):
+            offered = ", ".join(one.others[:_NAMED]) or "nothing of that name from this maker"
+            words = (
+                f"{one.package.package} {one.package.version} has modules of driver {one.version}, and the repositories"
+                f" have no userland of that version: {offered}."
+            )
+            refused = RefusedChoice(what=f"driver {one.version}", rule="packaged-userland", words=words)
+            yield Incomplete("driver", one.version, refused, (one.version, release))
+
+
+def packaged_kernels(
+    images: Sequence[KernelImage],
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    modules: Mapping[str, Sequence[BuiltModules]],
+    labels: Mapping[tuple[str, str, str], str],
+) -> Iterator[Option | Incomplete]:
+    """The kernels for which there are packages with everything that the profile's mode loads.
+
+    labels: key of a package that tells a driver → label of the driver's option.
+    """
+    for kernel in images:
+        image, release, names = kernel.image, kernel.release, platform.kernel_names(kernel)
+        by_driver: dict[str, tuple[Candidate, ...]] = {}
+        for one in modules.get(release, ()):
+            label = labels.get(one.driver.key) if one.driver is not None else None
+            if label:
+                by_driver[label] = (*by_driver.get(label, ()), one.package)
+        lack = _lack(release, profile, platform, universe, modules, by_driver)
+        if lack:
+            refused = RefusedChoice(what=f"kernel {release}", rule="packaged-modules", words=lack)
+            yield Incomplete("kernel", image.version, refused, names)
+            continue
+        facts = {
+            "kernel": names[0], "kernel_package": image.version, "kernel_flavour": kernel.flavour,
+            "nvme_hooks": "kernel" if has_nvme_hooks(release) else "ofed",
+        }  # fmt: skip
+        packages: dict[Part, Candidate] = {"kernel-image": image}
+        if profile.mode == "nvidia-fs":
+            versions = universe.named(platform.built_nvidia_fs(release))
+            # It is built with its kernel, in the same version.
+            own = [candidate for candidate in versions if candidate.version == image.version]
+            packages["nvidia-fs-modules"] = _newest(platform, own or versions)
+        label = f"kernel {release}"
+        yield Option("kernel", label, facts, packages, image.version, names, release, modules=by_driver)
+
+
+def _lack(
+    release: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    modules: Mapping[str, Sequence[BuiltModules]],
+    by_driver: Mapping[str, Sequence[Candidate]],
+) -> str:
+    """What a kernel has no packages for, in words; empty: it has all of them."""
+    if not modules.get(release):
+        return f"The repositories have no package with modules of the driver ({profile.driver.flavour}) for it."
+    if not by_driver:
+        return "The repositories have modules for it only of drivers whose userland they don't have."
+    name = platform.built_nvidia_fs(release)
+    if profile.mode == "nvidia-fs" and not universe.named(name):
+        return f"The repositories have no {name}."
+    return ""
+
+
+def packages_without_nvidia_fs(profile: Profile, platform: StackPlatform, universe: Universe) -> str:
+    """What to do where no kernel of the profile's flavour has a package with nvidia-fs: an end of a sentence."""
+    if profile.mode != "nvidia-fs":
+        return ""
+    prefix = platform.built_nvidia_fs("")
+    offered: dict[str, str] = {}
+    images = sorted(
+        platform.kernel_images(universe, profile.arch),
+        key=lambda kernel: platform.order.key(kernel.image.version),
+        reverse=True,
+    )
+    for kernel in images:
+        if universe.named(prefix + kernel.release):
+            offered.setdefault(kernel.flavour, kernel.release)
+    if (profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]) in offered:
+        return ""
+    listed = ", ".join(f"{name} ({release})" for name, release in sorted(offered.items())) or "none"
+    return (
+        f". Mode nvidia-fs needs a package with nvidia-fs for the kernel; kernel flavours that have one: {listed}."
+        f" Choose one of them (`kernel: {{flavour: …}}`), or `mode: p2pdma`, which needs no nvidia-fs, {INSTEAD}"
+    )
+
+
+def _newest(platform: StackPlatform, candidates: Sequence[Candidate]) -> Candidate:
+    return max(candidates, key=lambda candidate: platform.order.key(candidate.version))
+
 
 #: Begins the name of a metapackage of modules that doca-kernel-support built for one kernel.
 _DOCA_KERNEL = "doca-kernel-"
@@ -22,12 +302,12 @@ _DOCA_KERNEL = "doca-kernel-"
 def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Options:
     """The options for a profile, subject by subject in the order in which they are chosen."""
     options = Options()
-    if packaged.is_packaged(profile):
+    if is_packaged(profile):
         _add_packaged(options, profile, platform, universe)
     else:
         _add_drivers(options, profile, platform, universe)
         _add_kernels(options, profile, platform, universe)
-    if profile.mode == "nvidia-fs" and packaged.is_packaged(profile):
+    if profile.mode == "nvidia-fs" and is_packaged(profile):
         # Its version is read in the kernel's package: no relation tells it.
         options.levels.append([Option("nvidia-fs", "nvidia-fs of the kernel's package", {}, {})])
     elif profile.mode == "nvidia-fs":
@@ -42,7 +322,7 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
         # The profile's other packages come in the versions of the first one's repository.
         otherwise = f"the repositories have no {profile.doca[0]}"
         options.add("doca", "newest", _docas(profile.doca[0], platform, universe), otherwise)
-    options.missing += metapackages.pulling_drivers(universe, platform, profile.cuda)
+    options.missing += pulling_drivers(universe, platform, profile.cuda)
     return options
 
 
@@ -57,20 +337,20 @@ def _add_drivers(options: Options, profile: Profile, platform: StackPlatform, un
 
 def _add_packaged(options: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     """The drivers and kernels of which the distribution has built the modules."""
-    modules = packaged.built(profile, platform, universe)
-    drivers = list(_drivers(packaged.drivers(modules), profile, platform, universe, part="driver-userland"))
+    modules = built_modules(profile, platform, universe)
+    drivers = list(_drivers(packaged_drivers(modules), profile, platform, universe, part="driver-userland"))
     labels = {option.holder.key: option.label for option in drivers if isinstance(option, Option)}
-    drivers += packaged.without_userland(modules)
+    drivers += without_userland(modules)
     flavour = profile.kernel.flavour or platform.kernel_flavours(profile.arch)[0]
     otherwise = (
         f"the repositories have no package with the driver's modules ({profile.driver.flavour}) and its userland for"
         f" a kernel of flavour {flavour}"
     )
-    instead = f"; choose another driver or kernel flavour, {packaged.INSTEAD}"
+    instead = f"; choose another driver or kernel flavour, {INSTEAD}"
     options.add("driver", profile.driver.version, drivers, otherwise, instead)
-    no_nvidia_fs = packaged.no_nvidia_fs(profile, platform, universe)
+    no_nvidia_fs = packages_without_nvidia_fs(profile, platform, universe)
     _add_kernels(
-        options, profile, platform, universe, partial(packaged.kernels, modules=modules, labels=labels), no_nvidia_fs
+        options, profile, platform, universe, partial(packaged_kernels, modules=modules, labels=labels), no_nvidia_fs
     )
 
 
@@ -248,3 +528,120 @@ def _docas(package: str, platform: StackPlatform, universe: Universe) -> Iterato
         version = platform.upstream_version(candidate.version)
         names = (version, candidate.version)
         yield Option("doca", f"doca {version}", {"doca": version}, {"doca": candidate}, names[1], names)
+
+
+#: Combinations that are looked at to explain a failure; the nearest are among the first.
+EXPLAINED = 5000
+
+Choice = tuple[Option, ...]
+
+
+@dataclass
+class Search:
+    """Walks the options of all subjects, newest first, and prunes what a rule refuses as soon as it can be judged."""
+
+    base: Combination
+    levels: Sequence[Sequence[Option]]
+    rules: Sequence[Rule]
+    #: combinations, complete or not, that were passed over before the last choice that was yielded
+    against: list[tuple[Choice, Verdict]] = field(default_factory=list)
+    #: options that were found not to go together, whatever else is chosen
+    dead: list[Choice] = field(default_factory=list)
+
+    def choices(self) -> Iterator[Choice]:
+        """Every admitted combination, most preferred first."""
+        yield from self._descend((), dict(self.base), frozenset())
+
+    def _descend(
+        self, chosen: Choice, facts: dict[str, str | None], subjects: frozenset[str]
+    ) -> Generator[Choice, None, frozenset[int] | None]:
+        """Yields the admitted completions of ``chosen``; returns which levels are to blame if there are none.
+
+        A level that is not to blame need not be tried with its other options: NVIDIA's repository keeps every version
+        that there ever was, and the product of all of them would take hours (conflict-directed backjumping).
+        """
+        level, success, blamed = len(chosen), False, frozenset[int]()
+        if level == len(self.levels):
+            yield chosen
+            return None
+        for option in self.levels[level]:
+            picked = (*chosen, option)
+            dead = self._dead(picked)
+            if dead is not None:
+                blamed |= dead - {level}
+                continue
+            if lack := option.without(chosen):
+                self.against.append((picked, lack))
+                blamed |= {0}
+                continue
+            all_facts = {**facts, **option.facts}
+            # Rules that could be judged before this option was chosen have admitted the choice already.
+            new = [rule for rule in self.rules if rule.looks_at <= all_facts.keys() and not rule.looks_at <= subjects]
+            against = [verdict for verdict in judge(all_facts, new) if not verdict.allowed]
+            if against:
+                self.against += ((picked, verdict) for verdict in against)
+                blamed |= min((self._levels_of(verdict, new) for verdict in against), key=sorted) - {level}
+                continue
+            below = yield from self._descend(picked, all_facts, frozenset(all_facts))
+            if below is None:
+                success = True
+            elif level not in below:
+                return below
+            else:
+                blamed |= below - {level}
+        return None if success else blamed
+
+    def _levels_of(self, verdict: Verdict, rules: Sequence[Rule]) -> frozenset[int]:
+        """The levels whose options a rule looked at."""
+        (subjects,) = (rule.looks_at for rule in rules if rule.id == verdict.rule)
+        return frozenset(i for i, options in enumerate(self.levels) if options and subjects & options[0].facts.keys())
+
+    def _dead(self, chosen: Choice) -> frozenset[int] | None:
+        """The levels of options that were found not to go together, if these are among ``chosen``."""
+        level_of = {id(option): level for level, option in enumerate(chosen)}
+        for options in self.dead:
+            if all(id(option) in level_of for option in options):
+                return frozenset(level_of[id(option)] for option in options)
+        return None
+
+    def refused(self, final: Choice) -> list[RefusedChoice]:
+        """What would have been preferred over ``final``, named by the first option in which it differs."""
+        refused: dict[tuple[str, str], RefusedChoice] = {}
+        for choice, verdict in self.against:
+            what = next((a.label for a, b in zip(choice, final, strict=False) if a is not b), choice[-1].label)
+            refused.setdefault((what, verdict.rule), RefusedChoice(what=what, rule=verdict.rule, words=verdict.words))
+        return list(refused.values())
+
+    def facts(self, choice: Choice) -> dict[str, str | None]:
+        """Everything that the rules may test in a combination."""
+        return {**self.base, **{key: value for option in choice for key, value in option.facts.items()}}
+
+    def reasons(self) -> tuple[str, list[str]]:
+        """The nearest combination in words, and every rule against the combinations, nearest first.
+
+        A combination is nearer the fewer rules are against it; among equals the preferred one is.
+        """
+        ranking = []
+        for number, choice in enumerate(itertools.product(*_at_most(self.levels, EXPLAINED))):
+            lacks = [lack for place, option in enumerate(choice) if (lack := option.without(choice[:place]))]
+            against = lacks + [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
+            ranking.append((len(against), number, choice, against))
+        ranking.sort(key=lambda combination: combination[:2])
+        verdicts = [verdict for *_, against in ranking for verdict in against]
+        words = {verdict.rule: verdict.words for verdict in reversed(verdicts)}
+        times = Counter(verdict.rule for verdict in verdicts)
+        nearest = ", ".join(option.label for option in ranking[0][2]) if ranking else ""
+        more = {rule: f" ({n} of {len(ranking)} combinations)" if len(ranking) > 1 else "" for rule, n in times.items()}
+        for rule in self.rules:
+            if rule.fixed and rule.id in more:
+                more[rule.id] += f" Fixed in {rule.fixed}."
+        return nearest, [f"[{rule}] {words[rule]}{more[rule]}" for rule in times]
+
+
+def _at_most(levels: Sequence[Sequence[Option]], number: int) -> list[list[Option]]:
+    """The most preferred options of each level, so that there are no more than ``number`` combinations."""
+    shortlist = [list(options) for options in levels]
+    while math.prod(map(len, shortlist)) > number:
+        longest = max(shortlist, key=len)
+        del longest[(len(longest) + 1) // 2 :]
+    return shortlist

@@ -1,22 +1,25 @@
-"""Choose, solve the dependencies, and write the answer as a target of the lock.  Pure but for ``sources``."""
+"""Choose, solve the dependencies, and write the answer as a target of the lock.  Pure but for ``sources``.
+
+Locked packages stay while others move.  The pieces of a driver that hosts have already are added to a choice that is
+made without them: what hosts have never decides which driver is chosen.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.host.kmod.driver import OPEN
+from gdsdeploy.host.model import version_rules
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
-from gdsdeploy.lock.packaged_modules import PackagedModules
-from gdsdeploy.lock.pins import pins
-from gdsdeploy.lock.resolve import options, package_set, packaged, packaged_parts
-from gdsdeploy.lock.resolve.adoption import Adoption, LeftOut, adopt
+from gdsdeploy.lock.lockfile import pins
+from gdsdeploy.lock.resolve import dependencies, options
 from gdsdeploy.lock.resolve.dependencies import Unsolvable
-from gdsdeploy.lock.resolve.keep import Keep
-from gdsdeploy.lock.resolve.offer import Incomplete, Option
-from gdsdeploy.lock.resolve.search import Choice, Search
-from gdsdeploy.lock.sources import Sources
+from gdsdeploy.lock.resolve.options import Choice, Incomplete, Option, Search, Subject
+from gdsdeploy.lock.sources import ModuleInPackage, PackagedModules, Sources, unusable_modules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import (
     Component,
@@ -25,12 +28,363 @@ from gdsdeploy.model.lock import (
     LockedDriver,
     Package,
     PackagedModule,
+    Part,
     RefusedChoice,
     Source,
     Target,
 )
 from gdsdeploy.platform.base import Flavour, StackPlatform
-from gdsdeploy.repo.packages import Key, Universe
+from gdsdeploy.repo.packages import Candidate, Key, Relation, Universe
+
+_DRIVER, _NVIDIA_FS = "nvidia", "nvidia_fs"
+
+
+def nvidia_fs_facts(choice: Choice, modules: Sequence[ModuleInPackage]) -> dict[str, str | None]:
+    """What rules may ask about the nvidia-fs of a choice's packages; nothing where no package brings it."""
+    kernel = next((option for option in choice if option.subject == "kernel"), None)
+    package = kernel.packages.get("nvidia-fs-modules") if kernel is not None else None
+    version = next((module.version for module in modules if module.module == _NVIDIA_FS), "")
+    if package is None or not version:
+        return {}
+    return {"nvidia_fs": version, "nvidia_fs_package": package.version, "nvidia_fs_origin": package.origin}
+
+
+def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: dict[str, str | None]) -> tuple[Option, Verdict] | None:
+    """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
+    kernel = next((option for option in choice if option.modules is not None), None)
+    version = facts.get("nvidia_fs")
+    if kernel is None or not version or version_rules.parse(profile.nvidia_fs).admits(version):
+        return None
+    package = kernel.packages["nvidia-fs-modules"]
+    words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."
+    return kernel, Verdict("pin", False, words)
+
+
+def checked_modules(
+    release: str,
+    driver: str,
+    flavour: Flavour,
+    mode: str,
+    packages: Sequence[Package],
+    modules: Sequence[ModuleInPackage],
+) -> tuple[PackagedModule, ...]:
+    """The modules of a target; raises RepositoryUnusable for a package that has something else than its relations say.
+
+    release: of the kernel.  driver, flavour: of the driver that its relations name.
+    """
+    by_name = {package.package: package for package in packages}
+    for module in modules:
+        reason = next(_objections(release, driver, flavour, module), "")
+        if reason:
+            raise unusable_modules(by_name[module.package], f"/lib/modules/{module.release}/{module.file} {reason}")
+    present = {module.module for module in modules}
+    for name, part in ((_DRIVER, "driver-modules"), (_NVIDIA_FS, "nvidia-fs-modules")):
+        if name not in present and (name == _DRIVER or mode == "nvidia-fs"):
+            raise unusable_modules(next(p for p in packages if p.part == part), f"it has no module {name}")
+    keys = ("module", "package", "file", "sha256", "version", "signer")
+    return tuple(
+        PackagedModule(**{key: getattr(module, key) for key in keys})
+        for module in sorted(modules, key=lambda module: (module.module, module.file))
+    )
+
+
+def _objections(release: str, driver: str, flavour: Flavour, module: ModuleInPackage) -> Iterator[str]:
+    built_for = (module.vermagic.split() or [""])[0]
+    if module.release != release or built_for != release:
+        yield f"is for kernel {built_for or module.release}, and the package is for {release}"
+    if module.module == _NVIDIA_FS:
+        if not module.version:
+            yield "doesn't say its version"
+        if module.driver not in ("", driver):
+            yield f"was built against driver {module.driver}, and the modules on offer are of {driver}"
+        return
+    if module.version and module.version != driver:
+        yield f"is of driver {module.version}, and the package's relations say {driver}"
+    if module.module == _DRIVER and (module.license in OPEN) != (flavour == "open"):
+        yield f"has the license {module.license!r}, which the {flavour} flavour doesn't have"
+
+
+def packaged_nvidia_fs(modules: Sequence[PackagedModule]) -> Source | None:
+    """The nvidia-fs that a package brings; None: none does."""
+    version = next((module.version for module in modules if module.module == _NVIDIA_FS), "")
+    return Source(version=version, source_tree="", dkms_name="") if version else None
+
+
+def packaged_warnings(modules: Sequence[ModuleInPackage]) -> list[Verdict]:
+    """What can't be known of a packaged nvidia-fs before it runs."""
+    nvidia_fs = next((module for module in modules if module.module == _NVIDIA_FS), None)
+    if nvidia_fs is None or nvidia_fs.driver:
+        return []
+    words = (
+        f"The packaged nvidia-fs {nvidia_fs.version} doesn't record the driver that it was built against, and symbol"
+        " versions don't tell it: only a real transfer proves that they fit (`gdsdeploy validate` makes one)."
+    )
+    return [Verdict("packaged-nvidia-fs", True, words, warning=True)]
+
+
+#: What an adopted package may bring along.  Everything else is chosen before.
+_PIECES: frozenset[Part] = frozenset({"driver-userland", "companion", "support"})
+#: Versions of a metapackage of GDS that are tried, the newest first.
+_TRIED = 12
+#: The branch in a name: libnvidia-decode-580, nvidia-driver-580-open.
+_BRANCH = re.compile(r"-[0-9]{3}(?=-|$)")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Host → package → version, of the packages that by their names are pieces of a driver or of GDS."""
+
+    of_hosts: Mapping[str, Mapping[str, str]]
+    #: host → its profile
+    profiles: Mapping[str, str]
+
+    def by_profile(self) -> dict[str, dict[str, Collection[str]]]:
+        """Profile → package → its versions on hosts of the profile: what any of them has."""
+        union: dict[str, dict[str, set[str]]] = {profile: {} for profile in self.profiles.values()}
+        for host, packages in self.of_hosts.items():
+            for name, version in packages.items():
+                union[self.profiles[host]].setdefault(name, set()).update(version.split())
+        return {profile: dict(packages) for profile, packages in union.items()}
+
+    def without(self, profile: str, name: str) -> list[str]:
+        """The asked hosts of a profile that don't have a package."""
+        return [host for host, of in self.profiles.items() if of == profile and name not in self.of_hosts[host]]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A package of hosts that isn't adopted; ``reason`` is a clause about it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """``packages``: of the whole lock.  ``names``: those of them that were adopted, as the repositories name them."""
+
+    packages: tuple[Package, ...]
+    names: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def adopt(
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    choice: Choice,
+    packages: tuple[Package, ...],
+    wishes: Iterable[str],
+    locked: frozenset[Key] = frozenset(),
+) -> Adoption:
+    """``packages`` of a choice, and of ``wishes`` all that go with them.
+
+    wishes: names of packages that hosts have.  locked: files that win over newer ones.
+    """
+    own = {package.package for package in packages}
+    branch = platform.upstream_version(choice[0].holder.version).split(".", 1)[0]
+    names = {wish: names_in_branch(wish, branch) for wish in sorted(set(wishes))}
+    umbrellas = dependencies.packaging(profile, platform, choice).umbrellas
+    keys = locked | {(package.package, package.version, package.architecture) for package in packages}
+    libraries = {name for pair in platform.libcufile_packages(universe.names()) for name in pair}
+    chosen: dict[str, Candidate] = {}
+    left_out: list[LeftOut] = []
+    result = packages
+    for wish, others in names.items():
+        reasons: list[str] = []
+        for candidate in _candidates(profile, platform, universe, choice, others):
+            if candidate.package in own or candidate.package in chosen:
+                break
+            also = [*chosen.values(), candidate]
+            try:
+                whole = dependencies.packages(
+                    profile,
+                    platform,
+                    universe,
+                    choice,
+                    locked=keys,
+                    also=also,
+                    with_umbrellas=any(one.fullmatch(c.package) for one in umbrellas for c in also),
+                )
+            except Unsolvable as error:
+                reasons.append("; ".join(error.reasons))
+                continue
+            against = _against(profile, packages, whole, libraries)
+            if not against:
+                result, chosen[candidate.package] = whole, candidate
+                break
+            reasons.append(against)
+        else:
+            left_out.append(LeftOut(wish, reasons[0] if reasons else _absence(platform, universe, choice, others)))
+    return Adoption(result, tuple(sorted(chosen)), tuple(left_out))
+
+
+def names_in_branch(name: str, branch: str) -> list[str]:
+    """The names that a package of another branch may have in this one, and its own name otherwise.
+
+    Up to 580, NVIDIA's packages for apt have their branch in their names, and from 590 on they don't.
+    """
+    match = _BRANCH.search(name)
+    if match is None or match[0] == f"-{branch}":
+        return [name]
+    return [_BRANCH.sub(f"-{branch}", name), _BRANCH.sub("", name)]
+
+
+def _candidates(
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    choice: Choice,
+    names: Sequence[str],
+) -> Iterator[Candidate]:
+    """The files that may be adopted under one of ``names``, the preferred one first."""
+    for name in names:
+        if platform.may_be_adopted(name):
+            files = dependencies.usable(profile, platform, universe, choice, name)
+            # A package with versions of its own, which isn't a metapackage of GDS, belongs to no driver.
+            yield from [c for c in files if platform.follows_driver(c) or _is_gds(c.package)][:_TRIED]
+
+
+def _is_gds(name: str) -> bool:
+    return name.startswith(("nvidia-gds", "nvidia-fs"))
+
+
+def _against(profile: Profile, before: Sequence[Package], after: Sequence[Package], libraries: Collection[str]) -> str:
+    """Why a set with an adopted package can't be locked; empty: it can.
+
+    libraries: names of libcufile and of gds-tools, of whichever CUDA release.
+    """
+    earlier = {package.package: package for package in before}
+    later = {package.package: package for package in after}
+    moved = [name for name, package in earlier.items() if name not in later or later[name].sha256 != package.sha256]
+    if moved:
+        return f"with it, other versions of {', '.join(moved)} would be locked"
+    new = [package for package in after if package.package not in earlier]
+    others = [package.package for package in new if package.part not in _PIECES or package.package in libraries]
+    if others:
+        return f"it brings along {', '.join(others)}, which the lock has in another way"
+    built = [n for n, package in earlier.items() if (package.needed_by, later[n].needed_by) == ("build", "both")]
+    if built and profile.modules != "build":
+        why = "which hosts have only where they build their modules; with `modules: build` it is adopted"
+        return f"it needs {', '.join(built)}, {why}"
+    return ""
+
+
+def _absence(platform: StackPlatform, universe: Universe, choice: Choice, names: Sequence[str]) -> str:
+    """Why there is no candidate of these names."""
+    driver = choice[0].holder
+    version = platform.upstream_version(driver.version)
+    offered = [candidate for name in names for candidate in universe.named(name)]
+    if not offered:
+        return "the profile's repositories don't have it"
+    same = [c for c in offered if platform.upstream_version(c.version) == version]
+    if same and all(c.origin != driver.origin for c in same):
+        return f"only {same[0].origin} has it in version {version}, and the driver is made by {driver.origin}"
+    if same:
+        return "it belongs to the other flavour of the driver, or to another driver"
+    others = ", ".join(sorted({platform.upstream_version(c.version) for c in offered})[-4:])
+    return f"the profile's repositories don't have it in version {version}, but in {others}"
+
+
+def leaves(
+    platform: StackPlatform, universe: Universe, packages: Sequence[Package], name: str, version: str
+) -> bool | None:
+    """Whether the locked packages can't be installed beside this one; None: the repositories don't have it to tell."""
+    key = platform.order.key
+    same = [candidate for candidate in universe.named(name) if key(candidate.version) == key(version)]
+    if not same:
+        return None
+    installed, locked = same[0], _locked(universe, packages)
+    if any(installed.answers(relation) for other in locked.values() for relation in _excluded(other)):
+        return True
+    if any(other.answers(relation) for other in locked.values() for relation in installed.conflicts):
+        return True
+    groups = (*installed.pre_depends, *installed.depends)
+    return not all(any(_holds(universe, locked, relation) for relation in group) for group in groups)
+
+
+def _excluded(candidate: Candidate) -> tuple[Relation, ...]:
+    return (*candidate.conflicts, *candidate.obsoletes)
+
+
+def _locked(universe: Universe, packages: Sequence[Package]) -> Mapping[str, Candidate]:
+    keys = {(package.package, package.version, package.architecture) for package in packages}
+    return {c.package: c for package in packages for c in universe.named(package.package) if c.key in keys}
+
+
+def _holds(universe: Universe, locked: Mapping[str, Candidate], relation: Relation) -> bool:
+    """Whether a requirement can be met beside the lock: by what it has, or by a package that it has nothing of."""
+    candidates = universe.answering(relation)
+    return relation.negated or any(c.package not in locked or locked[c.package].key == c.key for c in candidates)
+
+
+#: Subject → the parts of a lock that may move with it.
+PARTS: dict[Subject, frozenset[Part]] = {
+    "driver": frozenset({"driver-source", "driver-modules", "driver-userland", "companion"}),
+    "kernel": frozenset({"kernel-image", "kernel-headers", "driver-modules", "nvidia-fs-modules"}),
+    "nvidia-fs": frozenset({"nvidia-fs-source"}),
+    "libcufile": frozenset({"libcufile", "gds-tools"}),
+    "doca": frozenset({"doca"}),
+}
+#: Parts whose packages decide their subject: naming one of them moves the subject.
+_DECIDE: dict[Part, Subject] = {
+    "driver-source": "driver", "driver-modules": "driver", "kernel-image": "kernel", "kernel-headers": "kernel",
+    "nvidia-fs-modules": "kernel", "nvidia-fs-source": "nvidia-fs",
+    "libcufile": "libcufile", "gds-tools": "libcufile", "doca": "doca",
+}  # fmt: skip
+
+
+def subject_of(part: Part) -> Subject | None:
+    """The subject that a package of this part decides; None for one that only follows."""
+    return _DECIDE.get(part)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A locked target, and the subjects and packages of it that may move."""
+
+    target: Target
+    moving: frozenset[str] = frozenset()
+
+    def _moves(self, subject: Subject) -> bool:
+        subjects = {subject_of(p.part) for p in self.target.packages if p.package in self.moving}
+        return subject in self.moving or subject in subjects
+
+    def locked(self) -> frozenset[Key]:
+        """The files that stay where nothing forces them to move."""
+        loose = {part for subject, parts in PARTS.items() if self._moves(subject) for part in parts}
+        return frozenset(
+            (p.package, p.version, p.architecture)
+            for p in self.target.packages
+            if p.part not in loose and p.package not in self.moving
+        )
+
+    def hold(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
+        """The options; subjects that don't move have only their locked option, if it is on offer."""
+        locked = [[option for option in options if self.has(option)] for options in levels]
+        return [
+            mine if mine and not self._moves(mine[0].subject) else list(options)
+            for mine, options in zip(locked, levels, strict=True)
+        ]
+
+    def prefer(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
+        """All options, locked ones first, for when :meth:`hold` has no solution."""
+        return [sorted(options, key=lambda o: not self.has(o) or self._moves(o.subject)) for options in levels]
+
+    def refused(self) -> list[RefusedChoice]:
+        """The lock's reasons against newer versions of subjects that don't move."""
+        subjects = [subject for subject in PARTS if not self._moves(subject)]
+        return [r for r in self.target.refused if r.subject in subjects]
+
+    def has(self, option: Option) -> bool:
+        """Whether an option is what the lock has."""
+        if not option.packages:
+            # A package of the kernel brings nvidia-fs, or nothing does.
+            return option.subject == "nvidia-fs" and not (self.target.nvidia_fs and self.target.nvidia_fs.source_tree)
+        keys = {(p.package, p.version, p.architecture) for p in self.target.packages}
+        # Without companions: a profile that asks for one more must not move the driver.
+        return all(candidate.key in keys for candidate in option.packages.values())
+
 
 #: Combinations whose dependencies are tried before giving up.
 ATTEMPTS = 25
@@ -70,7 +424,7 @@ def resolve(
     modules: tells the modules in the chosen packages, as ``sources`` does.
     """
     where = f"profile {name} ({profile.os}, {profile.arch})"
-    packaged.require(where, profile, platform)
+    options.require_packaged(where, profile, platform)
     universe = enabled(where, profile, platform, universe)
     offer = options.find(profile, platform, universe)
     if offer.missing:
@@ -129,9 +483,9 @@ def first(
     """
     for choice in itertools.islice(search.choices(), ATTEMPTS):
         try:
-            packages = package_set.packages(profile, platform, universe, choice, locked=locked)
+            packages = dependencies.packages(profile, platform, universe, choice, locked=locked)
         except Unsolvable as error:
-            culprit, reasons = package_set.culprit(profile, platform, universe, choice, error.reasons)
+            culprit, reasons = dependencies.culprit(profile, platform, universe, choice, error.reasons)
             search.dead.append(culprit)
             label = ", ".join(option.label for option in culprit)
             broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
@@ -139,7 +493,7 @@ def first(
             continue
         facts = _facts(search, choice, packages, platform, modules)
         against = [verdict for verdict in judge(facts, search.rules) if not verdict.allowed]
-        if unpinned := packaged_parts.unpinned(profile, choice, facts):
+        if unpinned := unpinned_nvidia_fs(profile, choice, facts):
             search.dead.append((unpinned[0],))
             against.append(unpinned[1])
         if not against:
@@ -153,7 +507,7 @@ def _facts(
     search: Search, choice: Choice, packages: Sequence[Package], platform: StackPlatform, modules: PackagedModules
 ) -> dict[str, str | None]:
     """Everything that the rules may test in a choice with its packages, which say which DKMS builds its modules."""
-    nvidia_fs = packaged_parts.facts(choice, modules(packages))
+    nvidia_fs = nvidia_fs_facts(choice, modules(packages))
     version = next((package.version for package in packages if package.package == "dkms"), None)
     return {**search.facts(choice), **nvidia_fs, "dkms": platform.upstream_version(version) if version else None}
 
@@ -190,20 +544,18 @@ def _resolution(
     choice, packages = chosen
     driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(_facts(search, choice, packages, platform, modules), search.rules)
-    maker = package_set.packaging(profile, platform, choice)
+    maker = dependencies.packaging(profile, platform, choice)
     version, flavour = str(driver.facts["driver"]), profile.driver.flavour
     in_packages: tuple[PackagedModule, ...] = ()
     if kernel.modules is None:
         locked_driver = _driver(driver, flavour, packages, sources, maker.module)
         locked_nvidia_fs = _source(nvidia_fs, packages, sources)
     else:
-        in_packages = packaged_parts.require(
-            kernel.release, version, flavour, profile.mode, packages, modules(packages)
-        )
+        in_packages = checked_modules(kernel.release, version, flavour, profile.mode, packages, modules(packages))
         locked_driver = LockedDriver(
             version=version, flavour=flavour, source_tree="", dkms_name="", module=maker.module
         )
-        locked_nvidia_fs = packaged_parts.nvidia_fs(in_packages)
+        locked_nvidia_fs = packaged_nvidia_fs(in_packages)
     target = Target(
         os=profile.os,
         arch=profile.arch,
@@ -220,7 +572,7 @@ def _resolution(
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
-    unproven = packaged_parts.warnings(modules(packages)) if in_packages else []
+    unproven = packaged_warnings(modules(packages)) if in_packages else []
     return Resolution(target, (*(verdict for verdict in verdicts if verdict.warning), *unproven))
 
 

@@ -15,7 +15,7 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, NameUnknown, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import REBOOT, Change, Refusal
-from gdsdeploy.lock import lockfile, proof, releases
+from gdsdeploy.lock import compat, lockfile, releases
 from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
@@ -151,7 +151,7 @@ def test_a_proof_in_the_lock_admits_a_stack_until_a_build_fails(
     fleet.untried()
     refusal(fleet)
     target = fleet.new.targets["gds"]
-    fleet.new = lockfile.build({"gds": target.model_copy(update={"proof": proof.ingredients(target)})})
+    fleet.new = lockfile.build({"gds": target.model_copy(update={"proof": compat.ingredients(target)})})
     lockfile.write(lockfile.beside(fleet.path), fleet.new)
     prepare(fleet).require()
     assert "✓ gds: kernel 2, driver 550.1: proven by lock --prove: builds and loads" in shown.text(prepare(fleet), 0.0)

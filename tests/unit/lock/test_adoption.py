@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.adoption import leaves, names_in_branch
+from gdsdeploy.lock.resolve.target import leaves, names_in_branch
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.platform import stack_platform_for
 from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.lock.lockdiff import Change, consequences
+from gdsdeploy.lock.lockfile import Change, consequences
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import LockInvalid, LockStale
-from gdsdeploy.lock import lockdiff, lockfile
+from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Index, Kernel, Lock, LockedDriver, Package, Source, Target
@@ -280,19 +280,19 @@ def test_changes_read_as_a_list() -> None:
         kernel=Kernel(release="6.12.99+deb13-amd64", version="6.12.99-1"),
         packages=(package("added"), package("dkms", "3.2.1-1"), package("libcuda1", sha256="0" * 64)),
     )
-    assert [str(change) for change in lockdiff.changes(LOCK, new)] == [
+    assert [str(change) for change in lockfile.changes(LOCK, new)] == [
         "kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64",
         "added 550.163.01-2 (added)",
         "dkms 3.2.2-1~deb13u1 → 3.2.1-1 (downgraded)",
         "libcuda1 550.163.01-2 → 550.163.01-2 (rebuilt)",
     ]
-    assert lockdiff.changes(LOCK, LOCK) == []
-    assert {change.kind for change in lockdiff.changes(None, LOCK)} == {"added"}
+    assert lockfile.changes(LOCK, LOCK) == []
+    assert {change.kind for change in lockfile.changes(None, LOCK)} == {"added"}
 
 
 def test_newer_indices_alone_are_no_change() -> None:
     newer = tuple(i.model_copy(update={"date": "2026-11-20T00:00:00Z"}) for i in target().indices)
-    assert lockdiff.same_choice(LOCK, changed(indices=newer))
-    assert not lockdiff.same_choice(LOCK, changed(indices=newer[:-1]))
-    assert not lockdiff.same_choice(LOCK, changed(rules=()))
-    assert not lockdiff.same_choice(None, LOCK)
+    assert lockfile.same_choice(LOCK, changed(indices=newer))
+    assert not lockfile.same_choice(LOCK, changed(indices=newer[:-1]))
+    assert not lockfile.same_choice(LOCK, changed(rules=()))
+    assert not lockfile.same_choice(None, LOCK)

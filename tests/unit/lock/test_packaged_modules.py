@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.lock.packaged_modules import ModulesReader
+from gdsdeploy.lock.sources import ModulesReader
 from gdsdeploy.model.lock import Index, Package
 from gdsdeploy.repo.fetch import Fetcher
 from tests.repos.dkmspackages import deb

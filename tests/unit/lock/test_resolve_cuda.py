@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.resolve import Resolution, resolve
-from gdsdeploy.lock.resolve.keep import Keep
+from gdsdeploy.lock.resolve.target import Keep
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for

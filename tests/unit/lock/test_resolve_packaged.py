@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
-from gdsdeploy.lock.packaged_modules import PackagedModules
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.explain import explain
-from gdsdeploy.lock.resolve.keep import Keep
+from gdsdeploy.lock.resolve.target import Keep
+from gdsdeploy.lock.sources import PackagedModules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import stack_platform_for

@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from gdsdeploy.lock.compat import Rule, judge
-from gdsdeploy.lock.resolve import search as searching
-from gdsdeploy.lock.resolve.offer import Option, Subject
-from gdsdeploy.lock.resolve.search import Search
+from gdsdeploy.lock.resolve import options as searching
+from gdsdeploy.lock.resolve.options import Option, Search, Subject
 
 SUBJECTS: tuple[Subject, ...] = ("driver", "kernel", "nvidia-fs", "libcufile")
 KEYS = ("driver", "kernel", "nvidia_fs", "libcufile")

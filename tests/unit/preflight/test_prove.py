@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gdsdeploy.errors import FleetInvalid, ModuleBuildFailed
-from gdsdeploy.lock import local_rules, lockfile, proof
+from gdsdeploy.lock import compat, lockfile
 from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.lock.resolve_fleet import Resolved
@@ -85,9 +85,9 @@ def test_the_newest_stack_that_builds_is_proven(path: Path, monkeypatch: pytest.
     proven, tried = run(path, monkeypatch, lambda *_: "")
     assert tried == [("6.12.99+deb13-amd64", "2.19.8")]
     target = proven.resolved.lock.targets["gds"]
-    assert target.proof == proof.ingredients(target)
-    assert proof.is_proven(target)
-    assert not local_rules.beside(path).exists()
+    assert target.proof == compat.ingredients(target)
+    assert compat.is_proven(target)
+    assert not compat.own_rules_of(path).exists()
 
 
 def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +96,12 @@ def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: 
 
     proven, tried = run(path, monkeypatch, fails)
     assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.96+deb13-amd64", "2.19.8")]
-    (rule,) = local_rules.read(path)
+    (rule,) = compat.read_own(path)
     assert rule.when["kernel_package"] == ("==6.12.99-1",)
     assert rule.refuses == {"driver_package": ("==550.163.01-2",)}
     assert (BROKEN in rule.source, "sha256:" in rule.source) == (True, True)
     target = proven.resolved.lock.targets["gds"]
-    assert (rule.id in {one.rule for one in target.refused}, proof.is_proven(target)) == (True, True)
+    assert (rule.id in {one.rule for one in target.refused}, compat.is_proven(target)) == (True, True)
     assert [(each.rule, each.record.failed) for each in proven.attempts] == [(rule.id, True), ("", False)]
     # The next run doesn't try that again.
     assert run(path, monkeypatch, fails)[1] == [("6.12.96+deb13-amd64", "2.19.8")]
@@ -110,7 +110,7 @@ def test_a_driver_that_fails_teaches_about_that_kernel(path: Path, monkeypatch: 
 def test_an_nvidia_fs_that_fails_alone_is_exchanged_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tried = run(path, monkeypatch, lambda _, fs: "nvidia_fs" if fs == "2.19.8" else "")
     assert tried == [("6.12.99+deb13-amd64", "2.19.8"), ("6.12.99+deb13-amd64", "2.19.7")]
-    (rule,) = local_rules.read(path)
+    (rule,) = compat.read_own(path)
     assert rule.refuses == {"nvidia_fs_package": ("==2.19.8~12.4.2-1",)}
 
 
@@ -120,7 +120,7 @@ def test_it_gives_up_after_some_and_goes_on_there(path: Path, monkeypatch: pytes
 
     with pytest.raises(ModuleBuildFailed, match=r"none of 2 stacks builds(.|\n)*6\.12\.99(.|\n)*6\.12\.96"):
         run(path, monkeypatch, old, tries=2)
-    assert len(local_rules.read(path)) == 2
+    assert len(compat.read_own(path)) == 2
     assert run(path, monkeypatch, old, tries=2)[1] == [("6.12.94+deb13-amd64", "2.19.8")]
 
 
@@ -132,20 +132,20 @@ def test_what_no_build_decides_gets_no_proof(path: Path, monkeypatch: pytest.Mon
 
 def test_a_proof_stays_with_its_packages_alone() -> None:
     target = solve(()).lock.targets["gds"]
-    proven = target.model_copy(update={"proof": proof.ingredients(target)})
-    assert proof.keep(target, proven).proof == proven.proof
+    proven = target.model_copy(update={"proof": compat.ingredients(target)})
+    assert compat.keep_proof(target, proven).proof == proven.proof
     other = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "kernel-image" else p for p in target.packages]
     moved = target.model_copy(update={"packages": tuple(other)})
-    assert proof.keep(moved, proven).proof == ""
-    assert not proof.is_proven(moved.model_copy(update={"proof": proven.proof}))
+    assert compat.keep_proof(moved, proven).proof == ""
+    assert not compat.is_proven(moved.model_copy(update={"proof": proven.proof}))
 
 
 def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
     target = solve(()).lock.targets["gds"]
     assert "proof" not in target.model_dump()
-    lock = lockfile.build({"gds": target.model_copy(update={"proof": proof.ingredients(target)})})
+    lock = lockfile.build({"gds": target.model_copy(update={"proof": compat.ingredients(target)})})
     lockfile.write(tmp_path / "gdsdeploy.lock", lock)
-    assert lockfile.read(tmp_path / "gdsdeploy.lock").targets["gds"].proof == proof.ingredients(target)
+    assert lockfile.read(tmp_path / "gdsdeploy.lock").targets["gds"].proof == compat.ingredients(target)
 
 
 @pytest.mark.parametrize(
@@ -160,21 +160,21 @@ def test_a_lock_without_a_proof_has_no_key_for_it(tmp_path: Path) -> None:
 )
 def test_rules_of_people_are_read_with_every_problem(path: Path, change: dict[str, Any], problem: str) -> None:
     rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": "6.12.99"}}
-    beside = local_rules.beside(path)
+    beside = compat.own_rules_of(path)
     beside.write_text(yaml.safe_dump({"rules": [rule]}))
-    assert [one.id for one in local_rules.read(path)] == ["ours"]
+    assert [one.id for one in compat.read_own(path)] == ["ours"]
     beside.write_text(yaml.safe_dump({"rules": [{**rule, **change}]}))
     with pytest.raises(FleetInvalid) as error:
-        local_rules.read(path)
+        compat.read_own(path)
     assert problem in error.value.message
     assert str(beside) in error.value.message
 
 
 def test_rules_are_written_as_people_write_them(path: Path) -> None:
-    beside = local_rules.beside(path)
+    beside = compat.own_rules_of(path)
     rule = {"id": "ours", "says": "s", "known": "measured", "source": "s", "refuses": {"kernel": ["6.1", "6.2"]}}
     beside.write_text(yaml.safe_dump({"rules": [{**rule, "when": {"os": "debian-13"}}]}))
-    rules = local_rules.read(path)
-    local_rules.write(path, rules)
-    assert local_rules.read(path) == rules
+    rules = compat.read_own(path)
+    compat.write_own(path, rules)
+    assert compat.read_own(path) == rules
     assert yaml.safe_load(beside.read_text())["rules"][0]["when"] == {"os": "debian-13"}
