@@ -106,7 +106,7 @@ def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
     from gdsdeploy.host.explain import as_document
     from gdsdeploy.host.explain.text import render
     from gdsdeploy.ssh import reply_schema
-    from gdsdeploy.validate.explain import explain_facts
+    from gdsdeploy.validate.facts import explain_facts
 
     with reply_schema.unexpected_errors(host):
         explanation = explain_facts(facts, path)
@@ -138,7 +138,7 @@ def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, tim
     """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
     from gdsdeploy.host.facts.evidence_file import is_bundle
     from gdsdeploy.ssh import evidence_file
-    from gdsdeploy.validate.explain import facts_of_host, facts_of_this_machine
+    from gdsdeploy.validate.facts import facts_of_host, facts_of_this_machine
 
     if evidence is not None:
         with evidence_file.evidence_errors():

@@ -27,7 +27,7 @@ from gdsdeploy.proposal.observe import observe
 from gdsdeploy.proposal.propose import Source, propose
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.validate import topology as asking
+from gdsdeploy.validate.facts import ask_facts
 
 _STDOUT = Path("-")
 #: Folder beside the fleet file for public keys of repositories that this machine lacks.
@@ -149,7 +149,7 @@ def _ask(source: Source, output: Path, timeout: float, errors: dict[str, GdsErro
         return {}
     names = list(source.settings)
     with console.step(f"Asking {words(names)}"):
-        facts = asking.ask_facts(
+        facts = ask_facts(
             _fleet(source),
             _folder(output) / "fleet.yml",
             names,

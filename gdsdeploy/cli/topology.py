@@ -20,7 +20,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.report import alike
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
-from gdsdeploy.validate import topology as topologies
+from gdsdeploy.validate.facts import ask_facts, golden_differences, require_topology, write_golden
 
 
 @click.command()
@@ -66,8 +66,7 @@ def command(
         options.require(not any((fleet, limit, golden)), options.EVIDENCE_ALONE)
         saved = evidence_file.of_hosts(file)
         shapes = {
-            name: topologies.require_topology(f"{file}: {name}" if name else str(file), facts)
-            for name, facts in saved.items()
+            name: require_topology(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
         }
         for error in _show(shapes, as_json, alone=UNNAMED in shapes).values():
             raise error
@@ -76,11 +75,11 @@ def command(
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {hostnames.words(names)}"):
-        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
-    shapes, errors = reply_schema.judge_each(facts, topologies.require_topology)
+        facts = ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))
+    shapes, errors = reply_schema.judge_each(facts, require_topology)
     if golden == "write":
         options.raise_last(errors, fleet)
-        for path, hosts in topologies.write_golden(intent, fleet, shapes).items():
+        for path, hosts in write_golden(intent, fleet, shapes).items():
             console.say(f"{path}: the topology of {hostnames.words(hosts)}")
     elif golden == "check":
         _check(intent, shapes, as_json, errors)
@@ -103,7 +102,7 @@ def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) ->
 
 
 def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Mapping[str, GdsError]) -> None:
-    differences = {name: topologies.golden_differences(fleet, name, shape) for name, shape in shapes.items()}
+    differences = {name: golden_differences(fleet, name, shape) for name, shape in shapes.items()}
     if as_json:
         console.json(differences)
     else:

@@ -192,10 +192,9 @@ def _validate_hosts(
 
 
 def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
-    from gdsdeploy.validate import bundle
-    from gdsdeploy.validate.support_bundle import judge
+    from gdsdeploy.validate.support_bundle import judge, read
 
-    saved = bundle.read(source)
+    saved = read(source)
     with console.step(f"Judging the evidence from {words(saved.hosts)} of {saved.when}"):
         return judge(saved, request, fleet=str(source), progress=console.say_each(len(saved.hosts)))
 

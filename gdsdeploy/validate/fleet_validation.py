@@ -1,4 +1,8 @@
-"""Validate: evidence from every host in one round trip, judged on the controller by the checks the host itself has."""
+"""Validate: evidence from every host in one round trip, judged on the controller by the checks the host itself has.
+
+What the gate of a host wrote down in this boot is read by one ``cat`` in the login: no Python starts there.  The record
+is data from the host: its size, its nesting and its shape are bounded as those of every answer.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.gate import gate
+from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.expectation import Expectation
@@ -36,12 +41,71 @@ from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, examined, trouble_from
+from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, WaiverUse, check_id, examined, trouble_from
 from gdsdeploy.ssh import machines, reply_schema
 from gdsdeploy.ssh.ask import ask
-from gdsdeploy.ssh.endpoint import TIMEOUT, Answer
+from gdsdeploy.ssh.endpoint import TIMEOUT, VALUES, Answer, Endpoint, Files, malformed
 from gdsdeploy.ssh.machines import Identity
-from gdsdeploy.validate import gate_record, waiver_report
+
+GATE_QUESTION = "cat gate.json"
+_NEVER = "the gate has not judged this host yet"
+
+
+def gate_document(host: Endpoint, text: str) -> dict[str, Any]:
+    """``boot_id`` of the running boot, and the newest ``record`` or None; raises HostUnfit.
+
+    text: of the files of FILES that are there, one after the other.
+    """
+    boot_id, _, rest = text.partition("\n")
+    if not boot_id.strip():
+        raise malformed(host.where(), GATE_QUESTION, "it has no id of the boot")
+    if not rest.strip():
+        return {"boot_id": boot_id.strip(), "record": None}
+    try:
+        # The record of the last boot may follow.
+        record = jsontext.loads(rest, items=VALUES, more=True)
+    except ValueError as error:
+        raise malformed(host.where(), GATE_QUESTION, str(error)) from None
+    if not isinstance(record, dict):
+        raise malformed(host.where(), GATE_QUESTION, "the record isn't an object")
+    return {"boot_id": boot_id.strip(), "record": record}
+
+
+#: The running boot, its record, and the record of the last boot that the gate judged.
+GATE_FILES = Files(
+    (gate.BOOT_ID, *(f"{folder}/{gate.RECORD}" for folder in (gate.RUN_FOLDER, gate.STATE_FOLDER))), gate_document
+)
+
+
+def gate_record_of_this_boot(answer: Answer) -> tuple[str, gate.Record | None, str]:
+    """(id of the boot, its record or None, why there is none); raises the host's error, or HostUnfit."""
+    reply = reply_schema.judge_reply(answer, GATE_QUESTION, reply_schema.GateShown, dict)
+    record, boot_id = gate.record_of(reply["record"]) if reply["record"] else None, reply["boot_id"]
+    if record is None:
+        return boot_id, None, _NEVER
+    if record.boot_id != boot_id:
+        verdict = f"{record.state} of {record.when}"
+        return boot_id, None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
+    return boot_id, record, ""
+
+
+def waiver_uses(
+    waivers: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport], day: str
+) -> tuple[WaiverUse, ...]:
+    """Every waiver of a run as it was met on ``day`` (YYYY-MM-DD).  waivers: host → those that hold for it."""
+
+    def is_used(waiver: Waiver, host: HostReport) -> bool:
+        return waiver in waivers.get(host.host, ()) and any(
+            finding.waiver is not None and finding.waiver["until"] == waiver.until and waiver.covers(finding)
+            for finding in host.findings
+        )
+
+    def use_of(waiver: Waiver) -> WaiverUse:
+        hosts_covered = tuple(host.host for host in hosts if is_used(waiver, host))
+        return WaiverUse(waiver.check, waiver.until, waiver.reason, waiver.until < day, hosts_covered)
+
+    return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))
+
 
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
@@ -105,7 +169,7 @@ def validate(
 
     argv = (*EVIDENCE, *(["--load"] if options.load else []))
     stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
-    program = gate_record.FILES if since_boot else None
+    program = GATE_FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
     reports: dict[str, HostReport] = {}
     for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program):
@@ -126,9 +190,7 @@ def validate(
             reports[name] = HostReport(name, before.profile, trouble=trouble, seconds=before.seconds)
             progress(line(reports[name]))
     hosts = tuple(_naming_fleet(reports[name], fleet_path) for name in names)
-    return Report(
-        str(fleet_path), lock.digest, when, hosts, waiver_report.waiver_uses(waivers_of, hosts, options.today())
-    )
+    return Report(str(fleet_path), lock.digest, when, hosts, waiver_uses(waivers_of, hosts, options.today()))
 
 
 def _naming_fleet(report: HostReport, fleet_path: Path) -> HostReport:
@@ -229,7 +291,7 @@ def recorded(
     answer: Answer, profile: str, lock_digest: str, options: ValidateOptions, waivers: Sequence[Waiver]
 ) -> HostReport:
     """What the host's own gate found in this boot, against that lock; raises why nothing is known of it."""
-    boot_id, record, reason = gate_record.of_this_boot(answer)
+    boot_id, record, reason = gate_record_of_this_boot(answer)
     findings = [_this_boot(lock_digest, record, reason)]
     if record is not None:
         findings += [finding for finding in record.read_findings() if selected(finding, options.only)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -104,10 +105,7 @@ def look(
 
     A host that doesn't say has an error in its place.
     """
-
-    def judge(answer: Any) -> dict[str, Any]:
-        return reply_schema.judge_reply(answer, "watch", Watched, _with_words)
-
+    judge = partial(reply_schema.judge_reply, question="watch", shape=Watched, judge=_with_words)
     results = {
         answer.host: outcome
         for answer, outcome in ask(fleet, fleet_file, names, question(every, job), judge, timeout=timeout + every)
@@ -128,16 +126,10 @@ def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[
     rows = [(name, row) for name, results in documents.items() for row in results["processes"]]
     rows.sort(key=lambda pair: (order(pair[1]), pair[0]))
     head = f"{len(documents)} of {len(outcomes)} hosts; {total([row for _, row in rows])}"
-    return [head, *lines(rows, most), *_missing(documents), *_failures(outcomes)]
-
-
-def _missing(documents: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name, results in documents.items():
-        if results["incomplete"]:
-            yield f"{name}: processes may be missing: {results['incomplete']}"
-
-
-def _failures(outcomes: dict[str, dict[str, Any] | GdsError]) -> Iterator[str]:
+    missing = [
+        f"{name}: processes may be missing: {results['incomplete']}"
+        for name, results in documents.items()
+        if results["incomplete"]
+    ]
     failed = {name: results for name, results in outcomes.items() if isinstance(results, GdsError)}
-    for error in alike.errors(failed):
-        yield f"✗ {error.message}"
+    return [head, *lines(rows, most), *missing, *(f"✗ {error.message}" for error in alike.errors(failed))]

@@ -61,10 +61,10 @@ from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.ssh import endpoint, known_hosts
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
-from gdsdeploy.validate import bundle, explain, fleet_validation
-from gdsdeploy.validate.bundle import Bundle
+from gdsdeploy.validate import fleet_validation, support_bundle
+from gdsdeploy.validate.facts import explain_facts
 from gdsdeploy.validate.redact import Redactor
-from gdsdeploy.validate.support_bundle import judge
+from gdsdeploy.validate.support_bundle import Bundle, judge
 from tests.fuzz import logs, repositories, watching
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
@@ -224,7 +224,7 @@ def read_judgement(data: bytes) -> None:
 def explain_host(data: bytes) -> None:
     facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
     choose(facts)
-    explain.explain_facts(facts, "")
+    explain_facts(facts, "")
     if not isinstance(facts.topology, Unknown):
         shown.text(facts.topology)
         json.dumps(shown.document(facts.topology))
@@ -239,10 +239,10 @@ def evidence() -> list[bytes]:
 @functools.cache
 def bundles() -> list[bytes]:
     hosts = {
-        "g": bundle.BundleHost(expected(), loads(evidence()[-1])),
-        "lost": bundle.BundleHost(expected(), None, Trouble("HostUnfit", "m", "h", 22)),
+        "g": support_bundle.BundleHost(expected(), loads(evidence()[-1])),
+        "lost": support_bundle.BundleHost(expected(), None, Trouble("HostUnfit", "m", "h", 22)),
     }
-    return [gzip.decompress(bundle.pack(Bundle("f.yml", "0", "2026-11-22T00:00:00Z", hosts), {}))]
+    return [gzip.decompress(support_bundle.pack(Bundle("f.yml", "0", "2026-11-22T00:00:00Z", hosts), {}))]
 
 
 def damaged_bundle(data: bytes, random: Random) -> bytes:
@@ -264,7 +264,7 @@ def damaged_bundle(data: bytes, random: Random) -> bytes:
 
 
 def read_bundle(path: Path) -> None:
-    report_in_a_format(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
+    report_in_a_format(judge(support_bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
 
 
 def compare_reports(data: bytes) -> None:

@@ -20,7 +20,7 @@ from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report import json as report_json
 from gdsdeploy.rollout import journal
-from gdsdeploy.validate.bundle import Bundle, BundleHost, pack
+from gdsdeploy.validate.support_bundle import Bundle, BundleHost, pack
 from gdsdeploy.zipapp import hostapp
 from tests.loopback.builds.test_cache import archive
 from tests.repos import stack

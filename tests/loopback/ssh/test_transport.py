@@ -21,7 +21,7 @@ import pytest
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
-from gdsdeploy.validate import gate_record
+from gdsdeploy.validate import fleet_validation
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 
 Start = Callable[..., Sshd]
@@ -480,6 +480,6 @@ def test_the_command_line_is_the_same_for_every_shell() -> None:
         assert text.startswith("python3" if user == "root" else "sudo -n python3")
     assert json.dumps(transport.command("root"))
     for user, start in (("root", "cat - /"), ("admin", "sudo -n cat - /")):
-        text = transport.command(user, gate_record.FILES)
+        text = transport.command(user, fleet_validation.GATE_FILES)
         assert text.startswith(start)
         assert re.fullmatch(r"[a-z_/. -]+", text)

@@ -29,8 +29,8 @@ from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from gdsdeploy.ssh.reply_schema import Evidence, GateShown
-from gdsdeploy.validate import fleet_validation, gate_record, topology
-from gdsdeploy.validate.explain import explain_facts
+from gdsdeploy.validate import fleet_validation
+from gdsdeploy.validate.facts import explain_facts, require_topology
 from tests.unit.converge.test_expectation import fleet, lock
 from tests.unit.hostile_words import VALUES, WORDS, places, with_value
 from tests.unit.rdma_host import host as rdma_host
@@ -123,11 +123,11 @@ HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
 def test_the_newest_record_of_a_host_is_read() -> None:
     now, before = RECORD.to_json(), replace(RECORD, when="earlier").to_json()
     for files in (now, now + before, now + "not JSON"):
-        shown = gate_record.document(HOST, "b-1\n" + files)
+        shown = fleet_validation.gate_document(HOST, "b-1\n" + files)
         assert shown == SHOWN
-    assert gate_record.document(HOST, "b-1\n" + before)["record"]["when"] == "earlier"
+    assert fleet_validation.gate_document(HOST, "b-1\n" + before)["record"]["when"] == "earlier"
     for files in ("b-1", "b-1\n", "b-1\n\n"):
-        assert gate_record.document(HOST, files) == {"boot_id": "b-1", "record": None}
+        assert fleet_validation.gate_document(HOST, files) == {"boot_id": "b-1", "record": None}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_the_newest_record_of_a_host_is_read() -> None:
 )
 def test_a_record_that_is_no_record(text: str, words: str) -> None:
     with pytest.raises(HostUnfit, match=re.escape(words)) as refused:
-        gate_record.document(HOST, text)
+        fleet_validation.gate_document(HOST, text)
     assert refused.value.message.startswith("gpu1 (192.0.2.1:22): its answer to cat gate.json is malformed")
 
 
@@ -221,9 +221,7 @@ def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: A
     # Not by way of the shapes, which refuse some of these: saved evidence is judged without.
     facts = facts_from(document)
     assert choose(facts).mode
-    assert refusal(topology.require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(
-        topology.require_topology("gpu1", facts)
-    )
+    assert refusal(require_topology, "gpu1", facts).startswith("gpu1: ") or shown.text(require_topology("gpu1", facts))
     assert render(explain_facts(facts, ""))
     written(fleet_validation.host_report(EXPECTED, document, OPTIONS, ()))
 

@@ -18,7 +18,7 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts import evidence_file
 from gdsdeploy.host.facts.evidence_file import EvidenceFileError
 from gdsdeploy.host.io import tarball
-from gdsdeploy.validate import bundle
+from gdsdeploy.validate import support_bundle
 from gdsdeploy.validate.support_bundle import judge
 from tests.unit.host.facts.test_evidence_file import EVIDENCE, expected
 
@@ -138,8 +138,8 @@ def test_names_are_those_that_other_programs_see(tmp_path: Path, records: list[b
 
 def packed(path: Path, change: Any) -> Path:
     """A bundle whose files ``change`` has changed: name → JSON."""
-    host = bundle.BundleHost(expected("g"), EVIDENCE)
-    data = bundle.pack(bundle.Bundle("f.yml", "0", "2026-11-22T00:00:00Z", {"g": host}), {})
+    host = support_bundle.BundleHost(expected("g"), EVIDENCE)
+    data = support_bundle.pack(support_bundle.Bundle("f.yml", "0", "2026-11-22T00:00:00Z", {"g": host}), {})
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
     values = {name.partition("/")[2]: json.loads(text) for name, text in files.items() if name.endswith(".json")}
@@ -171,8 +171,8 @@ def test_files_of_another_kind_are_refused(tmp_path: Path, file: str, keys: list
             inner = inner[key]
         inner[keys[-1]] = value
 
-    assert judge(bundle.read(packed(tmp_path / "good.tar", lambda _: None)), progress=lambda _: None).hosts
+    assert judge(support_bundle.read(packed(tmp_path / "good.tar", lambda _: None)), progress=lambda _: None).hosts
     with pytest.raises(GdsError, match="isn't a support bundle, or is a damaged one") as caught:
-        bundle.read(packed(tmp_path / "case.tar", change))
+        support_bundle.read(packed(tmp_path / "case.tar", change))
     assert str(caught.value.hint).endswith(f"-o {tmp_path / 'case.tar'}")
     assert len(caught.value.message) < 400

@@ -17,10 +17,9 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.validate import bundle
-from gdsdeploy.validate.bundle import Bundle, BundleHost
+from gdsdeploy.validate import support_bundle
 from gdsdeploy.validate.redact import Redactor
-from gdsdeploy.validate.support_bundle import judge, redactor_for
+from gdsdeploy.validate.support_bundle import Bundle, BundleHost, judge, redactor_for
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 EXPECTATION = from_json((HOSTS / "lab-vm.expectation.json").read_text())
@@ -139,8 +138,8 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
     digest = hashlib.sha256(evidence["files"]["/etc/cufile.json"].encode()).hexdigest()
     original = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
     redactor = redactor_for(original, hide_names=True)
-    redacted = bundle.redact_bundle(original, redactor)
-    data = bundle.pack(redacted, redactor.summary())
+    redacted = support_bundle.redact_bundle(original, redactor)
+    data = support_bundle.pack(redacted, redactor.summary())
     (tmp_path / "b.tar.gz").write_bytes(data)
     with tarfile.open(tmp_path / "b.tar.gz") as archive:
         text = "".join(archive.extractfile(entry).read().decode() for entry in archive)  # type: ignore[union-attr]
@@ -148,7 +147,7 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
     for word in [*words, '"gpu1"']:
         assert word.lower() not in text.lower(), word
     assert json.loads(text[text.index('{\n  "fleet"') :].split("\n}\n")[0] + "}")["redacted"] == redactor.summary()
-    again = bundle.read(tmp_path / "b.tar.gz")
+    again = support_bundle.read(tmp_path / "b.tar.gz")
     assert [asdict(host) for host in again.hosts.values()] == [asdict(host) for host in redacted.hosts.values()]
     before = checks.run(facts_from(evidence), original.hosts["gpu1"].expectation)
     (report,) = judge(again, progress=lambda _: None).hosts
@@ -164,7 +163,7 @@ def test_the_same_content_gives_the_same_bytes() -> None:
     packed = []
     for _ in range(2):
         redactor = redactor_for(whole(evidence), hide_names=False)
-        packed.append(bundle.pack(bundle.redact_bundle(whole(evidence), redactor), redactor.summary()))
+        packed.append(support_bundle.pack(support_bundle.redact_bundle(whole(evidence), redactor), redactor.summary()))
     assert packed[0] == packed[1]
 
 
@@ -200,7 +199,7 @@ def test_domains_of_hosts_and_login_names_go_even_where_host_names_stay() -> Non
 @pytest.mark.parametrize("name", ["h100-libcufile-1.20.0", "h100-libcufile-1.15.1", "light-pinned", "lab-vm-bare"])
 def test_no_verdict_of_a_real_host_changes(name: str) -> None:
     evidence = json.loads((HOSTS / f"{name}.json").read_text())
-    redacted = bundle.redact_bundle(whole(evidence), redactor_for(whole(evidence), hide_names=True))
+    redacted = support_bundle.redact_bundle(whole(evidence), redactor_for(whole(evidence), hide_names=True))
     (host,) = redacted.hosts.values()
     before = checks.run(facts_from(evidence), EXPECTATION)
     after = checks.run(facts_from(host.evidence), host.expectation)

@@ -16,7 +16,7 @@ from gdsdeploy.host.facts import evidence_file
 from gdsdeploy.host.facts.evidence_file import UNNAMED, EvidenceFileError, one, read
 from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.report.model import Trouble
-from gdsdeploy.validate import bundle
+from gdsdeploy.validate import support_bundle
 from tests.commandline import plain, run
 
 H100 = Path(__file__).parents[3] / "evidence/hosts/h100-libcufile-1.20.0.json"
@@ -30,9 +30,9 @@ def expected(host: str) -> Expectation:
 
 def packed(path: Path, *names: str, mode: str = "gz") -> Path:
     """A support bundle of these hosts, and of one that gave no evidence."""
-    hosts = {name: bundle.BundleHost(expected(name), EVIDENCE) for name in names}
-    hosts["lost"] = bundle.BundleHost(expected("lost"), None, Trouble("HostUnreachable", "no answer", "", 20))
-    data = bundle.pack(bundle.Bundle("fleet.yml", "0" * 64, "2026-11-22T00:00:00Z", hosts), {})
+    hosts = {name: support_bundle.BundleHost(expected(name), EVIDENCE) for name in names}
+    hosts["lost"] = support_bundle.BundleHost(expected("lost"), None, Trouble("HostUnreachable", "no answer", "", 20))
+    data = support_bundle.pack(support_bundle.Bundle("fleet.yml", "0" * 64, "2026-11-22T00:00:00Z", hosts), {})
     path.write_bytes(data if mode == "gz" else gzip.decompress(data))
     return path
 
