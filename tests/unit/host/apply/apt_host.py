@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply import engine
+from gdsdeploy.host.apply import engine, registry
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.process import Output
+from tests.unit.host import expect
 
 SHA = "a" * 64
 
@@ -136,6 +139,22 @@ class AptHost:
         elif "--configure" in words:
             self.packages = {n: (v, "ii" if s[1] in "UF" else s) for n, (v, s) in self.packages.items()}
 
+    def prepare(self, given: dict[str, Any]) -> None:
+        """Change what a case says: entries of mappings, null takes one out; all of everything else."""
+        for path, text in given.get("files", {}).items():
+            self.write(path, text)
+        for name, value in given.items():
+            if name == "files":
+                continue
+            if name == "packages":
+                value = {key: state and tuple(state) for key, state in value.items()}
+            if name == "failing":
+                value = {key: Output(*words) for key, words in value.items()}
+            if isinstance(value, dict):
+                value = {**getattr(self, name), **value}
+                value = {key: entry for key, entry in value.items() if entry is not None}
+            setattr(self, name, value)
+
     # What a test does with it
 
     def items(self, *resources: dict[str, Any]) -> list[engine.DesiredResource]:
@@ -174,6 +193,73 @@ def short(results: list[engine.Result]) -> list[str]:
             versions = re.sub(r"^>|>$", "", f"{change.before}>{change.after}")
             lines.append(f"{change.kind} {change.subject} {versions} {change.reason}".strip())
     return lines
+
+
+#: How a transaction of packages begins; cases write "apt-get … install".
+TRANSACTION = (
+    "apt-get --quiet --assume-yes --option=DPkg::Lock::Timeout=300 --option=Dpkg::Options::=--force-confdef "
+    "--option=Dpkg::Options::=--force-confold --no-install-recommends --allow-downgrades --allow-change-held-packages "
+    "install "
+)
+MADE = ("packages", "changed", "looks", "simulations")
+Maker = Callable[[str, Any], dict[str, Any]]
+
+
+def converges(apt: AptHost, *resources: dict[str, Any]) -> list[str]:
+    """The changes that a check predicts, which are those that are made, and which leave nothing to do."""
+    expected = short(apt.check(*resources))
+    assert short(apt.apply(*resources)) == expected
+    done = list(apt.changed)
+    assert short(apt.check(*resources)) == []
+    assert short(apt.apply(*resources)) == []
+    assert apt.changed == []
+    apt.changed = done
+    return expected
+
+
+def revert(apt: AptHost, *names: str, check: bool = False) -> list[str]:
+    """What taking these resources back changes."""
+    host = ManagedHost(check=check, root=str(apt.root))
+    apt.changed.clear()
+    changes = [change for name in names for change in registry.resource(name).revert(host)]
+    return [f"{change.kind} {change.subject}" for change in changes]
+
+
+def run_case(apt: AptHost, case: Any, make: Maker, *reverted: str) -> None:
+    """A case of tests/cases/apply.  make: the document of a resource, by its name and what the case says of it."""
+    steps = case if isinstance(case, list) else [case]
+    assert set(steps[-1]) - {"given", "do", "resources"}, "the last step expects something"
+    for number, step in enumerate(steps, 1):
+        given, wanted = step.get("given", {}), {k: v for k, v in step.items() if k not in ("given", "do", "resources")}
+        apt.prepare(given)
+        resources = [make(name, value) for one in step.get("resources", []) for name, value in one.items()]
+        found = _done(apt, step["do"], resources, reverted)
+        assert ("error" in found) == ("error" in wanted), (number, found)
+        found |= {name: getattr(apt, name) for name in MADE}
+        found["packages"] = {name: list(state) for name, state in apt.packages.items()}
+        found["changed"] = [line.replace(TRANSACTION, "apt-get … install ") for line in apt.changed]
+        found["texts"] = {path: apt.text(path) for path in wanted.get("texts", {})}
+        for key in ("packages", "changed"):
+            assert key not in wanted or found[key] == wanted[key], (number, key, found[key])
+        for difference in expect.differences(wanted, found, ""):
+            pytest.fail(f"look {number}: {difference}", pytrace=False)
+
+
+def _done(apt: AptHost, verb: str, resources: list[dict[str, Any]], reverted: Sequence[str]) -> dict[str, Any]:
+    """What came of it: the changes in words, refusals, what is unknown, and the error."""
+    if verb == "converge":
+        return {"changes": converges(apt, *resources)}
+    if verb.startswith("revert"):
+        return {"changes": revert(apt, *reverted, check=verb.endswith("check"))}
+    try:
+        results = apt.check(*resources) if verb == "check" else apt.apply(*resources)
+    except HostError as error:
+        kind = getattr(error, "kind", "")
+        return {"error": {"type": type(error).__name__, "kind": kind, "message": error.message, "hint": error.hint}}
+    unknown = [reason for result in results for reason in result.unknown]
+    changes = [] if unknown else [re.sub(r"sha256:[0-9a-f]{64} ", "", line) for line in short(results)]
+    refusals = [vars(refusal) for result in results for refusal in result.refusals]
+    return {"changes": changes, "refusals": refusals, "unknown": unknown}
 
 
 @pytest.fixture
