@@ -10,7 +10,7 @@ from typing import Any
 from tests.unit.host.patches import OPERATOR
 
 #: Of a mapping that is expected to be one word: the entry that the word is.
-MAIN = ("verdict", "path", "id", "unknown")
+MAIN = ("verdict", "id", "path", "unknown")
 
 
 def differences(expected: Any, got: Any, where: str) -> Iterator[str]:
