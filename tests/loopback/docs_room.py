@@ -15,14 +15,12 @@ from unittest import mock
 
 import yaml
 
-from gdsdeploy import __version__
 from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report import json as report_json
 from gdsdeploy.rollout import journal
 from gdsdeploy.validate.support_bundle import Bundle, BundleHost, pack
 from gdsdeploy.zipapp import hostapp
-from tests.loopback.builds.test_cache import archive
 from tests.repos import stack
 from tests.repos.archive import Archive, Key
 from tests.unit import sample_rollouts
@@ -35,7 +33,6 @@ EVIDENCE = TESTS / "evidence"
 #: File of the room → what it is a copy of.
 COPIES = {
     "cufile.json": EVIDENCE / "h200/rendered-1.15.1.6.json",
-    "site.json": EVIDENCE / "h200/rendered-1.15.1.6.json",
     "site/old.json": EVIDENCE / "h200/rendered-1.15.1.6.json",
     "site/new.json": EVIDENCE / "h200/rendered-1.20.0.107.json",
     "etc/cufile.json": EVIDENCE / "h200/rendered-1.15.1.6.json",
@@ -122,10 +119,8 @@ def furnish(room: Path) -> None:
         program = room / BIN / name
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-    for name in ("gdsdeploy-host.pyz", f"gdsdeploy-host-{__version__}.pyz"):
-        hostapp.build(room / name)
+    hostapp.build(room / "gdsdeploy-host.pyz")
     (room / ".venv").symlink_to(sys.prefix)
-    archive(room / "modules-6.12.94.tar", "nvidia")
     _lock(room)
     _reports(room)
     with mock.patch.dict(os.environ, environment(room)):
