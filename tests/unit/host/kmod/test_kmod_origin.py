@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel
-from tests.unit.host.kmod.kmod_root import P2P, PROVENANCE, RELEASE, VERSION, Root
+from tests.unit.host.kmod.kmod_root import P2P, RELEASE, VERSION, Root
 from tests.unit.host.kmod.test_kmod_tree import make_tree
 
 DKMS = f"var/lib/dkms/nvidia-fs/2.19.7/{RELEASE}/x86_64"
@@ -92,50 +92,6 @@ def test_without_dkms_and_without_a_record(root: Root) -> None:
     assert "driver-tree-unknown" in findings_by_id(root)
 
 
-@pytest.mark.parametrize(
-    ("built", "used", "wrong"),
-    [
-        ("575.64.05", "580.65.06", True),
-        ("580.65.06", "575.64.05", True),
-        ("550.163.01", "575.64.05", False),
-        ("580.65.06", "595.45.04", False),
-    ],
-)
-def test_the_page_table_that_changed_at_580(root: Root, built: str, used: str, wrong: bool) -> None:
-    root.nvidia(info=[("version", used)])
-    record = [(key, built if key == "gdsdeploy_driver" else value) for key, value in PROVENANCE]
-    root.nvidia_fs(info=[("version", "2.28.4"), *record])
-    result = findings_by_id(root)
-    assert "driver-tree" in result
-    assert ("page-table" in result) == wrong
-    if wrong:
-        message = result["page-table"]["message"]
-        assert f"of driver {built}, and driver {used} has another since 580" in message
-
-
-def test_the_page_table_of_a_peermem_of_another_driver(root: Root) -> None:
-    root.nvidia(info=[("version", "580.65.06")])
-    root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", info=[("version", "575.64.05")])
-    assert {"driver-version", "page-table"} <= set(findings_by_id(root, "nvidia-peermem"))
-
-
-@pytest.mark.parametrize(
-    ("version", "release", "warned"),
-    [
-        ("2.25.7", RELEASE, True),
-        ("2.26.6", RELEASE, False),
-        ("2.28.4", RELEASE, False),
-        ("2.25.7", "6.1.0-50-amd64", False),
-        ("", RELEASE, False),
-    ],
-)
-def test_mappings_that_newer_kernels_do_not_pin(tmp_path: Path, version: str, release: str, warned: bool) -> None:
-    root = Root(tmp_path, release, f"{release} SMP preempt mod_unload modversions ")
-    root.nvidia()
-    root.nvidia_fs(info=[("version", version), *PROVENANCE])
-    assert ("vm-io" in findings_by_id(root)) == warned
-
-
 OFED = f"usr/src/ofa_kernel/x86_64/{RELEASE}"
 PEER = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")
 
@@ -152,39 +108,6 @@ def peermem(root: Root, crc: int = 7) -> None:
         info=[("version", VERSION)],
         imports={**dict.fromkeys(PEER, crc), **{name: value for name, (value, _) in P2P.items()}},
     )
-
-
-def test_peermem_without_any_ofed(root: Root) -> None:
-    peermem(root)
-    entry = findings_by_id(root, "nvidia-peermem")["symbol-missing"]
-    assert "neither the kernel nor an OFED or DOCA tree exports ib_register_peer_memory_client" in entry["message"]
-    assert "install OFED or DOCA" in entry["hint"]
-
-
-def test_peermem_with_an_ofed_whose_modules_are_not_installed(root: Root) -> None:
-    ofed_tree(root)
-    peermem(root)
-    result = findings_by_id(root, "nvidia-peermem")
-    assert OFED in result["ofed-missing"]["message"]
-    assert "symbol-crc" not in result
-    peermem(root, 8)
-    message = findings_by_id(root, "nvidia-peermem")["symbol-crc"]["message"]
-    assert "ib_register_peer_memory_client (0x00000008, exported 0x00000007)" in message
-
-
-def test_peermem_without_headers_is_still_known_to_lack_ofed(root: Root) -> None:
-    root.remove_headers()
-    peermem(root)
-    assert "symbol-missing" in findings_by_id(root, "nvidia-peermem")
-
-
-def test_peermem_with_ofeds_modules_is_held_against_those(root: Root) -> None:
-    ofed_tree(root, 9)
-    root.module("updates/dkms/ib_uverbs.ko", "ib_uverbs", exports=dict.fromkeys(PEER, (7, True)))
-    peermem(root)
-    assert not {"ofed-missing", "symbol-missing", "symbol-crc"} & set(findings_by_id(root, "nvidia-peermem"))
-    peermem(root, 9)
-    assert "updates/dkms/ib_uverbs.ko" in findings_by_id(root, "nvidia-peermem")["symbol-crc"]["message"]
 
 
 def test_a_stub_says_what_it_could_be_rebuilt_against(root: Root) -> None:
