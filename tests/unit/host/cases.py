@@ -25,6 +25,7 @@ SUBJECTS = (
     "explanation",
     "process",
     "facts",
+    "conditions",
     "text",
 )
 KEYS = ("host", "patch", "expectation", "afresh", *SUBJECTS)

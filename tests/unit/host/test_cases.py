@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy.host import checks
 from gdsdeploy.host.explain import as_document, explain, process
 from gdsdeploy.host.explain.text import render
-from gdsdeploy.host.facts import as_dict, facts_from
+from gdsdeploy.host.facts import as_dict, facts_from, require, storage
 from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, UNKNOWN
@@ -53,6 +53,14 @@ def _processes(look: Look, expected: Mapping[int, Any]) -> dict[int, Any]:
     return {pid: process.as_document(process.explain_process(facts, pid)) for pid in expected}
 
 
+def _conditions(look: Look, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Place → the conditions of direct I/O on its mount, by their names."""
+    facts = facts_from(look.document)
+    mounts = require(facts.storage.mounts)
+    states = {place: storage.conditions(facts.document, facts.storage, mounts[place], place) for place in expected}
+    return {place: {one.name: as_dict(one) for one in every} for place, every in states.items()}
+
+
 def _text(look: Look, _: Any) -> str:
     facts = facts_from(look.document)
     return render(explain(facts, stack(facts)))
@@ -69,6 +77,7 @@ FOUND: dict[str, Callable[[Look, Any], Any]] = {
     "explanation": _whole,
     "process": _processes,
     "facts": lambda look, _: as_dict(facts_from(look.document)),
+    "conditions": _conditions,
     "text": _text,
 }
 
