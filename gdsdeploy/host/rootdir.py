@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import BinaryIO, List
 
 from .errors import HostError
 
@@ -44,6 +44,16 @@ def inside(root: str, path: str) -> str:
     return os.path.join(root, *parts)
 
 
+def open_file(path: str) -> BinaryIO:
+    """The file ``path`` for reading; raises OSError.
+
+    A named pipe without a writer is empty; a usual open would wait until a program writes to it.
+    """
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
 def read_text(root: str, path: str) -> str:
     """The text of a file inside ``root``; empty when it is not there or cannot be read."""
     try:
@@ -54,7 +64,7 @@ def read_text(root: str, path: str) -> str:
 
 def read_file(place: str) -> str:
     """The text of a file of this machine, of at most 8 MiB; raises OSError."""
-    with open(place, "rb") as file:
+    with open_file(place) as file:
         # In pieces: files in /proc/sys refuse to be asked for megabytes at once (ENOMEM, fs/proc/proc_sysctl.c).
         pieces = [file.read(_PIECE)]
         while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
@@ -65,7 +75,7 @@ def read_file(place: str) -> str:
 def read_bytes(root: str, path: str, limit: int = 1 << 20) -> bytes:
     """The first ``limit`` bytes of a file inside ``root``; empty when it is not there or cannot be read."""
     try:
-        with open(inside(root, path), "rb") as file:
+        with open_file(inside(root, path)) as file:
             return file.read(limit)
     except OSError:
         return b""
@@ -82,3 +92,7 @@ def list_folder(root: str, path: str) -> List[str]:
 def list_names(place: str) -> List[str]:
     """The sorted names in a folder of this machine; raises OSError."""
     return sorted(os.listdir(place))
+
+
+def _without_waiting(path: str, _flags: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

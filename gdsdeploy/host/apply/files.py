@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
 from ..errors import CannotTellError, DesiredError
-from ..io import atomic, reading
+from ..io import atomic
+from ..rootdir import open_file
 from . import written
 from .model import NONE, Change, Refusal
 
@@ -83,7 +84,7 @@ def text(place: str, path: str) -> str:
 @contextlib.contextmanager
 def _open_regular(place: str, path: str) -> Iterator[IO[bytes]]:
     """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
-    with reading.open_file(place) as file:
+    with open_file(place) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise CannotTellError(f"{path}: is not a file")
         yield file

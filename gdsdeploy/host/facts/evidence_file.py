@@ -14,6 +14,7 @@ import sys
 from typing import Any, Dict, Tuple
 
 from ..io import jsontext, reading
+from ..rootdir import open_file
 
 #: The folder in a support bundle's archive, and the version of its manifest.
 FOLDER = "gdsdeploy-support"
@@ -132,7 +133,7 @@ def document(where: str, text: str) -> Dict[str, Any]:
 
 def _text(path: str) -> str:
     """The beginning of a file: one character more than the limit of JSON."""
-    with io.TextIOWrapper(reading.open_file(path), encoding="utf-8") as file:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8") as file:
         return file.read(jsontext.LIMIT + 1)
 
 

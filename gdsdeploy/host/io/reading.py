@@ -11,17 +11,9 @@ import os
 import re
 import shlex
 import struct
-from typing import BinaryIO, Dict
+from typing import Dict
 
-
-def open_file(path: str) -> BinaryIO:
-    """The file ``path`` for reading; raises OSError.
-
-    A named pipe without a writer is empty; a usual open would wait until a program writes to it.
-    """
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
-    os.set_blocking(file.fileno(), True)
-    return file
+from ..rootdir import open_file
 
 
 def beginning(path: str, limit: int) -> bytes:
@@ -41,10 +33,6 @@ def whole(path: str, limit: int) -> bytes:
 def look(path: str) -> str:
     """The next command for a file that cannot be read."""
     return f"Look at it with: ls -lL {shlex.quote(path)}"
-
-
-def _without_waiting(path: str, _flags: int) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 #: linux/fs.h: _IOR('f', 1, long) on 64 bits; the kernel writes an int there.

@@ -9,7 +9,7 @@ import gzip
 import tarfile
 from typing import IO, Callable, Dict, Iterator, Tuple, Union
 
-from . import reading
+from ..rootdir import open_file
 
 #: The name of a file, its size in bytes, and its content in pieces.  Pieces that are not read before the next file
 #: are skipped.
@@ -50,7 +50,7 @@ def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
     archives read in different ways: the checked files have to be the unpacked ones.
     """
-    with reading.open_file(path) as raw:
+    with open_file(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:

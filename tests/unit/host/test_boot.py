@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot import grub, present
 from gdsdeploy.host.boot.grub import BootError
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
@@ -167,3 +168,10 @@ def test_a_host_without_a_menu_has_no_default_of_ours_to_take_back(tmp_path: Pat
     ours.write_text("GRUB_DEFAULT=saved\n")
     with pytest.raises(BootError):
         grub.clear_default(check=True, root=str(tmp_path))
+
+
+def test_a_pipe_in_place_of_the_expectation_is_none(tmp_path: Path) -> None:
+    path = tmp_path / present.EXPECTATION.lstrip("/")
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert present.expectation(str(tmp_path)) == {}

@@ -144,9 +144,9 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.unlink": (1, AWAY),
     },
     "proof/child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
-    "io/reading.py": {"open": (1, "its opener only reads")},
     "archive/keep.py": {"shutil.rmtree": (1, AWAY)},
     "rollout/reload.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
+    "rootdir.py": {"open": (1, "its opener only reads")},
 }
 
 
