@@ -11,7 +11,7 @@ import pytest
 import gdslab as labs
 from gdslab import Lab, LabHost, state
 from tests import groups
-from tests.lab import builder_key, rollouts, upgrade
+from tests.lab import builder_key, image, rollouts, upgrade
 from tests.naming import unique
 
 #: Callbacks for the end of the group of tests that uses the lab.
@@ -62,6 +62,24 @@ def spare_hosts() -> dict[str, rollouts.Spare]:
 def upgraded(tmp_path_factory: pytest.TempPathFactory, at_end: rollouts.AtEnd) -> upgrade.Fleet:
     """The fleet that goes from one stack to the next; its tests are one group, which begins with the rollout."""
     return upgrade.begin(tmp_path_factory.mktemp("locks"), at_end)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory, at_end: rollouts.AtEnd) -> image.Image:
+    """The disk image of a VM host, and a lab that will boot it; their tests are one group."""
+    return image.begin(tmp_path_factory.mktemp("image"), at_end)
+
+
+@pytest.fixture(scope="session")
+def golden_provision(golden: image.Image) -> image.Provision:
+    """What was planned and done when the image was provisioned."""
+    return golden.provision()
+
+
+@pytest.fixture(scope="session")
+def booted(golden: image.Image, golden_provision: image.Provision) -> LabHost:
+    """The VM host that runs the provisioned image."""
+    return golden.boot()
 
 
 @pytest.hookimpl(wrapper=True)

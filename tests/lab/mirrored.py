@@ -25,7 +25,7 @@ NAME = "mirror.example"
 SOURCES = "/root/debian.sources"
 _FOLDER, _PORT, _KEY = "mirrors", "port", "gdsdeploy-mirror.gpg"
 #: Makes the mirror the only source of packages; the lists of others go.
-_USE = f"""
+USE = f"""
 set -eu
 grep -q {NAME} /etc/hosts || echo "$1 {NAME}" >>/etc/hosts
 echo 'Acquire::http::Proxy::{NAME} "DIRECT";' >/etc/apt/apt.conf.d/00mirror
@@ -69,5 +69,14 @@ def settings(lab: Lab, stack: str) -> dict[str, Any]:
 def use(hosts: Sequence[LabHost]) -> None:
     """Let hosts have packages of the mirrors alone; again after a host was copied, whose /etc/hosts is new."""
     for host in hosts:
-        address = guest.GATEWAY if isinstance(host, VmHost) else "127.0.0.1"
-        host.ssh(["sudo", "sh", "-s", address], input=_USE)
+        host.ssh(["sudo", "sh", "-s", _address(host)], input=USE)
+
+
+def name(hosts: Sequence[LabHost]) -> None:
+    """Give hosts that use mirrors the mirrors' address, where it isn't the one of the machine that made them."""
+    for host in hosts:
+        host.ssh(["sudo", "sh", "-c", f"echo '{_address(host)} {NAME}' >>/etc/hosts"])
+
+
+def _address(host: LabHost) -> str:
+    return guest.GATEWAY if isinstance(host, VmHost) else "127.0.0.1"

@@ -10,20 +10,20 @@ import json
 import pytest
 
 from gdsdeploy.lock import lockfile
+from gdslab.host import LabHost
+from tests.lab.image import Image
 from tests.lab.program import gdsdeploy
-from tests.lab.upgrade import Fleet
 
 pytestmark = pytest.mark.lab
 
 
-def test_remove_takes_back_what_provision_did(upgraded: Fleet) -> None:
-    lab = upgraded.lab
+def test_remove_takes_back_what_provision_did(golden: Image, booted: LabHost) -> None:
+    lab = golden.lab
     gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1")
     locked = lockfile.read(lockfile.beside(lab.fleet_path)).targets["vm"]
-    host, record = lab.host("gpu1"), "/var/lib/gdsdeploy/installed"
+    host, record = booted, "/var/lib/gdsdeploy/installed"
     recorded = set(host.ssh(["sudo", "cat", record]).stdout.split())
     kernel = f"linux-image-{locked.kernel.release}"
-    # The image had the other packages in their old versions: those aren't gdsdeploy's to remove.
     assert kernel in recorded
     hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
     assert hosts["gpu1"]["changed"]

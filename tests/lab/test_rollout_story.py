@@ -1,8 +1,6 @@
 """A fleet of a light host and a VM host goes from one driver and kernel to the next, for real, with a real reboot.
 
 The tests build on each other, in order.  Faults are in test_family_story.py and test_rollout_light.py.
-
-The tests of test_story.py and test_vm_modules.py go on with its VM host.
 """
 
 from __future__ import annotations
@@ -15,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.lab.program import gdsdeploy
+from tests.lab import mirrored
+from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.rollouts import healthy, outcome, steps, words
 from tests.lab.upgrade import MACHINES, NODES, Fleet
 
@@ -84,3 +83,14 @@ def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
     gdsdeploy("plan", upgraded.path)
     listed = gdsdeploy("rollout", "history", upgraded.path, "--json")
     assert len(json.loads(listed.stdout)) == 1
+
+
+def test_no_other_source_moves_the_driver(upgraded: Fleet) -> None:
+    """Where apt knows all of Debian's packages: on a light host, which reads them faster."""
+    host, sources = upgraded.host("node1"), "/etc/apt/sources.list.d/debian.sources"
+    host.ssh(["sudo", "sh", "-c", f"cp {mirrored.SOURCES} {sources} && apt-get -qq update"], timeout=PATIENCE)
+    assert "Candidate: (none)" in host.ssh(["apt-cache", "policy", "nvidia-driver"]).stdout
+    upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
+    assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
+    refused = host.ssh(["sudo", "apt-get", "--simulate", "install", "nvidia-driver"], ok=(100,))
+    assert "no installation candidate" in refused.stdout + refused.stderr

@@ -1,6 +1,6 @@
 """The whole chain under real UEFI Secure Boot: a fleet's key, the real modules, another key, and a rollout that enrols.
 
-Goes on with the builder and the VM host of test_rollout_story.py, whose disk now boots by OVMF, shim and Debian's
+Goes on with the builder and the VM host of test_vm_modules.py, whose disk now boots by OVMF, shim and Debian's
 signed GRUB.  The firmware begins with the fleet's key, as that of hosts which somebody has prepared.  The builder signs
 what it has built, and compiles nothing again.  The tests build on each other, in order.
 """
@@ -26,10 +26,10 @@ from gdslab.firmware import Firmware
 from gdslab.host import LabHost
 from gdslab.mokmanager import Console, Request
 from gdslab.state import Lab
+from tests.lab.image import Image
 from tests.lab.program import PATIENCE, gdsdeploy
 from tests.lab.rollouts import PROGRAM, outcome, steps, upgraded_lock, words
 from tests.lab.two_stacks import fleet
-from tests.lab.upgrade import Fleet
 
 pytestmark = pytest.mark.lab
 
@@ -94,15 +94,15 @@ def make_key(lab: Lab, name: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def chain(upgraded: Fleet) -> Chain:
+def chain(golden: Image, booted: LabHost) -> Chain:
     """The VM host under Secure Boot, with the fleet's key enrolled, and a builder that has signed its modules."""
-    lab = upgraded.lab
+    lab = golden.lab
     certificate = make_key(lab, OLD_KEY)
     write(lab, OLD_KEY)
     lock = upgraded_lock(lab.fleet_path)
     gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
-    lab.host("gpu1").ssh(["sudo", "sync"])
-    lab.host("gpu1").stop()
+    booted.ssh(["sudo", "sync"])
+    booted.stop()
     # A host of a BIOS until now.
     record = Firmware(uefi=True, secure_boot=True, moks=(certificate,), tpm=True).record()
     lab.update(lambda value: value.update(firmware=record))

@@ -17,8 +17,7 @@ import pytest
 
 from gdsdeploy.zipapp import hostapp
 from gdslab import LabHost
-from tests.lab.program import gdsdeploy
-from tests.lab.upgrade import Fleet
+from tests.lab.image import Image
 
 pytestmark = pytest.mark.lab
 
@@ -39,14 +38,10 @@ open("{FOLDER}/changed.ko", "wb").write(data.replace(old, b"license=gPL", 1))
 
 
 @pytest.fixture(scope="module")
-def host(upgraded: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
+def host(golden: Image, booted: LabHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """The VM host with the modules in FOLDER, the driver loaded and nvidia-fs not."""
-    lab = upgraded.lab
-    machine, builder = lab.host("gpu1"), lab.host("build1")
-    machine.wait_ssh(420)
-    if machine.ssh(["uname", "-r"]).stdout.strip() != upgraded.new.targets["vm"].kernel.release:
-        # Not after the rollout.
-        gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1")
+    lab, machine = golden.lab, booted
+    builder = lab.host("build1")
     release = machine.ssh(["uname", "-r"]).stdout.strip()
     program = tmp_path_factory.mktemp("program") / "gdsdeploy-host.pyz"
     hostapp.build(program)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from gdsdeploy.platform.debian import COMPONENTS
 from gdslab import guest
 from gdslab.archive import Archive, controller_archive
@@ -63,3 +65,8 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
     if rollout is not None:
         value["rollout"] = dict(rollout)
     return value
+
+
+def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:
+    """Write the fleet file of ``lab`` for ``stack``."""
+    lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,18 +13,13 @@ import pytest
 import yaml
 
 import gdslab as labs
-from gdsdeploy import paths
-from gdsdeploy.builds import cache
-from gdsdeploy.builds.assign import BuildFacts, want
-from gdsdeploy.builds.builder_keys import BuilderKeys
-from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.lock import Lock
 from gdslab import guest, standin
 from gdslab.host import LabHost
 from gdslab.state import Lab
-from tests.lab import builder_key, mirrored
+from tests.lab import builder_key, mirrored, own_builds, two_stacks
 from tests.lab.program import gdsdeploy
 from tests.lab.rollouts import AtEnd, upgraded_lock
-from tests.lab.two_stacks import fleet
 from tests.naming import unique
 from tests.repos.archive import Key
 
@@ -71,7 +64,7 @@ def begin(folder: Path, at_end: AtEnd) -> Fleet:
     folder: for files.  at_end: takes what ends the lab.
     """
     first = folder / "fleet.yml"
-    first.write_text(yaml.safe_dump(fleet("old", None), sort_keys=False))
+    first.write_text(yaml.safe_dump(two_stacks.fleet("old", None), sort_keys=False))
     lab, patch = Lab(unique("rollout")), pytest.MonkeyPatch()
     stack = ExitStack()
     at_end(stack.close)
@@ -81,52 +74,24 @@ def begin(folder: Path, at_end: AtEnd) -> Fleet:
     labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
     builder_key.give(lab)
     key = stack.enter_context(mirrored.mirrors(lab, folder / "key"))
-    old, users = provisioned(lab, key), paths.cache() / "builds"
-    patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
-    write(lab, "new", ROLLOUT)
+    old, users = provisioned(lab, key), own_builds.separate(folder / "cache", patch)
+    two_stacks.write(lab, "new", ROLLOUT)
     new = upgraded_lock(lab.fleet_path)
     mirrored.add(lab, "new", key)
-    write(lab, "new", ROLLOUT)
+    two_stacks.write(lab, "new", ROLLOUT)
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
-    gdsdeploy("provision", lab.fleet_path, "--limit", "build1")
-    share(lab.fleet_path, new.targets["vm"], users, folder)
+    own_builds.build(lab.fleet_path, new.targets["vm"], users, folder)
     preview = gdsdeploy("rollout", "start", lab.fleet_path, "--dry-run", "--json").stdout
     return Fleet(lab, old, new, json.loads(preview))
 
 
-def own_builds(folder: Path) -> Path:
-    """The user's cache as it is now: nobody else replaces a build in it while hosts that got it are compared."""
-    users = paths.cache()
-    folder.mkdir()
-    for name in ("lab", "repo"):
-        (folder / name).symlink_to(users / name)
-    with (users / "builds" / "lock").open("a") as changing:
-        fcntl.flock(changing, fcntl.LOCK_EX)
-        shutil.copytree(users / "builds", folder / "builds", ignore=shutil.ignore_patterns(".*", "run-*"))
-    return folder
-
-
-def share(fleet_path: Path, target: Target, users: Path, folder: Path) -> None:
-    """Give the user's cache what the builder has built, for other labs that lock the same."""
-    origin = BuilderKeys.of(fleet_path).origin("build1")
-    assert origin is not None
-    needed, archive = want(target, BuildFacts()), folder / "modules.tar"
-    assert cache.default(print).take(needed, archive, [origin]) is not None
-    cache.BuildCache(users, cache.DEFAULT_LIMIT, print).put(archive, needed, origin)
-    archive.unlink()
-
-
-def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:
-    lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))
-
-
 def provisioned(lab: Lab, key: Key) -> Lock:
     """The old stack on one host of each kind, and then on all of them; its lock.  key: of the mirrors."""
-    write(lab, "old")
+    two_stacks.write(lab, "old")
     old = upgraded_lock(lab.fleet_path)
     mirrored.add(lab, "old", key)
-    write(lab, "old")
+    two_stacks.write(lab, "old")
     mirrored.use(lab.hosts())
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, lab.group("vm"), kernel)
