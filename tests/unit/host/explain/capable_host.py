@@ -59,10 +59,6 @@ def with_gpu(document: Document) -> Document:
     return document
 
 
-def config(**sections: object) -> Change:
-    return lambda document: document["files"].__setitem__("/etc/cufile.json", json.dumps(sections, indent=1))
-
-
 def file(path: str, value: object) -> Change:
     return lambda document: document["files"].__setitem__(path, value)
 
@@ -74,35 +70,6 @@ def dmesg(*lines: str) -> Change:
         document["commands"]["dmesg"]["stdout"] += "".join(f"[   99.000000] {line}\n" for line in lines)
 
     return change
-
-
-def mountinfo(before: str, after: str) -> Change:
-    def change(document: Document) -> None:
-        lines = document["files"]["/proc/self/mountinfo"].splitlines(keepends=True)
-        number = next(place for place, line in enumerate(lines) if f" {MOUNT} " in line)
-        assert before in lines[number]
-        lines[number] = lines[number].replace(before, after)
-        document["files"]["/proc/self/mountinfo"] = "".join(lines)
-
-    return change
-
-
-def device(document: Document) -> str:
-    """major:minor of what is mounted."""
-    line = next(line for line in document["files"]["/proc/self/mountinfo"].splitlines() if f" {MOUNT} " in line)
-    return str(line.split()[2])
-
-
-def both(*changes: Change) -> Change:
-    def change(document: Document) -> None:
-        for step in changes:
-            step(document)
-
-    return change
-
-
-def driver(text: str) -> Change:
-    return file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {text}\n")
 
 
 def loaded(line: str) -> Change:
