@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
 from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
-from gdsdeploy.rollout import journal, writerlock
+from gdsdeploy.rollout import journal
 
 #: Seconds for the driver's answer.
 PATIENCE: Final = 30.0
@@ -143,7 +143,7 @@ def _request(path: Path, payload: Payload, end: float) -> Event | None:
             if text.count("\n") > 1:
                 return _answer(json.loads(text.splitlines()[1]))
             try:
-                with writerlock.lock_journal(path, doing="rollout: checks for a driver"):
+                with journal.lock_journal(path, doing="rollout: checks for a driver"):
                     return None
             except Busy:
                 if time.monotonic() > end:

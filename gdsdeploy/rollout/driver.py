@@ -2,6 +2,10 @@
 
 The caller's thread decides and writes the journal; each step has a thread of its own.  A step's BEGIN is on disk before
 the step begins, and its END after it.  After a crash in between, the next driver repeats the step as its next attempt.
+
+*Clocks.*  The machine's clock may be set during a rollout.  Maintenance windows follow it; a soak keeps its length.
+Time without a driver counts towards a soak within one boot of this machine.  After a reboot, or on another machine, the
+recorded rest of the soak begins again.
 """
 
 from __future__ import annotations
@@ -12,29 +16,110 @@ import math
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable
 from gdsdeploy.model.events import (
     Draft,
     Event,
     Kind,
+    Measurement,
     Note,
     RolloutPaused,
     StepBegun,
     StepDone,
     StepError,
     StepFailed,
+    WaveClosed,
     WaveSoaking,
 )
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.rollout import control
-from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.journal import PHASES, Writer
 from gdsdeploy.rollout.machine import StateMachine
+
+#: Seconds; time synchronization makes smaller corrections all the time.
+TOLERANCE: Final = 2.0
+
+T = TypeVar("T")
+
+
+class Clock:
+    """The clocks of this machine; tests replace them."""
+
+    def wall(self) -> float:
+        """Seconds since the epoch; may jump."""
+        return time.time()
+
+    def steady(self) -> float:
+        """Seconds since this machine's boot, suspension included; never jumps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot(self) -> str:
+        """Which boot of which machine ``steady`` counts from."""
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+    def get(self, source: queue.SimpleQueue[T], seconds: float) -> T | None:
+        """The next value of ``source``; None: none came within ``seconds``."""
+        try:
+            return source.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+
+
+class Soaks:
+    """Corrects the ends of soaks when the clock is set.  Feed it every event."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._boot = clock.boot()
+        self._offset = clock.wall() - clock.steady()
+        #: wave → end of its soak in seconds since the epoch, and the measurement of its rest
+        self._open: dict[str, tuple[float, Measurement | None]] = {}
+
+    def feed(self, event: Event) -> None:
+        match event.payload:
+            case WaveSoaking(wave, until, measured) if until is not None:
+                self._open[wave] = until, measured
+            case WaveClosed(wave):
+                self._open.pop(wave, None)
+
+    def dated(self, soak: WaveSoaking) -> WaveSoaking:
+        """The soak with a measurement of its rest."""
+        left = (soak.until or 0.0) - self._clock.wall()
+        return replace(soak, measured=Measurement(left, self._boot, self._clock.steady()))
+
+    def taken_up(self) -> list[WaveSoaking]:
+        """Soaks of an earlier driver whose end the clock alone would get wrong."""
+        return [
+            self.dated(WaveSoaking(wave, self._clock.wall() + left))
+            for wave, (until, measured) in self._open.items()
+            if measured is not None
+            and not math.isclose(self._clock.wall() + (left := self._left(measured)), until, abs_tol=TOLERANCE)
+        ]
+
+    def _left(self, measured: Measurement) -> float:
+        passed = self._clock.steady() - measured.steady if measured.boot == self._boot else 0.0
+        return measured.left - max(0.0, passed)
+
+    def jumped(self) -> float:
+        """Seconds by which the clock was set since the last call; 0: it wasn't."""
+        offset = self._clock.wall() - self._clock.steady()
+        jump = offset - self._offset
+        if abs(jump) < TOLERANCE:
+            return 0.0
+        self._offset = offset
+        return jump
+
+    def moved(self, jump: float) -> list[WaveSoaking]:
+        """Open soaks, after the clock was set by ``jump``."""
+        return [self.dated(WaveSoaking(wave, until + jump)) for wave, (until, _) in self._open.items()]
+
 
 #: Seconds between two looks at requests, windows and the clock.
 POLL: Final = 0.5

@@ -5,17 +5,19 @@ media and without write permission, and NFS can't share a write-ahead log's memo
 disk when it returns (``synchronous=FULL``), after about a millisecond.
 
 Triggers refuse changes, and every line has a digest that is checked on each read.  Lines are ordered by their number;
-their times are what the clock said.
+their times are what the clock said.  The lock beside the journal names the process that writes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
 import tempfile
 import time
@@ -26,10 +28,50 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from gdsdeploy import paths
-from gdsdeploy.errors import GdsError, JournalUnusable
+from gdsdeploy.errors import Busy, GdsError, JournalUnusable
 from gdsdeploy.model.events import Draft, Event, Kind, Payload, RolloutPlanned, plan_of
 from gdsdeploy.model.rollout import Plan
-from gdsdeploy.rollout import writerlock
+
+
+def lock_path(journal: Path) -> Path:
+    """The lock file of ``journal``."""
+    return journal.with_name(journal.name + ".lock")
+
+
+@contextlib.contextmanager
+def lock_journal(journal: Path, *, doing: str) -> Iterator[None]:
+    """Be the one process that may write ``journal``; raises Busy that names another one, or OSError.
+
+    The kernel releases the lock at the end of the process; over NFS the lock holds on all machines.  The file stays,
+    because a new file would admit a second process.
+    """
+    handle = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy_error(journal, os.pread(handle, 4096, 0)) from None
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "doing": doing}
+        os.ftruncate(handle, 0)
+        # On a full disk the lock works without a name.
+        with contextlib.suppress(OSError):
+            os.pwrite(handle, json.dumps(who).encode(), 0)
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _busy_error(journal: Path, content: bytes) -> Busy:
+    hint = "Watch it with: gdsdeploy rollout status --watch; have it pause with: gdsdeploy rollout pause"
+    try:
+        who = json.loads(content)
+        text = f"process {who['pid']} on {who['host']} ({who['doing']}, since {who['since']})"
+    except (ValueError, KeyError, TypeError):
+        text = "another process"  # it hasn't written its name yet
+    return Busy(f"{journal}: {text} works on a rollout of this fleet", hint=hint)
+
 
 #: Version of the tables; a newer journal is refused.
 SCHEMA: Final = 1
@@ -282,7 +324,7 @@ def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) ->
         stack.enter_context(_journal_errors(path))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(writerlock.lock_journal(path, doing=doing))
+        lock.enter_context(lock_journal(path, doing=doing))
         if not os.path.lexists(path):
             _create(path)
         _must_be_there(path)

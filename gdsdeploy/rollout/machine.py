@@ -1,23 +1,370 @@
-"""Decides what a rollout does next.  Pure.
+"""The state of a rollout, from the events of its journal, and what it does next.  Pure.
 
-``decide`` changes nothing and costs O(log n) for each decision.  The driver writes the events down, applies them, and
-performs the tasks.
+An event that can't follow the earlier ones raises JournalUnusable; an event costs O(log n).  ``decide`` changes nothing
+and costs O(log n) for each decision.  The driver writes the events down, applies them, and performs the tasks.
 """
 
 from __future__ import annotations
 
 import heapq
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Draft, Event
-from gdsdeploy.model.rollout import Outcome, Step, Task
-from gdsdeploy.rollout.budget import Claims
-from gdsdeploy.rollout.fold import Fold
-from gdsdeploy.rollout.hoststate import HostState
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout import hoststate
+from gdsdeploy.rollout.hoststate import HostState, Tally, Ways
+from gdsdeploy.rollout.waves import Claims, Queue, Slots, keys_of
+
+Phase = Literal["planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"]
+
+
+@dataclass(slots=True)
+class WaveState:
+    """The progress of one wave."""
+
+    index: int
+    wave: Wave
+    state: Literal["waiting", "open", "soaking", "closed"] = "waiting"
+    #: seconds since the epoch; 0: not yet
+    opened: float = 0.0
+    soaking: float = 0.0
+    until: float = 0.0
+    closed: float = 0.0
+    #: hosts without an outcome
+    remaining: int = 0
+    #: hosts that are done and have to be validated again
+    unjudged: int = 0
+    #: state → number of its hosts
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def group(self) -> tuple[bool, bool]:
+        """Waves with an equal group count their failures together."""
+        return self.wave.canary, self.wave.drain
+
+
+class Fold:
+    """The state of one rollout; attributes without an underscore are for readers."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.settings = Rollout.model_validate(dict(plan.settings))
+        self.hosts: dict[str, HostState] = {}
+        self.waves = [WaveState(index, wave) for index, wave in enumerate(plan.waves)]
+        #: number and time of the last event
+        self.number = 0
+        self.time = 0.0
+        #: the reason; empty: it isn't
+        self.paused = self.halted = self.aborted = self.rolling_back = ""
+        self.finished = False
+        #: index of the wave that was opened last; -1: none was
+        self.current = -1
+        #: state → number of hosts
+        self._counts: Counter[str] = Counter()
+        self._failures: Counter[tuple[bool, bool]] = Counter()
+        self._limits: dict[tuple[bool, bool], int] = {}
+        self._by_name = {state.wave.name: state for state in self.waves}
+        settings = self.settings
+        keys = {name: keys_of(settings.apart, labels) for name, labels in plan.labels.items()}
+        self.slots = Slots(plan.max_unavailable, lambda name: keys.get(name, ()), plan.down)
+        self._pending, self._back = Queue(self.slots), Queue(self.slots)
+        self._soak = Queue(Slots(sys.maxsize, lambda _: (), ()))
+        #: host → state, in the order of arrival
+        self._ready: dict[str, HostState] = {}
+        self._gate: dict[str, HostState] = {}
+        self._due: dict[str, HostState] = {}
+        self._running: dict[str, HostState] = {}
+        self._active: dict[str, HostState] = {}
+        #: lost hosts to ask again, and those that are being asked
+        self._ask: dict[str, None] = {}
+        self._asked: set[str] = set()
+        for state in self.waves:
+            self._admit(state)
+
+    def _admit(self, state: WaveState) -> None:
+        wave, settings = state.wave, self.settings
+        keep, power = settings.on_failure == "keep", settings.power_cycle is not None
+        ways = Ways(drain=wave.drain, power=power, keep=keep, enrol=wave.console)
+        self._limits[state.group] = min(wave.halt_at, self._limits.get(state.group, wave.halt_at))
+        if self._by_name[wave.name] is not state:
+            raise JournalUnusable(f"the plan has two waves {wave.name!r}")
+        for place, name in enumerate(wave.hosts):
+            if name in self.hosts:
+                raise JournalUnusable(f"the plan has {name!r} in two waves")
+            self.hosts[name] = HostState(name, state.index, place, ways)
+            if not wave.drain:
+                self.slots.exempt.add(name)
+            self._index(self.hosts[name])
+
+    # -- for readers
+
+    @property
+    def phase(self) -> Phase:
+        if self.finished:
+            return "aborted" if self.aborted and not self.rolling_back else "finished"
+        for word, why in (("paused", self.paused), ("halted", self.halted), ("rolling-back", self.rolling_back)):
+            if why:
+                return word  # type: ignore[return-value]
+        if self.aborted:
+            return "aborted"
+        if self.current < 0:
+            return "planned"
+        return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
+
+    @property
+    def wave(self) -> WaveState | None:
+        """The wave that was opened last."""
+        return self.waves[self.current] if self.current >= 0 else None
+
+    def counts(self) -> Counter[str]:
+        """Number of hosts by ``HostState.state``."""
+        return +self._counts
+
+    def outcomes(self) -> dict[str, int]:
+        """Outcome → number of hosts that came to it; a host that is done counts while it is validated again, too."""
+        return dict(Counter(host.outcome.value for host in self.hosts.values() if host.outcome is not None))
+
+    def failed(self) -> list[HostState]:
+        """Hosts whose failure counts, in the order of the plan."""
+        return [host for host in self.hosts.values() if host.counted and host.counted.failed]
+
+    def too_many_failed(self) -> str:
+        """Why no more hosts may be begun; empty: they may."""
+        for group, number in self._failures.items():
+            if number >= self._limits[group]:
+                kind = "canary host" if group[0] else "host" if group[1] else "builder"
+                return f"{number} {kind}{'s' * (number > 1)} failed; the rollout halts at {self._limits[group]}"
+        return ""
+
+    # -- the fold
+
+    def apply(self, event: Event) -> None:
+        """Take the next event; raises JournalUnusable: it cannot follow."""
+        if event.number != self.number + 1:
+            raise JournalUnusable(f"event {event.number} follows event {self.number}: some are missing")
+        try:
+            if event.host:
+                host = self.hosts.get(event.host)
+                if host is None:
+                    raise JournalUnusable(f"event {event.number} is about {event.host!r}, which the plan does not have")
+                host.moved, host.since = event.number, event.time
+                self._of_host(host, event)
+            else:
+                self._of_all(event)
+        except (KeyError, ValueError, TypeError) as error:
+            raise JournalUnusable(f"event {event.number} ({event.kind}) cannot be read: {error!r}") from None
+        self.number, self.time = event.number, event.time
+
+    def interrupted(self) -> None:
+        """Begin the steps under way again, as their next attempt: called once, after the events of a journal."""
+        for host in list(self._running.values()):
+            hoststate.interrupted(host)
+            self._index(host)
+
+    def _of_host(self, host: HostState, event: Event) -> None:
+        match event.payload:
+            case events.StepBegun(step, attempt):
+                self._begin(host, event, Step(step), attempt)
+            case events.StepDone(step):
+                self._in_step(host, event, step)
+                self._end(host, event.payload)
+            case events.StepFailed(step, error):
+                self._in_step(host, event, step)
+                if error is None:
+                    raise self._wrong(event, "it has no error")
+                hoststate.fail(host, error)
+            case events.HostEnded(outcome, reason):
+                self._outcome(host, event, Outcome(outcome), reason)
+            case events.HostRecalled(reason):
+                self._recall(host, reason)
+            case events.Note():
+                pass
+            case _:
+                raise self._wrong(event, "it is not about one host")
+        self._index(host)
+
+    def _in_step(self, host: HostState, event: Event, step: str) -> None:
+        """Raise JournalUnusable unless the host is in this step."""
+        if not host.running or host.step is not Step(step):
+            raise self._wrong(event, f"{host.name} is not in step {step}")
+
+    def _begin(self, host: HostState, event: Event, step: Step, attempt: int) -> None:
+        if host.running:
+            hoststate.interrupted(host)
+        if step is Step.PREFLIGHT and host.waits == "gate":
+            hoststate.go(host, step)
+        soaks = step is Step.SOAK and host.outcome is Outcome.DONE and not host.soak_passed
+        follows = host.step is step and host.outcome is None and host.due is None
+        if not soaks and not follows:
+            raise self._wrong(event, f"{host.name} is not about to begin {step}")
+        if step is Step.RETURN and not host.may_return:
+            raise self._wrong(event, f"{host.name} did not pass its checks in the boot that it is in")
+        host.began = host.began or event.time
+        hoststate.begin(host, step, attempt)
+
+    def _end(self, host: HostState, done: events.StepDone) -> None:
+        step = host.step
+        hoststate.end(host, done)
+        if step is Step.RETURN:
+            # Another drain may keep the host out of work after its end in this rollout.
+            self.slots.set_down(host.name, done.facts.returned is False)
+
+    def _outcome(self, host: HostState, event: Event, outcome: Outcome, reason: str) -> None:
+        if host.running and host.outcome is None:
+            hoststate.interrupted(host)
+        skipped = outcome is Outcome.SKIPPED and host.waits == "wave"
+        if host.outcome is not None or (host.due is not outcome and not skipped):
+            raise self._wrong(event, f"{host.name} did not end so")
+        host.outcome, host.due, host.ended = outcome, None, event.time
+        host.reason = reason or host.reason
+        host.waits = ""
+        self._asked.discard(host.name)
+        if outcome is Outcome.DONE:
+            host.failed_at = None
+            if self.waves[host.wave].state == "soaking":
+                host.waits = "soak"
+        elif outcome not in FAILURES:
+            host.step = None
+
+    def _recall(self, host: HostState, reason: str) -> None:
+        if host.outcome is Outcome.LOST and host.out:
+            self._asked.add(host.name)
+        self._ask.pop(host.name, None)
+        hoststate.recall(host, reason)
+        if (self.aborted or self.rolling_back) and host.outcome is None and not host.back and host.due is None:
+            host.recalled = True
+
+    def _of_all(self, event: Event) -> None:
+        why = event.kind.value
+        match event.payload:
+            case events.WavePayload(wave):
+                self._of_wave(event, self._by_name[wave])
+            case events.RolloutPaused(reason):
+                self.paused = reason or why
+            case events.RolloutResumed():
+                self._resumed(event.payload)
+            case events.RolloutHalted(reason):
+                self.halted = reason or why
+            case events.RolloutAborted(reason):
+                self.aborted, self.paused, self.halted = reason or why, "", ""
+                for host in list(self._active.values()):
+                    self._recall(host, self.aborted)
+                    self._index(host)
+            case events.RollbackBegun(reason):
+                self.rolling_back, self.paused, self.halted, self.finished = reason or why, "", "", False
+                for host in self.hosts.values():
+                    if host.waits != "wave":
+                        self._recall(host, self.rolling_back)
+                        self._index(host)
+            case events.RolloutFinished():
+                self.finished = True
+            case events.RolloutPlanned() | events.Note():
+                pass
+            case _:
+                raise self._wrong(event, "it names no host")
+
+    def _of_wave(self, event: Event, state: WaveState) -> None:
+        soaks = isinstance(event.payload, events.WaveSoaking)
+        if isinstance(event.payload, events.WaveOpened):
+            if state.index != self.current + 1 or (self.current >= 0 and self.waves[self.current].state != "closed"):
+                raise self._wrong(event, f"wave {state.wave.name} is not the next")
+            self.current, state.state, state.opened = state.index, "open", event.time
+        elif state.index != self.current or state.state == "closed":
+            raise self._wrong(event, f"wave {state.wave.name} is not open")
+        elif isinstance(event.payload, events.WaveSoaking) and (state.state == "soaking" or not state.remaining):
+            if event.payload.until is None:
+                raise self._wrong(event, "it has no end")
+            state.state, state.soaking, state.until = "soaking", event.time, event.payload.until
+        elif state.remaining:
+            raise self._wrong(event, f"wave {state.wave.name} is not over")
+        else:
+            state.state, state.closed = "closed", event.time
+        for name in state.wave.hosts:
+            host = self.hosts[name]
+            if soaks and host.outcome is Outcome.DONE and not (host.soak_passed or host.running):
+                host.waits = "soak"
+            self._index(host)
+
+    def _resumed(self, resumed: events.RolloutResumed) -> None:
+        self.paused, self.halted, self.finished = "", "", False
+        for name in resumed.accept:
+            self.hosts[name].accepted = True
+        for name in resumed.back:
+            self.slots.set_down(name, False)
+            if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
+                self.hosts[name].out = False
+        for name in resumed.down:
+            self.slots.set_down(name, True)
+        for name in {*resumed.accept, *resumed.back, *resumed.down} & self.hosts.keys():
+            self._index(self.hosts[name])
+        lost = (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
+        self._ask = {host.name: None for host in lost}
+
+    def _wrong(self, event: Event, why: str) -> JournalUnusable:
+        return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}")
+
+    # -- indexes
+
+    def _index(self, host: HostState) -> None:
+        """Update the host's place in queues, indexes and counts."""
+        name, waits = host.name, host.waits
+        self._count(host)
+        self.slots.set_held(name, host.holds)
+        open_ = waits == "wave" and host.outcome is None and self.waves[host.wave].state == "open"
+        first = 0 if name in self.slots.down else 1
+        _queue(self._pending, name, (first, host.place), open_ and host.wave == self.current)
+        _queue(self._back, name, (first, -host.wave, host.place), waits == "back" and host.due is None)
+        _queue(self._soak, name, (host.wave, host.place), waits == "soak" and not host.running)
+        live = host.outcome is None
+        _keep(self._gate, host, live and waits == "gate")
+        _keep(self._due, host, live and host.due is not None)
+        _keep(self._running, host, host.running)
+        _keep(self._active, host, host.active)
+        _keep(self._ready, host, live and not waits and not host.running and host.due is None)
+
+    def _count(self, host: HostState) -> None:
+        new = Tally(
+            host.state,
+            host.outcome is None,
+            host.active,
+            host.outcome is Outcome.DONE and not host.soak_passed,
+            host.failed_at is not None and not host.accepted,
+        )
+        old = host.counted
+        if new == old:
+            return
+        wave = self.waves[host.wave]
+        for sign, each in ((-1, old), (1, new)):
+            if each is not None:
+                self._counts[each.state] += sign
+                wave.counts[each.state] += sign
+                wave.remaining += sign * each.remains
+                wave.unjudged += sign * each.unjudged
+                self._failures[wave.group] += sign * each.failed
+        host.counted = new
+
+
+def _queue(queue: Queue, name: str, rank: tuple[int, ...], waits: bool) -> None:
+    if waits:
+        queue.add(name, rank)
+    else:
+        queue.discard(name)
+
+
+def _keep(index: dict[str, HostState], host: HostState, belongs: bool) -> None:
+    if belongs:
+        index[host.name] = host
+    else:
+        index.pop(host.name, None)
+
 
 #: Seconds after which the preflight of a host that waits at the gate is repeated.
 STALE = 900

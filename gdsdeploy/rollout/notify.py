@@ -24,7 +24,7 @@ from gdsdeploy.files.secret import read_secret
 from gdsdeploy.model.events import Event, HostEnded, Kind
 from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.model.rollout_settings import Notify, fill
-from gdsdeploy.rollout.report import events
+from gdsdeploy.rollout.report import progress
 
 #: Kinds that are sent by default; an OUTCOME only where the host failed.
 DEFAULT: Final = frozenset({Kind.HALTED, Kind.PAUSED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED, Kind.OUTCOME})
@@ -79,7 +79,7 @@ class Notifier(AbstractContextManager["Notifier"]):
         """Queue an event; returns at once."""
         if self._thread is None or not is_reported(event, self._settings):
             return
-        document = events.to_json(event, self._rollout, str(self._fleet))
+        document = progress.to_json(event, self._rollout, str(self._fleet))
         while not self._put(document):
             self._complain("events come faster than they can be sent; the oldest were dropped")
             with suppress(queue.Empty):

@@ -1,32 +1,139 @@
-"""Plans a rollout: asks every host once, lays out waves, and collects every objection for the user."""
+"""Plans a rollout: asks every host once, lays out waves, and collects every objection for the user.
+
+It also says which machines take part, and from earlier rollouts how long each will take.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import secrets
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet
-from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
+from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.lock import compat, lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.model.rollout import Plan
+from gdsdeploy.model.rollout import Outcome, Plan
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import PreflightRecord
-from gdsdeploy.rollout import durations, status, waves, windows
+from gdsdeploy.rollout import journal, status, waves
 from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
-from gdsdeploy.rollout.participants import Participants, within
 from gdsdeploy.rollout.steps import answers
-from gdsdeploy.rollout.waves import Candidate
+from gdsdeploy.rollout.waves import Candidate, window_opens_at
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The machines that take part."""
+
+    hosts: tuple[str, ...]
+    #: machines that build modules for them, and run no jobs
+    builders: tuple[str, ...]
+    #: hosts of the fleet that take no part, and why
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.builders, *self.hosts]
+
+
+def choose_participants(fleet: Fleet, fleet_path: Path, limit: str | None, exclude: str | None) -> Participants:
+    """The hosts that ``limit`` selects and ``exclude`` doesn't, without the label ``rollout.skip``, and their builders.
+
+    Raises FleetInvalid for an unknown name, and where no host is left.
+    """
+    chosen = selection.select(limit, list(fleet.hosts), fleet_path)
+    out = selection.select(exclude, list(fleet.hosts), fleet_path, option="--exclude") if exclude else []
+    others = {name: "not in --limit" for name in fleet.hosts if name not in chosen}
+    others.update({name: "in --exclude" for name in out if name in chosen})
+    skip = fleet.rollout.skip
+    others.update({name: f"it has the label {skip}" for name, host in fleet.hosts.items() if skip in host.labels})
+    hosts = tuple(name for name in chosen if name not in others)
+    if not hosts:
+        raise FleetInvalid(
+            "no host is left that takes part",
+            hint=f"--limit selects only hosts that --exclude names, or that have the label {skip}",
+        )
+    profiles = {fleet.hosts[name].profile for name in hosts}
+    return Participants(hosts, tuple(name for name, host in fleet.builders.items() if host.profile in profiles), others)
+
+
+def within(settings: Rollout, fleet: Fleet, participants: Participants) -> Rollout:
+    """Without the canaries that ``--limit`` and ``--exclude`` leave out, for which a host of each kind steps in."""
+    canary = settings.canary
+    hosts = tuple(
+        pattern for pattern in canary.hosts
+        if fnmatch.filter(participants.hosts, pattern) or not fnmatch.filter(fleet.hosts, pattern)
+    )  # fmt: skip
+    having = {name for name, host in fleet.hosts.items() if canary.labels.items() <= host.labels.items()}
+    labels = canary.labels if having & set(participants.hosts) or not having else {}
+    if (hosts, labels) == (canary.hosts, canary.labels):
+        return settings
+    return settings.model_copy(
+        update={"canary": canary.model_copy(update={"hosts": hosts, "labels": labels, "per_kind": True})}
+    )
+
+
+#: Seconds for a host without an earlier rollout.
+GUESS: Mapping[str, float] = {"none": 300.0, "module reload": 600.0, "reboot": 1200.0}
+#: Earlier rollouts that count.
+LOOKED_AT = 10
+
+
+def newest_rollout(fleet_path: Path) -> journal.Summary | None:
+    """The fleet's newest rollout; None: there was none.  Raises JournalUnusable."""
+    path = journal.path_of(fleet_path)
+    if not path.exists():
+        return None
+    with journal.reading(path) as book:
+        return next(reversed(book.rollouts()), None)
+
+
+def expected_durations(fleet_path: Path, plans: Mapping[str, HostPlan]) -> tuple[dict[str, float], bool]:
+    """(host → seconds, whether any were measured): its last time, else the median of other hosts, else a guess."""
+    own, others = _measured_times(fleet_path)
+    medians: dict[str, float] = {**GUESS, **{key: statistics.median(times) for key, times in others.items()}}
+    seconds = {
+        name: 0.0 if plan.satisfied else own.get((name, plan.disruption), medians[plan.disruption])
+        for name, plan in plans.items()
+    }
+    return {name: round(value, 1) for name, value in seconds.items()}, bool(others)
+
+
+def _measured_times(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, list[float]]]:
+    """(host, disruption) → seconds the last time, and disruption → all seconds; of hosts that came to DONE."""
+    path = journal.path_of(fleet_path)
+    own: dict[tuple[str, str], float] = {}
+    others: dict[str, list[float]] = {}
+    if not path.exists():
+        return own, others
+    with journal.reading(path) as book:
+        for summary in book.rollouts()[-LOOKED_AT:]:
+            try:
+                done = status.fold(book.events(summary.id)).hosts.values()
+            except ValueError:
+                continue  # written by another gdsdeploy
+            for host in done:
+                disruption = host.facts.disruption
+                if host.outcome == Outcome.DONE and disruption:
+                    took = host.worked(host.ended or 0.0)
+                    own[host.name, disruption] = took
+                    others.setdefault(disruption, []).append(took)
+    return own, others
+
 
 #: Seconds for a host that takes no part; without an answer it counts as unavailable.
 KNOCK = 30.0
@@ -161,7 +268,7 @@ def prepare(
         names = ", ".join(sorted(down))
         text = f"{len(down)} of at most {layout.max_unavailable} hosts are out of work already: {names}"
         reasons.append(Reason(text, hint="Return them to work, or raise rollout.max_unavailable in the fleet file"))
-    expected, measured = durations.expected(fleet_path, plans)
+    expected, measured = expected_durations(fleet_path, plans)
     plan = Plan(
         id=f"{time.strftime('%Y%m%dT%H%M', time.gmtime())}-{secrets.token_hex(2)}",
         fleet=str(fleet_path.resolve()),
@@ -178,7 +285,7 @@ def prepare(
         any_serial=fleet.any_serial,
     )
     left = status.Status(plan).left() or 0.0
-    opens = windows.opens_at(settings, time.time())
+    opens = window_opens_at(settings, time.time())
     return RolloutPreview(plan, plans, trials, down, left, measured, opens, tuple(reasons))
 
 
@@ -226,7 +333,7 @@ def _candidate(
 
 
 def _unfinished(fleet_path: Path) -> Iterator[Reason]:
-    summary = durations.newest(fleet_path)
+    summary = newest_rollout(fleet_path)
     if summary is not None and not summary.finished:
         yield Reason(
             f"the rollout {summary.id} is not finished",

@@ -20,11 +20,11 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
 from gdsdeploy.model.rollout import Outcome, Plan
-from gdsdeploy.rollout import control, durations, journal, lookup, participants, preconditions, session, status
-from gdsdeploy.rollout.display import Watch
+from gdsdeploy.rollout import control, journal, preconditions, session, status
 from gdsdeploy.rollout.effects import Effects
-from gdsdeploy.rollout.preconditions import RolloutPreview
-from gdsdeploy.rollout.report import events, page, preview
+from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
+from gdsdeploy.rollout.report import page, preview, progress
+from gdsdeploy.rollout.session import Watch
 from gdsdeploy.rollout.status import Status
 from gdsdeploy.validate.output import require_folder, write
 
@@ -92,7 +92,7 @@ def start(
     intent, lock = lockfile.fleet_and_lock(fleet, any_serial=allow_older_lock)
     if not dry_run:
         _require_no_unfinished(fleet)
-    chosen = participants.choose(intent, fleet, limit, exclude)
+    chosen = choose_participants(intent, fleet, limit, exclude)
     before = lockfile.read(since) if since else None
     with console.step(f"Asking {len(chosen.names)} machines"):
         outlook = preconditions.prepare(
@@ -125,10 +125,10 @@ def start(
 
 def _require_no_unfinished(fleet: Path) -> None:
     """Raise Busy or RolloutRefused for an unfinished rollout, before any host is asked."""
-    newest = durations.newest(fleet)
+    newest = newest_rollout(fleet)
     if newest is None or newest.finished:
         return
-    if lookup.has_driver(journal.path_of(fleet)):
+    if session.has_driver(journal.path_of(fleet)):
         raise Busy(f"the rollout {newest.id} is running", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
@@ -153,7 +153,7 @@ def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     if html is not None:
         write(html, page.stream(ended, live=False))
         console.say(f"The report is in {html}")
-    error = lookup.final_error(ended)
+    error = session.final_error(ended)
     if error is not None:
         raise error
     if not as_json:
@@ -183,7 +183,7 @@ def resume(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | Non
       gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
     """
     require_folder(html)
-    _, journaled = lookup.find_rollout(fleet, None)
+    _, journaled = session.find_rollout(fleet, None)
     current = status.fold(journaled)
     releases.require_signed(fleet, current.plan.lock_digest, current.plan.fleet_digest)
     ended = carry_out(fleet, session.resumption(current, fleet, accept, "by command"), as_json=as_json)
@@ -248,7 +248,7 @@ def rollback(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | No
     """
     options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
-    _, journaled = lookup.find_rollout(fleet, None)
+    _, journaled = session.find_rollout(fleet, None)
     now = status.fold(journaled)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()
@@ -267,7 +267,7 @@ def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
 
     Raises RolloutRefused if it cannot become that, Busy if the process that runs it doesn't answer, and as session.run.
     """
-    path = lookup.require_journal(fleet)
+    path = session.require_journal(fleet)
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
@@ -278,7 +278,7 @@ def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
         # The other process has ended in between, and the request is in the journal.
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:
             return _run_here(fleet, writer, None, watch)
-    console.say(f"Done by the process that runs the rollout: {events.sentence(event)}")
+    console.say(f"Done by the process that runs the rollout: {progress.sentence(event)}")
     console.say(f"Watch it: gdsdeploy rollout status {fleet} --watch")
     return None
 

@@ -15,9 +15,9 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.host.io.wording import aligned, span
 from gdsdeploy.model.events import RolloutPaused
-from gdsdeploy.rollout import control, journal, lookup, status
-from gdsdeploy.rollout.display import Watch
-from gdsdeploy.rollout.report import events, page, progress
+from gdsdeploy.rollout import control, journal, session, status
+from gdsdeploy.rollout.report import page, progress
+from gdsdeploy.rollout.session import Watch
 from gdsdeploy.validate.output import require_folder, write
 
 #: Seconds between two reads of the journal.
@@ -48,10 +48,10 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
       gdsdeploy rollout status fleet.yml --rollout 20261121T1054-7f3a --html rollout.html
     """
     require_folder(html)
-    path = lookup.require_journal(fleet)
-    summary, journaled = lookup.find_rollout(fleet, name)
+    path = session.require_journal(fleet)
+    summary, journaled = session.find_rollout(fleet, name)
     display = Watch(as_json=as_json)
-    live = lookup.has_driver(path) and not summary.finished
+    live = session.has_driver(path) and not summary.finished
     if watch and as_json:
         for event in journaled:
             display.observe(event)
@@ -70,7 +70,7 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
     if html is not None:
         write(html, page.stream(display.status, live=live))
         console.say(f"The report is in {html}")
-    if watch and (error := lookup.final_error(display.status)) is not None:
+    if watch and (error := session.final_error(display.status)) is not None:
         raise error
 
 
@@ -91,7 +91,7 @@ def _follow(path: Path, rollout: str, display: Watch) -> bool:
 def _show_new(book: journal.Journal, path: Path, rollout: str, display: Watch) -> bool:
     """Show new events; False: there will be no more."""
     # Check this first, so that the last events are still display.
-    live = lookup.has_driver(path)
+    live = session.has_driver(path)
     assert display.status is not None
     last = display.status.last
     for event in book.events(rollout, after=last.number if last else 0):
@@ -110,7 +110,7 @@ def list_rollouts(fleet: Path, as_json: bool) -> None:
       gdsdeploy rollout history fleet.yml
       gdsdeploy rollout history fleet.yml --json | jq -r '.[-1].rollout'
     """
-    path = lookup.journal_of(fleet)
+    path = session.journal_of(fleet)
     if path is None:
         console.say(f"There is no rollout of {fleet} yet")
     rollouts = list(_rollouts(path)) if path is not None else []
@@ -125,7 +125,7 @@ def list_rollouts(fleet: Path, as_json: bool) -> None:
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    live = lookup.has_driver(path)
+    live = session.has_driver(path)
     with journal.reading(path) as book:
         summaries = book.rollouts()
         for summary in summaries:
@@ -136,7 +136,7 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             yield {
                 "rollout": summary.id,
-                "began": events.stamp(summary.begun),
+                "began": progress.stamp(summary.begun),
                 "seconds": round(folded.lapse, 3),
                 "state": progress.phase(folded, live=live and summary is summaries[-1]),
                 "finished": summary.finished,
@@ -165,12 +165,12 @@ def pause(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
       gdsdeploy rollout resume fleet.yml
     """
-    path = lookup.require_journal(fleet)
+    path = session.require_journal(fleet)
     event, by_driver = control.tell(path, RolloutPaused(reason or "by command"))
     if as_json:
         console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))
     else:
-        console.say(events.sentence(event))
+        console.say(progress.sentence(event))
         console.say(f"Next: gdsdeploy rollout resume {fleet}")
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout.drain.base import Drainer, Nothing, State, reason_of, rollout_of, signature
 from gdsdeploy.rollout.drain.command import Commands
-from gdsdeploy.rollout.drain.drainer import Drainer, State, reason_of, rollout_of, signature
 from gdsdeploy.rollout.drain.kubernetes import Kubernetes
-from gdsdeploy.rollout.drain.none import Nothing
 from gdsdeploy.rollout.drain.slurm import Slurm
 
 __all__ = ["Drainer", "State", "drainer", "reason_of", "rollout_of", "signature"]

@@ -9,8 +9,7 @@ from pathlib import Path
 from gdsdeploy import run
 from gdsdeploy.errors import DrainFailed, GdsError
 from gdsdeploy.model.rollout_settings import Drain, fill
-from gdsdeploy.rollout.drain.drainer import DrainResult, Progress, ReturnResult, State, rollout_of
-from gdsdeploy.rollout.drain.program import Deadline, failure, last
+from gdsdeploy.rollout.drain.base import Deadline, DrainResult, Progress, ReturnResult, State, failure, last, rollout_of
 
 #: Seconds between two questions whether a host is idle.
 PAUSE = 10.0

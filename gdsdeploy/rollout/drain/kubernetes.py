@@ -13,8 +13,19 @@ from typing import Any
 
 from gdsdeploy.errors import DrainFailed
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
-from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline, failure, last
+from gdsdeploy.rollout.drain.base import (
+    LISTED,
+    ROLLOUT,
+    Cluster,
+    Deadline,
+    DrainResult,
+    Progress,
+    ReturnResult,
+    State,
+    failure,
+    last,
+    signature,
+)
 
 #: Annotation of a node that a rollout has cordoned: its reason.
 CORDONED = "gdsdeploy.io/cordoned"

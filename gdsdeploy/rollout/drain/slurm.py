@@ -13,8 +13,17 @@ from gdsdeploy.errors import DrainFailed
 from gdsdeploy.host.gate.slurm import DRAINED, OURS, WAS, Node, drain_argv, node_from, undrain_argv
 from gdsdeploy.host.io.scontrol import SlurmError
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
-from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline
+from gdsdeploy.rollout.drain.base import (
+    LISTED,
+    ROLLOUT,
+    Cluster,
+    Deadline,
+    DrainResult,
+    Progress,
+    ReturnResult,
+    State,
+    signature,
+)
 
 #: States of a node that Slurm itself reboots; the node may be idle meanwhile.
 REBOOTS = {"REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}

@@ -15,7 +15,7 @@ from gdsdeploy.report import page
 from gdsdeploy.report.page import Texts
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.report.events import ENDED, VERSION, stamp
+from gdsdeploy.rollout.report.progress import ENDED, VERSION, stamp
 from gdsdeploy.rollout.status import HostStatus, Status, StepAttempt, WaveStatus
 
 #: Failures with a card of their own, and columns for the names of a failure's hosts.

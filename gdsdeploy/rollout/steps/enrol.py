@@ -11,9 +11,9 @@ from gdsdeploy.builds import run_archives
 from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.errors import HostUnfit, HostUnreachable, RolloutRefused
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import answers, provision
+from gdsdeploy.rollout.steps import answers, apply
 from gdsdeploy.rollout.steps.answers import Enrolment
-from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps.apply import Look
 from gdsdeploy.rollout.steps.work import Work
 
 #: States in which the kernel gets the key, or needs none.
@@ -63,8 +63,8 @@ def enrol(work: Work) -> dict[str, Any]:
 def _certificate(work: Work) -> tuple[str, bytes]:
     """The certificate as an option's value, and what the host gets on its standard input."""
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        look = provision.look(work, shelf)
-        document = provision.render_inventory(work, shelf, look.supply, look.fit)
+        look = apply.look_at(work, shelf)
+        document = apply.render_inventory(work, shelf, look.supply, look.fit)
     values = variables(document)[work.name][1]
     if values["gds_secureboot_signs"]:
         return str(values["gds_secureboot_certificate"]), b""

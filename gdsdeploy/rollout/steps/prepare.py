@@ -19,10 +19,10 @@ from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
-from gdsdeploy.rollout.steps import answers, enrol, lease, provision
+from gdsdeploy.rollout.steps import answers, apply, enrol
 from gdsdeploy.rollout.steps.answers import Status
-from gdsdeploy.rollout.steps.provision import Look
-from gdsdeploy.rollout.steps.work import Work
+from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.work import Work, wait_until_free
 
 _MIB = 1 << 20
 #: Room for a kernel image with its initramfs, and for its modules; Debian's take about 100 MB and 500 MB.
@@ -38,7 +38,7 @@ def preflight(work: Work) -> dict[str, Any]:
 
     Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
     """
-    status = lease.wait_until_free(work)
+    status = wait_until_free(work)
     broken = status.packages.broken
     if broken or status.packages.interrupted:
         names = ", ".join(f"{package.package} ({package.state})" for package in broken) or "dpkg was interrupted"
@@ -47,10 +47,10 @@ def preflight(work: Work) -> dict[str, Any]:
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
         )
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        look = provision.look(work, shelf)
+        look = apply.look_at(work, shelf)
     disruption = _disruption(work, status, look)
     if not look.plan.satisfied:
-        provision.refuse(work, look)
+        apply.refuse(work, look)
         if not work.console:
             enrol.refuse(work, look)
         release_of(work, status.lock_digest)
@@ -157,7 +157,7 @@ def snapshot(work: Work) -> dict[str, Any]:
         return {"snapshot": document.model_dump(), "boot_id": document.boot_id}
     back = work.towards(release)
     with run_archives.open_run_archives(work.fleet_path) as shelf:
-        look = provision.look(back, shelf)
+        look = apply.look_at(back, shelf)
     builds = look.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})

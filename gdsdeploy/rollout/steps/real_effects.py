@@ -14,8 +14,8 @@ from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import BACK, FORWARD, Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import drainer
-from gdsdeploy.rollout.steps import apply, boot, enrol, lease, prepare, rollback, validate
-from gdsdeploy.rollout.steps.work import Patience, Work, alone
+from gdsdeploy.rollout.steps import apply, boot, enrol, prepare, rollback, validate
+from gdsdeploy.rollout.steps.work import Patience, Work, alone, release_host
 
 PATIENCE = Patience()
 #: Steps that change the host.
@@ -76,8 +76,8 @@ def _perform(work: Work) -> dict[str, Any]:
         raise
     except GdsError:
         if step in _CHANGING:
-            lease.release(work)
+            release_host(work)
         raise
     if step is Step.RETURN or (work.is_builder and step in (Step.VALIDATE, Step.UNDO_VALIDATE)):
-        lease.release(work)
+        release_host(work)
     return facts

@@ -21,8 +21,8 @@ from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
-from gdsdeploy.rollout.steps import answers, boot, lease, prepare, provision, validate
-from gdsdeploy.rollout.steps.work import Work
+from gdsdeploy.rollout.steps import answers, apply, boot, prepare, validate
+from gdsdeploy.rollout.steps.work import Work, wait_until_free
 
 #: Differences that an error names one by one.
 _NAMED = 10
@@ -50,7 +50,7 @@ def towards_before(work: Work) -> Work:
 def undo(work: Work) -> dict[str, Any]:
     """Restore packages, pins, kernel, modules, cufile.json and boot default; raises RollbackFailed."""
     back = towards_before(work)
-    lease.wait_until_free(work)
+    wait_until_free(work)
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
     with run_archives.open_run_archives(back.fleet_path) as shelf:
@@ -68,7 +68,7 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer and offer.keyring else "",
             }
-            changed = provision.play(back, "undo", shelf, supply, fit, extra)
+            changed = apply.play(back, "undo", shelf, supply, fit, extra)
         differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
     _refuse(work, [*differing_packages, *_objections(back)])
     status = work.ask(answers.STATUS)
@@ -147,7 +147,7 @@ def _compared(work: Work) -> list[answers.Difference]:
 
 def _managed(back: Work, shelf: RunArchives, supply: Supply, fit: Mapping[str, FitTarget]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    values = variables(provision.render_inventory(back, shelf, supply, fit))[back.name][1]
+    values = variables(apply.render_inventory(back, shelf, supply, fit))[back.name][1]
     return desired.paths(desired.resources_of(values, desired.Files()))
 
 
@@ -178,7 +178,7 @@ def undo_validate(work: Work) -> dict[str, Any]:
             supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.
-                provision.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
+                apply.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
             _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
     return validate.validate(back)
 
@@ -194,7 +194,7 @@ def _differences(
     snapshot = _snapshot(work)
     if snapshot is None:
         return []
-    look = provision.look(back, shelf)
+    look = apply.look_at(back, shelf)
     wrong = [
         "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(change))
         for change in look.plan.changes

@@ -1,7 +1,11 @@
-"""What a step works with: the machine, the lock, and the program on the host."""
+"""What a step works with: the machine, the lock, and the program on the host.
+
+One run at a time changes a host: a step waits for another run, and the end of a rollout releases its hosts.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gdsdeploy import cancel, console
+from gdsdeploy.converge.provision import Identity
 from gdsdeploy.errors import (
     Busy,
     ConvergeFailed,
@@ -26,7 +31,8 @@ from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import Drainer
-from gdsdeploy.rollout.steps.answers import Question, S
+from gdsdeploy.rollout.steps import answers
+from gdsdeploy.rollout.steps.answers import Question, S, Status
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, refusal
 from gdsdeploy.zipapp import hostapp
@@ -172,3 +178,49 @@ def alone(fleet: Fleet, name: str) -> Fleet:
 def error_named(kind: str) -> type[GdsError]:
     """The class of an error by its name; GdsError for an unknown name."""
     return {error.__name__: error for error in all_errors()}.get(kind, GdsError)
+
+
+#: Seconds to release a host; one that doesn't answer is free when its lease ends.
+_RELEASE_SECONDS = 60.0
+
+
+def rollout_identity(work: Work) -> Identity:
+    """How hosts know this rollout, on any controller."""
+    return Identity(work.rollout, f"{Identity.of('rollout').who} {work.rollout}")
+
+
+def wait_until_free(work: Work) -> Status:
+    """The host's status when no other run changes it; waits a while for one that does.
+
+    Raises HostUnfit where a program keeps the package manager's lock, Busy where another run keeps the host.
+    """
+    for waited in work.attempts(work.patience.packages):
+        status = work.ask(answers.STATUS)
+        error = _find_obstacle(work, status)
+        if error is None:
+            return status
+        if not waited:
+            work.say(f"{error.message}; waiting")
+    assert error is not None
+    raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
+
+
+def _find_obstacle(work: Work, status: Status) -> GdsError | None:
+    keeper = status.apply
+    # An earlier call of this rollout may still run after its connection broke.
+    if keeper.works or (keeper.who and keeper.run != work.rollout):
+        hint = "Wait until it ends, and begin again; on the host: gdsdeploy-host.pyz rollout status"
+        return Busy(f"{work.name}: {keeper.who or 'another process'} is changing this host", hint=hint)
+    for lock in status.packages.locks:
+        holder = f"{lock.program or 'a program'} (process {lock.pid})"
+        return HostUnfit(
+            f"{work.name}: {holder} holds the lock of the package manager ({lock.path})",
+            hint="See what it does there, and begin again when it has ended",
+        )
+    return None
+
+
+def release_host(work: Work) -> None:
+    """Let other runs change the host."""
+    with contextlib.suppress(GdsError):
+        work.ask(answers.RELEASE, work.rollout, timeout=_RELEASE_SECONDS, tries=1)

@@ -22,7 +22,7 @@ from gdsdeploy.host.rollout import snapshot as host_snapshot
 from gdsdeploy.host.rollout import status as host_status
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout import preconditions
-from gdsdeploy.rollout.steps import answers, prepare, provision, rollback
+from gdsdeploy.rollout.steps import answers, apply, prepare, rollback
 from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.ssh import transport
@@ -249,11 +249,11 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
     monkeypatch.setattr(rollback.run_archives, "open_run_archives", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
-        provision,
+        apply,
         "render_inventory",
         lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
     )
-    monkeypatch.setattr(provision, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
+    monkeypatch.setattr(apply, "look_at", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
     return host
 
 
@@ -297,7 +297,7 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
     comparison = compared(differs("package", "nvidia-driver"), *files)
     host = lying(monkeypatch, tmp_path, ("rollout", "compare"), comparison)
     variables: list[dict[str, Any]] = []
-    monkeypatch.setattr(provision, "play", lambda *args: variables.append(args[5]) or [])
+    monkeypatch.setattr(apply, "play", lambda *args: variables.append(args[5]) or [])
     monkeypatch.setattr(rollback, "_differences", lambda *_, **__: [])
     rollback.undo(host)
     (had,) = variables

@@ -14,7 +14,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.drain.none import Nothing
+from gdsdeploy.rollout.drain.base import Nothing
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 from tests.loopback import loopback_sshd

@@ -14,7 +14,7 @@ from gdsdeploy.errors import HostUnfit, HostUnreachable, RolloutRefused
 from gdsdeploy.host.apply.model import REBOOT, Change
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout.steps import enrol
-from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps.apply import Look
 from tests.unit.rollout.asked import BOOT, NEXT, ScriptedWork, work
 
 FINGERPRINT = ":".join(["ab"] * 20)

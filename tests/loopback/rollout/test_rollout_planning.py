@@ -20,8 +20,8 @@ from gdsdeploy.model.events import Kind, RolloutFinished
 from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import ModuleResult
-from gdsdeploy.rollout import journal, participants, preconditions
-from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview
+from gdsdeploy.rollout import journal, preconditions
+from gdsdeploy.rollout.preconditions import PresentState, RolloutPreview, choose_participants
 from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
@@ -70,7 +70,7 @@ def prepare(
     fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object
 ) -> RolloutPreview:
     intent = fleet.fleet
-    chosen = participants.choose(intent, fleet.path, limit, exclude)
+    chosen = choose_participants(intent, fleet.path, limit, exclude)
     return preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
 
 
@@ -308,7 +308,7 @@ def test_a_builder_of_those_who_take_part_takes_part(make_fleet: Callable[..., P
     }
     builders = {"build1": "gds", "build2": "other"}
     fleet = make_fleet("a", "b", profiles=profiles, builders=builders)
-    chosen = participants.choose(fleet.fleet, fleet.path, "a", None)
+    chosen = choose_participants(fleet.fleet, fleet.path, "a", None)
     assert (chosen.names, dict(chosen.others)) == (["build1", "a"], {"b": "not in --limit"})
     waves = prepare(fleet, "a").plan.waves
     assert [(wave.name, wave.hosts, wave.drain) for wave in waves][:2] == [
@@ -343,7 +343,7 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     intent = load_fleet(fleet.path)
     lock = lockfile.read(lockfile.beside(fleet.path))
     record.keep(trial(lockfile.build({"right": lock.targets["right"]})))
-    chosen = participants.choose(intent, fleet.path, "gpu1", None)
+    chosen = choose_participants(intent, fleet.path, "gpu1", None)
     preview = preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
     assert set(preview.down) == {"gone"}, "of those that take no part only who does not answer is down"
     # The one that takes part: its plan, what building would change since its builder takes no part, and its status.

@@ -13,7 +13,7 @@ from typing import Any
 
 from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.clock import Clock
+from gdsdeploy.rollout.driver import Clock
 
 PLAN = Plan(
     "20261121T1054-7f3a", "/fleet.yml", "sha256:new", "sha256:2",

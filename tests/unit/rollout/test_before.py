@@ -17,9 +17,10 @@ from gdsdeploy.host.apply.model import Change
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.model import HostReport
-from gdsdeploy.rollout.steps import lease, prepare, validate
+from gdsdeploy.rollout.steps import prepare, validate
 from gdsdeploy.rollout.steps.answers import STATUS
-from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.work import wait_until_free
 from tests.unit.rollout.asked import BOOT, NEXT, status, work
 from tests.unit.rollout.planned_fleet import lock
 
@@ -32,7 +33,7 @@ def locked(program: str = "apt-get") -> dict[str, Any]:
 def test_a_package_manager_at_work_is_waited_for() -> None:
     answers = [locked(), locked(), status()]
     host = work(Step.APPLY, {"rollout status": lambda n: answers[n]})
-    assert lease.wait_until_free(host).packages.model_dump() == status()["packages"]
+    assert wait_until_free(host).packages.model_dump() == status()["packages"]
     assert host.waited == [2, 2]
 
 
@@ -41,7 +42,7 @@ def test_but_not_for_ever() -> None:
     with pytest.raises(
         HostUnfit, match=r"unattended-upgr \(process 7\) holds the lock .*lock-frontend.* more than 10 s"
     ):
-        lease.wait_until_free(host)
+        wait_until_free(host)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import hypothesis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.rollout.budget import Claims, Key, Queue, Slots, keys_of
+from gdsdeploy.rollout.waves import Claims, Key, Queue, Slots, keys_of
 
 HOSTS = [f"h{i}" for i in range(12)]
 

@@ -18,8 +18,9 @@ from gdsdeploy.converge.inventory import RunFiles
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import lease, provision, real_effects
-from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps import apply, real_effects
+from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.work import release_host, wait_until_free
 from tests.roles.playbooks import IMPORT, role_of
 from tests.unit.rollout.asked import ScriptedWork, status, work
 
@@ -37,7 +38,7 @@ def test_another_run_is_waited_for() -> None:
     messages: list[str] = []
     host = work(Step.APPLY, {"rollout status": lambda number: replies[number]})
     object.__setattr__(host, "say", messages.append)
-    assert lease.wait_until_free(host).apply.who == ""
+    assert wait_until_free(host).apply.who == ""
     assert host.waited == [2, 2]
     assert messages == ["gpu1: anna@ops: provision is changing this host; waiting"]
 
@@ -45,7 +46,7 @@ def test_another_run_is_waited_for() -> None:
 def test_but_not_for_ever() -> None:
     host = work(Step.APPLY, {"rollout status": OTHERS})
     with pytest.raises(Busy, match=r"gpu1: anna@ops: provision is changing this host, for more than 10 s") as caught:
-        lease.wait_until_free(host)
+        wait_until_free(host)
     assert "rollout status" in str(caught.value.hint)
 
 
@@ -53,7 +54,7 @@ def test_ones_own_lease_is_no_obstacle() -> None:
     host = work(Step.MODULES, {})
     own = status(apply={"run": host.rollout, "who": "who drove it before: rollout", "works": False})
     object.__setattr__(host, "replies", {"rollout status": own})
-    lease.wait_until_free(host)
+    wait_until_free(host)
     assert host.waited == []
 
 
@@ -62,7 +63,7 @@ def test_a_call_of_ones_own_whose_connection_broke_is_waited_for() -> None:
     own = {"run": host.rollout, "who": "anna: rollout"}
     replies = [status(apply={**own, "works": True}), status(apply={**own, "works": False})]
     object.__setattr__(host, "replies", {"rollout status": lambda number: replies[number]})
-    lease.wait_until_free(host)
+    wait_until_free(host)
     assert host.waited == [2]
 
 
@@ -75,11 +76,11 @@ def played(monkeypatch: pytest.MonkeyPatch, host: ScriptedWork, *failures: GdsEr
         inventories.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
-    monkeypatch.setattr(provision, "_play_once", once)
+    monkeypatch.setattr(apply, "_play_once", once)
     sources = RunFiles(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
-    monkeypatch.setattr(provision, "write_run_files", lambda *_: sources)
+    monkeypatch.setattr(apply, "write_run_files", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
-    assert provision.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
+    assert apply.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
         "gds_repo: Pins"
     ]
     return inventories
@@ -95,7 +96,7 @@ def test_it_is_not_done_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     host = work(Step.APPLY, {"rollout status": status()})
     with pytest.raises(Busy):
         played(monkeypatch, host, *[Busy("gpu1: anna is changing this host")] * 9)
-    assert len(host.questions) == provision._TRIES
+    assert len(host.questions) == apply._TRIES
 
 
 def test_other_failures_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +175,7 @@ def test_a_builder_is_free_after_its_judgement(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_host_that_is_not_let_go_is_no_failure() -> None:
     host = work(Step.RETURN, {"apply --release": Busy("gpu1: a call still works")})
-    lease.release(host)
+    release_host(host)
 
 
 # -- what steps are made of
@@ -182,13 +183,13 @@ def test_a_host_that_is_not_let_go_is_no_failure() -> None:
 
 def test_every_resource_belongs_to_one_step() -> None:
     names = {use.name for use in desired.TABLE}
-    parts = [*provision.STEPS.values(), ELSEWHERE]
+    parts = [*apply.RESOURCES_OF_STEP.values(), ELSEWHERE]
     assert set.union(*map(set, parts)) == names
     assert sum(map(len, parts)) == len(names)
 
 
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
-    for step, names in provision.STEPS.items():
+    for step, names in apply.RESOURCES_OF_STEP.items():
         played = roles_of(step)
         roles = {role_of(task) for task in played}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
@@ -205,7 +206,7 @@ def test_a_rollback_plays_all_roles_of_both_steps() -> None:
 
 
 def roles_of(step: str) -> list[dict[str, Any]]:
-    (play,) = yaml.safe_load((ROOT / f"playbooks/{provision.PLAYBOOK.format(step)}.yml").read_text())
+    (play,) = yaml.safe_load((ROOT / f"playbooks/{apply.PLAYBOOK.format(step)}.yml").read_text())
     tasks: list[dict[str, Any]] = play["tasks"]
     return tasks
 
@@ -213,5 +214,5 @@ def roles_of(step: str) -> list[dict[str, Any]]:
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
     changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
     look = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
-    assert {change.resource for change in look.lacks("apply")} == provision.STEPS["apply"]
-    assert {change.resource for change in look.lacks("modules")} == provision.STEPS["modules"]
+    assert {change.resource for change in look.lacks("apply")} == apply.RESOURCES_OF_STEP["apply"]
+    assert {change.resource for change in look.lacks("modules")} == apply.RESOURCES_OF_STEP["modules"]

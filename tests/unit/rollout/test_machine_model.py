@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
-from gdsdeploy.rollout.fold import Fold
+from gdsdeploy.rollout.machine import Fold
 from tests.unit.rollout.rehearsed import ERROR, SILENT, Play, plan, refolded
 
 CHANGING = {Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.REBOOT, Step.UNDO, Step.UNDO_REBOOT}

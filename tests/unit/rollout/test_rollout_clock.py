@@ -13,8 +13,7 @@ import pytest
 from gdsdeploy.model.events import Event, Kind, Payload, RolloutPaused, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Step, Wave
 from gdsdeploy.rollout import control, driver, journal
-from gdsdeploy.rollout.clock import Clock
-from gdsdeploy.rollout.driver import Hooks, drive
+from gdsdeploy.rollout.driver import Clock, Hooks, drive
 from tests.unit.rollout.driven_rollout import PLAN
 from tests.unit.rollout.pretended_hosts import Hosts
 

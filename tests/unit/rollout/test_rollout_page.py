@@ -15,7 +15,7 @@ from gdsdeploy.cli.rollout import VERBS
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome, Step
 from gdsdeploy.model.rollout_settings import Rollout, seconds
-from gdsdeploy.rollout.report.events import to_json
+from gdsdeploy.rollout.report.progress import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "rollout.md").read_text()

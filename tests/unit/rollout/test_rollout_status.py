@@ -13,7 +13,7 @@ from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FORWARD, Step, Wave
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.journal import PHASES
-from gdsdeploy.rollout.report import events as words
+from gdsdeploy.rollout.report import progress as words
 from gdsdeploy.rollout.report.page import render
 from gdsdeploy.rollout.report.progress import WIDTH, bar, heartbeat, lines
 from gdsdeploy.rollout.status import Status, first_status, fold

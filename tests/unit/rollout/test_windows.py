@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.windows import is_open, opens_at
+from gdsdeploy.rollout.waves import window_is_open, window_opens_at
 
 DAY = 86400
 
@@ -29,15 +29,17 @@ def at(text: str, zone: str = "UTC", **changed: Any) -> float:
 
 def closes_at(settings: Rollout, now: float) -> float | None:
     """The end of the window that is open at ``now``, in quarters of an hour; None: none is open, or it has no end."""
-    if not is_open(settings, now):
+    if not window_is_open(settings, now):
         return None
     following = int(now) - int(now) % 900 + 900
-    return next((time for time in range(following, following + 9 * DAY, 900) if not is_open(settings, time)), None)
+    return next(
+        (time for time in range(following, following + 9 * DAY, 900) if not window_is_open(settings, time)), None
+    )
 
 
 def test_without_windows_it_is_always_open() -> None:
-    assert is_open(settings(), 5.0)
-    assert opens_at(settings(), 5.0) == 5.0
+    assert window_is_open(settings(), 5.0)
+    assert window_opens_at(settings(), 5.0) == 5.0
     assert closes_at(settings(), 5.0) is None
 
 
@@ -62,16 +64,16 @@ def test_without_windows_it_is_always_open() -> None:
     ],
 )
 def test_days_and_times(window: str, time: str, open_: bool) -> None:
-    assert is_open(settings(window), at(time)) is open_
+    assert window_is_open(settings(window), at(time)) is open_
 
 
 def test_next_opening_and_closing() -> None:
     weekly = settings("Mon-Thu 22:00-05:00", "Fri 04:00-06:00")
-    assert opens_at(weekly, at("2026-11-20 06:00")) == at("2026-11-23 22:00")
-    assert opens_at(weekly, at("2026-11-19 23:00")) == at("2026-11-19 23:00")
+    assert window_opens_at(weekly, at("2026-11-20 06:00")) == at("2026-11-23 22:00")
+    assert window_opens_at(weekly, at("2026-11-19 23:00")) == at("2026-11-19 23:00")
     assert closes_at(weekly, at("2026-11-19 23:00")) == at("2026-11-20 06:00"), "windows that touch are one"
     assert closes_at(weekly, at("2026-11-20 06:00")) is None
-    assert opens_at(settings("Fri 22:00-23:00"), at("2026-11-20 23:00")) == at("2026-11-27 22:00")
+    assert window_opens_at(settings("Fri 22:00-23:00"), at("2026-11-20 23:00")) == at("2026-11-27 22:00")
 
 
 def test_one_that_never_closes() -> None:
@@ -80,8 +82,8 @@ def test_one_that_never_closes() -> None:
 
 def test_they_are_in_the_time_zone_of_the_fleet() -> None:
     tokyo = settings("Fri 22:00-23:00", zone="Asia/Tokyo")
-    assert is_open(tokyo, at("2026-11-20 13:30"))
-    assert not is_open(tokyo, at("2026-11-20 22:30"))
+    assert window_is_open(tokyo, at("2026-11-20 13:30"))
+    assert not window_is_open(tokyo, at("2026-11-20 22:30"))
 
 
 BERLIN = "Europe/Berlin"  # forward on 2026-03-29 at 02:00, back on 2026-10-25 at 03:00
@@ -101,15 +103,15 @@ BERLIN = "Europe/Berlin"  # forward on 2026-03-29 at 02:00, back on 2026-10-25 a
 def test_where_the_clocks_are_set(window: str, begins: str, ends: str) -> None:
     begin, end = (dt.datetime.fromisoformat(text).timestamp() for text in (begins, ends))
     options = settings(window, zone=BERLIN)
-    assert opens_at(options, begin - 3 * 3600) == begin
+    assert window_opens_at(options, begin - 3 * 3600) == begin
     assert closes_at(options, begin) == end
-    assert [is_open(options, t) for t in (begin - 1, begin, end - 1, end)] == [False, True, True, False]
+    assert [window_is_open(options, t) for t in (begin - 1, begin, end - 1, end)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlyn", "../etc/passwd", "Europe", "/etc/localtime", "a\0b", "."])
 def test_an_unknown_time_zone_is_the_fleets_error(name: str) -> None:
     with pytest.raises(FleetInvalid, match="is not known on this machine"):
-        is_open(settings("22:00-05:00", zone=name), 0.0)
+        window_is_open(settings("22:00-05:00", zone=name), 0.0)
 
 
 _days = st.sampled_from(["", "Mon ", "Mon-Fri ", "Sat-Sun ", "Fri-Mon ", "Wed,Sun "])
@@ -125,20 +127,20 @@ _windows = st.builds(lambda d, t: f"{d}{t[0]:02}:{t[1]:02}-{t[2]:02}:{t[3]:02}",
 )
 def test_opening_and_closing_agree_with_being_open(windows: list[str], zone: str, now: int) -> None:
     options = settings(*windows, zone=zone)
-    opens, closes = opens_at(options, now), closes_at(options, now)
+    opens, closes = window_opens_at(options, now), closes_at(options, now)
     assert opens is not None
     assert now <= opens < now + 8 * DAY
-    assert is_open(options, opens)
-    if is_open(options, now):
+    assert window_is_open(options, opens)
+    if window_is_open(options, now):
         assert opens == now
         if closes is not None:
             assert closes > now
-            assert is_open(options, closes - 1)
-            assert not is_open(options, closes)
+            assert window_is_open(options, closes - 1)
+            assert not window_is_open(options, closes)
     else:
         assert closes is None
-        assert not is_open(options, opens - 1)
-        assert not is_open(options, (now + opens) // 2) or opens - now < 2
+        assert not window_is_open(options, opens - 1)
+        assert not window_is_open(options, (now + opens) // 2) or opens - now < 2
 
 
 @hypothesis.settings(deadline=None)
@@ -147,4 +149,4 @@ def test_in_a_zone_without_changes_it_is_what_the_clock_says(now: int) -> None:
     clock = dt.datetime.fromtimestamp(now, dt.UTC)
     evening = clock.weekday() < 5 and clock.hour >= 22
     morning = 0 < clock.weekday() < 6 and clock.hour < 5
-    assert is_open(settings("Mon-Fri 22:00-05:00"), now) is (evening or morning)
+    assert window_is_open(settings("Mon-Fri 22:00-05:00"), now) is (evening or morning)

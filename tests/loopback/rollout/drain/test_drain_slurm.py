@@ -293,7 +293,7 @@ def test_a_controller_that_is_away_for_a_moment_is_asked_again(slurm: Slurm, tmp
 
 
 def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdsdeploy.rollout.drain.program.SECONDS", 0.3)
+    monkeypatch.setattr("gdsdeploy.rollout.drain.base.SECONDS", 0.3)
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
