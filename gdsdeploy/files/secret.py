@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.io import reading
+from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.host.io.atomic import exposure
 
 #: Bytes of a secret at most.
@@ -17,7 +17,7 @@ _SIZE: Final = 64 * 1024
 def read_secret(path: Path, name: str, error: type[GdsError]) -> str:
     """The one line of printable ASCII in ``path``, which the setting ``name`` calls; raises ``error``."""
     try:
-        with reading.open_file(str(path)) as file:
+        with open_file(str(path)) as file:
             exposed = exposure(str(path), os.fstat(file.fileno()))
             secret = file.read(_SIZE).decode().strip()
     except (OSError, ValueError) as caught:
