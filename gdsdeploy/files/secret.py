@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.rootdir import open_file
 from gdsdeploy.host.io.atomic import exposure
+from gdsdeploy.host.rootdir import open_file
 
 #: Bytes of a secret at most.
 _SIZE: Final = 64 * 1024
