@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.host.apply.packages.aptsources import SUFFIXES, Source, SourcesError, parse_sources
 from gdsdeploy.model.lock import Index
 from gdsdeploy.repo.fetch import BETWEEN_UPDATES, Fetcher, MissingFile
 from gdsdeploy.repo.packages import NVIDIA, Origin, PackageList, Universe
@@ -234,26 +233,3 @@ def _check_time(uri: str, date: datetime, valid_until: datetime | None, now: dat
             hint="The mirror is out of date: take another one. If this machine's clock is wrong, correct it",
         )
     require_past(uri, date, now)
-
-
-def controller_sources(etc: Path = Path("/etc/apt")) -> list[Source]:
-    """Every enabled source of this machine, in apt's order; an empty list where there is no apt.
-
-    Raises RepositoryUnusable naming a file that cannot be read, or the line that apt would not accept either.
-    """
-    files = [etc / "sources.list"]
-    parts = etc / "sources.list.d"
-    if parts.is_dir():
-        files += sorted(p for p in parts.iterdir() if p.suffix in SUFFIXES)
-    sources: list[Source] = []
-    for path in files:
-        if not path.is_file():
-            continue
-        try:
-            sources += parse_sources(path.read_text(encoding="utf-8", errors="replace"), str(path))
-        except OSError as error:
-            hint = "Make it readable, or set `uri` of each repository in the fleet file"
-            raise RepositoryUnusable(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
-        except SourcesError as error:
-            raise RepositoryUnusable(error.message, hint=error.hint) from None
-    return sources
