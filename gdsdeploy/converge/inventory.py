@@ -16,7 +16,7 @@ from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge import boot, p2pdma
 from gdsdeploy.cufile.render import log_dir
-from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE
 from gdsdeploy.host.io.prometheus import places
@@ -388,7 +388,7 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
         slurm=gate.slurm,
         metrics=gate.metrics,
         measured_boot=gate.measured_boot,
-        waivers=[waiver.as_dict() for waiver in waivers.of_host(fleet, name)],
+        waivers=[waiver.as_dict() for waiver in selection.waivers_of(fleet, name)],
     )
     # All of the usual folders: only the host knows which of them are there.
     metrics = places(gate.metrics, FILE)

@@ -1,6 +1,7 @@
 """YAML → typed model, with every error at once and its place (file:line:column).
 
-The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column for pydantic's errors.
+The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column for pydantic's errors.  Errors about keys
+that fleet files once had say what to use now.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
 from gdsdeploy.files.yamlfile import Document
-from gdsdeploy.fleetfile import ansible_inventory, waivers
-from gdsdeploy.fleetfile.removed import advice
+from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.topology import golden
@@ -31,6 +31,18 @@ from gdsdeploy.model.references import references
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import supported_systems
 from gdsdeploy.ssh import machines
+
+#: Last two keys of a place in the file → what to use now.
+REMOVED: dict[tuple[str, ...], str] = {
+    ("watch", "slurm"): "see a job's path with gdsdeploy watch --job ID",
+}
+
+
+def advice(keys: Sequence[str]) -> str | None:
+    """What an error says about the key at the end of ``keys`` if it was removed; None: it wasn't."""
+    instead = REMOVED.get(tuple(keys[-2:]))
+    return f"this key was removed; leave it out, and {instead}" if instead else None
+
 
 M = TypeVar("M", bound=BaseModel)
 #: (path of keys, what is wrong there)
@@ -103,7 +115,13 @@ def _problems(fleet: Fleet) -> list[Problem]:
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]
-    return [*references(fleet), *unknown, *_same_machines(fleet), *_imex_domains(fleet), *waivers.problems(fleet)]
+    return [
+        *references(fleet),
+        *unknown,
+        *_same_machines(fleet),
+        *_imex_domains(fleet),
+        *selection.problems_of_waivers(fleet),
+    ]
 
 
 def _imex_domains(fleet: Fleet) -> list[Problem]:

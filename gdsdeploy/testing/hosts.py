@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy.converge import expectation
 from gdsdeploy.errors import GdsError, did_you_mean
-from gdsdeploy.fleetfile import selection, waivers
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, worst
 from gdsdeploy.lock import lockfile
@@ -147,7 +147,7 @@ class Gds:
             findings = carrying.findings(host, expected)
         except carrying.NoFindingsError as error:
             return GdsHost(name, (), str(error))
-        accepted = waivers.of_host(self._intent[0], name) if in_fleet else []
+        accepted = selection.waivers_of(self._intent[0], name) if in_fleet else []
         return GdsHost(name, tuple(waiver.apply(findings, accepted, waiver.today())))
 
 

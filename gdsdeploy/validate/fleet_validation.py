@@ -26,7 +26,7 @@ from gdsdeploy.errors import (
     did_you_mean,
     with_fleet,
 )
-from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import longest, request_for
 from gdsdeploy.host.facts import Unknown, facts_from
@@ -151,7 +151,7 @@ def validate(
     """
     when = utc_now()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    waivers_of = {name: [*waivers.of_host(fleet, name), *options.waivers] for name in names}
+    waivers_of = {name: [*selection.waivers_of(fleet, name), *options.waivers] for name in names}
 
     machine_ids: dict[str, str] = {}
 

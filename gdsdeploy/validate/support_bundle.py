@@ -32,7 +32,7 @@ from typing import Any, Optional
 from gdsdeploy import __version__, paths
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import GdsError, HostUnreachable
-from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.masking import mask_fleet
 from gdsdeploy.host.errors import DesiredError
 from gdsdeploy.host.facts import evidence_file
@@ -265,7 +265,7 @@ def pack_fleet(
             fit_expectation(fleet, lock, expected[name], answer),
             None if isinstance(evidence, GdsError) else evidence,
             trouble,
-            tuple(waivers.of_host(fleet, name)),
+            tuple(selection.waivers_of(fleet, name)),
             answer.seconds,
         )
         progress(f"  {name}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")

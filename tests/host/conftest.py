@@ -17,7 +17,7 @@ from testinfra.host import Host
 
 from gdsdeploy.converge import expectation as expect
 from gdsdeploy.errors import GdsError
-from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.model import waiver
 from gdsdeploy.host.model.finding import Finding
@@ -65,7 +65,7 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
     try:
         expectation = _expectation(Path(fleet), host.backend.hostname) if fleet else None
         rows = carrying.findings(host, expectation)
-        host_waivers = waivers.of_host(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
+        host_waivers = selection.waivers_of(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
         return [*waiver.apply(rows, host_waivers, waiver.today())] or [NoFindingsError("no check applies to this host")]
     except NoFindingsError as reason:
         return [reason]

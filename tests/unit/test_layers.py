@@ -21,7 +21,7 @@ PURE = (
     "converge/inventory.py",
     "converge/expectation.py",
     "validate/redact.py",
-    "fleetfile/waivers.py",
+    "fleetfile/selection.py",
     "host/facts/",
     "host/checks/",
     "host/explain/",
