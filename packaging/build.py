@@ -22,7 +22,7 @@ from string import Template
 from gdsdeploy import __version__
 from gdsdeploy.host.apply import gate, peermem, watch
 from gdsdeploy.host.apply.program import PATH
-from gdsdeploy.model.services import SCHEDULERS
+from gdsdeploy.model.profile_parts import SCHEDULERS
 from gdsdeploy.zipapp import hostapp
 
 FOLDER = Path(__file__).parent

@@ -210,7 +210,7 @@ def _meanings(name: str) -> dict[str, str]:
 def _class(name: str) -> type[BaseModel]:
     """The model of that name, which the fleet file's module or one of those that it imports has."""
     model = getattr(fleet, name, None)
-    for module in ("hardware", "rollout_settings", "services", "mount_load", "companions"):
+    for module in ("rollout_settings", "profile_parts"):
         model = model or getattr(importlib.import_module(f"gdsdeploy.model.{module}"), name, None)
     assert isinstance(model, type)
     assert issubclass(model, BaseModel)

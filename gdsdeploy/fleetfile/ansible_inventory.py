@@ -20,8 +20,7 @@ from gdsdeploy import paths, resources, run
 from gdsdeploy.errors import FleetInvalid, did_you_mean
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import first_few, line
-from gdsdeploy.model.fleet import FleetHost
-from gdsdeploy.model.inventory_source import InventorySource
+from gdsdeploy.model.fleet import FleetHost, InventorySource
 from gdsdeploy.model.text import WORDS, Name
 
 #: Python with Ansible, without modules of the folder that it is started in.

@@ -24,10 +24,8 @@ from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.topology import golden
-from gdsdeploy.model.companions import domain_problems
-from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.inventory_source import InventorySource
-from gdsdeploy.model.references import references
+from gdsdeploy.model.fleet import Fleet, InventorySource, references
+from gdsdeploy.model.profile_parts import domain_problems
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import supported_systems
 from gdsdeploy.ssh import machines

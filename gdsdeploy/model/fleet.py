@@ -1,4 +1,4 @@
-"""Intent: what ``fleet.yml`` says, and nothing that had to be looked up."""
+"""Intent: what ``fleet.yml`` says, and nothing that had to be looked up; names in it that point nowhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
-from gdsdeploy.model.boot import Boot
-from gdsdeploy.model.companions import Companion, ImexNode, check_companions, imex_domains
-from gdsdeploy.model.hardware import AdapterCount, ModelCount
-from gdsdeploy.model.inventory_source import InventorySource
-from gdsdeploy.model.mount_load import Load
+from gdsdeploy.model.profile_parts import (
+    AdapterCount,
+    Boot,
+    Companion,
+    Gate,
+    ImexNode,
+    Load,
+    ModelCount,
+    Signing,
+    Watch,
+    check_companions,
+    imex_domains,
+)
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
-from gdsdeploy.model.services import Gate, Watch
-from gdsdeploy.model.signing import Signing
 from gdsdeploy.model.text import (
     AbsolutePath,
     FleetId,
@@ -28,6 +34,16 @@ from gdsdeploy.model.text import (
     SshFile,
     matching,
 )
+
+
+class InventorySource(Model):
+    """An Ansible inventory that the hosts come from."""
+
+    #: file or folder, relative to the fleet file
+    file: Annotated[str, matching(r"^[^,\x00-\x1f\x7f]+$", "write the name of a file, in one line and without commas")]
+    #: group of the inventory → profile of its hosts
+    groups: dict[Annotated[str, StringConstraints(min_length=1)], Name] = Field(min_length=1)
+
 
 GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
 
@@ -408,3 +424,51 @@ class Fleet(Model):
         own = self.machine(name)
         settings = {key: getattr(own, key) or getattr(self.ssh, key) for key in Ssh.model_fields}
         return Ssh(**{**settings, "address": settings["address"] or name})
+
+
+def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
+    """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
+    problems: list[tuple[tuple[str, ...], str]] = [
+        *([] if fleet.hosts else [(("hosts",), "this key is required, with a host or more; or an inventory")]),
+    ]
+    problems += [
+        ((section, name, "profile"), f"there is no profile {host.profile!r}")
+        for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
+        for name, host in hosts.items()
+        if host.profile not in fleet.profiles
+    ]
+    problems += [
+        (("hosts", name), f"{name!r} is also a builder; a machine is one or the other")
+        for name in fleet.hosts.keys() & fleet.builders.keys()
+    ]
+    problems += [
+        (("builders", name, "modules"), "a builder builds; leave this key out")
+        for name, host in fleet.builders.items()
+        if host.modules not in (None, "build")
+    ]
+    problems += [
+        ((section, name, "modules"), f"its profile {host.profile!r} takes its modules from packages")
+        for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
+        for name, host in hosts.items()
+        if host.profile in fleet.profiles
+        and fleet.profiles[host.profile].modules == "packaged"
+        and (host.modules is not None or section == "builders")
+    ]
+    problems += [
+        (("inventory", "groups", group), f"there is no profile {profile!r}")
+        for group, profile in (fleet.inventory.groups if fleet.inventory else {}).items()
+        if profile not in fleet.profiles
+    ]
+    for name, profile in fleet.profiles.items():
+        where = ("profiles", name, "builder")
+        if profile.builder is None:
+            if profile.builder_fallback:
+                problems.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
+            continue
+        builder = fleet.builders.get(profile.builder)
+        if builder is None:
+            problems.append((where, f"there is no builder {profile.builder!r}"))
+        elif builder.profile != name:
+            words = f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only"
+            problems.append((where, words))
+    return problems

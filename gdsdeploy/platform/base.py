@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from gdsdeploy.model.companions import Companion
 from gdsdeploy.model.lock import Part
+from gdsdeploy.model.profile_parts import Companion
 from gdsdeploy.repo.packages import DEB, Candidate, Kind, Order, Universe
 
 Flavour = Literal["open", "proprietary"]

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy.host.io.wording import first_few
-from gdsdeploy.model.hardware import DriverName, ModelWords
+from gdsdeploy.model.profile_parts import DriverName, ModelWords
 from gdsdeploy.model.text import AbsolutePath
 from gdsdeploy.proposal.model import (
     Entry,

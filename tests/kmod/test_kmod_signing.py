@@ -17,7 +17,7 @@ from gdsdeploy.host.apply.signing import Desired
 from gdsdeploy.host.apply.signing import Signing as SigningResource
 from gdsdeploy.host.kmod.files import open_plain
 from gdsdeploy.host.secure_boot.signature import read_signature
-from gdsdeploy.model.signing import Signing
+from gdsdeploy.model.profile_parts import Signing
 
 if TYPE_CHECKING:
     from tests.kmod.conftest import Builder

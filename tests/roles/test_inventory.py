@@ -13,9 +13,9 @@ from gdsdeploy.builds.assign import BuildFacts, archive_of, want
 from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.companions import ImexNode
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.profile_parts import ImexNode
 from gdsdeploy.model.repository import Repository
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from gdsdeploy.converge.inventory import RunFiles, dump, inventory
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.services import Gate
+from gdsdeploy.model.profile_parts import Gate
 from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"

@@ -16,9 +16,8 @@ from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.converge.plan_report import built_on, origins, supply_words
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.lock import Target
-from gdsdeploy.model.references import references
 
 LOCK = lockfile.read(Path(__file__).parents[2] / "golden" / "lab" / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]

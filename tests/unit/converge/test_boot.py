@@ -11,7 +11,7 @@ from gdsdeploy.converge import boot
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.host.boot import arguments
 from gdsdeploy.host.model.expectation import from_json
-from gdsdeploy.model import boot as model
+from gdsdeploy.model import profile_parts as model
 from gdsdeploy.model.fleet import Profile
 from tests.unit.converge.test_expectation import fleet, lock
 
@@ -100,7 +100,7 @@ def test_hosts_that_do_not_choose_their_kernel_choose_no_arguments() -> None:
 
 
 def test_fleet_file_and_hosts_refuse_the_same() -> None:
-    assert model.FORBIDDEN == arguments.FORBIDDEN
-    assert model.FORBIDDEN_PREFIXES == arguments.FORBIDDEN_PREFIXES
+    assert model.FORBIDDEN_ARGUMENTS == arguments.FORBIDDEN
+    assert model.FORBIDDEN_ARGUMENT_PREFIXES == arguments.FORBIDDEN_PREFIXES
     for word in boot.preset(profile("auto", mode="p2pdma")):
         assert arguments.objection(word) == ""

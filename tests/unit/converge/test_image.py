@@ -22,9 +22,8 @@ from gdsdeploy.host.model import expectation
 from gdsdeploy.image.ask import Parcel
 from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
-from gdsdeploy.model.boot import Boot
 from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver
-from gdsdeploy.model.signing import Signing
+from gdsdeploy.model.profile_parts import Boot, Signing
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")

@@ -18,7 +18,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, KernelPin
-from gdsdeploy.model.signing import Signing
+from gdsdeploy.model.profile_parts import Signing
 from gdsdeploy.ssh.endpoint import Answer
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
