@@ -22,7 +22,7 @@ from rich.text import Text
 
 from gdsdeploy.board import Board
 from gdsdeploy.host.io.wording import printable, span
-from gdsdeploy.report import working
+from gdsdeploy.report import alike
 from gdsdeploy.report.alike import FEW
 
 
@@ -215,8 +215,8 @@ def _shown() -> Iterator[None]:
 
 
 def _lines(_columns: int, rows: int) -> Sequence[str]:
-    return working.lines(board.activities(), board.clock(), min(ROWS, rows - 2))
+    return alike.activity_lines(board.activities(), board.clock(), min(ROWS, rows - 2))
 
 
 def _beat() -> str:
-    return working.heartbeat(board.activities(), board.clock())
+    return alike.heartbeat(board.activities(), board.clock())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,7 +117,7 @@ def validate(
         assert fleet is not None
         report = _validate_hosts(fleet, limit, request, timeout=timeout, since_boot=since_boot)
     _show(report, as_json=as_json, verbose=verbose)
-    _write(report, junit=junit, html=html, prometheus=metrics)
+    _write(report, junit=junit, html=html, metrics=metrics)
     _end(report)
 
 
@@ -138,9 +137,9 @@ def _require_folders(*files: Path | None) -> None:
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     if as_json:
-        from gdsdeploy.report import json as json_object
+        from gdsdeploy.report import formats
 
-        console.stream(json_object.stream(report))
+        console.stream(formats.json_pieces(report))
         return
     from gdsdeploy.report import text
 
@@ -150,13 +149,18 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
         console.data(f"\n{details}")
 
 
-def _write(report: Report, **files: Path | None) -> None:
+def _write(report: Report, *, junit: Path | None, html: Path | None, metrics: Path | None) -> None:
+    from gdsdeploy.report import formats
     from gdsdeploy.validate.output import write
 
-    for kind, file in files.items():
-        if file is not None:
-            module = importlib.import_module(f"gdsdeploy.report.{kind}")
-            write(file, module.stream(report) if hasattr(module, "stream") else module.render(report))
+    if junit is not None:
+        write(junit, formats.junit_xml(report))
+    if html is not None:
+        from gdsdeploy.report.html import stream
+
+        write(html, stream(report))
+    if metrics is not None:
+        write(metrics, formats.metrics(report))
 
 
 def _end(report: Report) -> None:

@@ -1,15 +1,20 @@
-"""What several hosts share is shown once, and only as much as people read; docs/command-line.md describes it."""
+"""What several hosts share is shown once, and only as much as people read; docs/output.md describes it.
+
+Work that is under way is shown so too: as lines for a live display, and as one line for a log.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.io.wording import count
+from gdsdeploy.host.io.wording import count, span
 from gdsdeploy.model import hostnames
+from gdsdeploy.model.hostnames import grouped
 
 #: Lines of blocks that are shown in full, and headings after them.
 LINES: Final = 32
@@ -94,3 +99,56 @@ def cut(lines: Sequence[str], most: int, *, whole: bool = False, indent: str = "
     """At most ``most`` lines, and how many more there are."""
     rest = len(lines) - most
     return [*lines] if whole or rest < 2 else [*lines[:most], f"{indent}and {rest} more lines ({MORE})"]
+
+
+#: Activities in one line.
+FEW_ACTIVITIES: Final = 3
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What is done, and on which host; without a host: a step of this program."""
+
+    what: str
+    host: str
+    #: seconds of a clock that only advances
+    since: float
+    #: seconds; None: it isn't known
+    usual: float | None = None
+    #: whether its time says how long such work takes
+    timed: bool = True
+
+
+def activity_lines(activities: Iterable[Activity], now: float, rows: int) -> list[str]:
+    """The steps, then the hosts at work, the longest first; ``rows``: lines at most."""
+    steps, hosts = _activity_words(activities, now)
+    text = [*(f"‣ {words}" for words in steps), *(f"    {words}" for words in hosts)]
+    return text if len(text) <= rows else [*text[: max(1, rows - 1)], f"    and {len(text) - max(1, rows - 1)} more"]
+
+
+def heartbeat(activities: Iterable[Activity], now: float) -> str:
+    """``  still at work: …``; empty: nothing is under way."""
+    steps, hosts = _activity_words(activities, now)
+    # The outermost step, and what goes on in it.
+    words = [*steps[:1], *(hosts or steps[1:])]
+    rest = len(words) - 1 - FEW_ACTIVITIES
+    more = [f"and {rest} more"] if rest > 0 else []
+    return f"  still at work: {'; '.join([*words[: 1 + FEW_ACTIVITIES], *more])}" if words else ""
+
+
+def _activity_words(activities: Iterable[Activity], now: float) -> tuple[list[str], list[str]]:
+    ordered = sorted(activities, key=lambda each: each.since)
+    steps = [_activity_line(each.what, [each], now) for each in ordered if not each.host]
+    return steps, list(_activities_of_hosts([each for each in ordered if each.host], now))
+
+
+def _activities_of_hosts(ordered: list[Activity], now: float) -> Iterator[str]:
+    of = {each.host: each for each in ordered}
+    groups = grouped((each.host, each.what) for each in ordered)
+    for what, hosts in sorted(groups.items(), key=lambda group: of[group[1][0]].since):
+        yield _activity_line(f"{on(hosts)}: {what}", [of[host] for host in hosts], now)
+
+
+def _activity_line(words: str, same: list[Activity], now: float) -> str:
+    usual = next((each.usual for each in same if each.usual is not None), None)
+    return f"{words} for {span(now - same[0].since)}" + ("" if usual is None else f" (usually {span(usual)})")

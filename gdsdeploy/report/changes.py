@@ -18,7 +18,7 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report.alike import on
-from gdsdeploy.report.json import VERSION
+from gdsdeploy.report.formats import VERSION
 
 #: Bytes of a report.
 LIMIT = 64 * 1024 * 1024

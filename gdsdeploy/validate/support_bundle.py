@@ -44,7 +44,7 @@ from gdsdeploy.host.model.waiver import Waiver, waiver_from
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import formats
 from gdsdeploy.report.model import HostReport, Report, Trouble, trouble_from
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import ask
@@ -274,7 +274,7 @@ def pack_fleet(
     texts = {
         "fleet.yml": mask_fleet(fleet_path.read_text(encoding="utf-8"), redactor.secret),
         "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
-        "report.json": json_object.render(judge(whole, progress=lambda _: None)),
+        "report.json": formats.json_text(judge(whole, progress=lambda _: None)),
         **last_log(paths.state() / "runs", LOGS),
     }
     redacted = redact_bundle(replace(whole, texts=texts), redactor)

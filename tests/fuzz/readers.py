@@ -54,8 +54,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan, Wave
-from gdsdeploy.report import changes, html, junit, prometheus, text
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import changes, formats, html, text
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
@@ -207,10 +206,10 @@ def expected() -> expectation.Expectation:
 
 def report_in_a_format(report: Report, number: int) -> None:
     """In one of the formats: each takes longer than all the rest."""
-    formats: list[Callable[[Report], object]] = [
-        json_object.render, html.render, junit.render, prometheus.render, text.details, text.fleet_table,
+    writers: list[Callable[[Report], object]] = [
+        formats.json_text, html.render, formats.junit_xml, formats.metrics, text.details, text.fleet_table,
     ]  # fmt: skip
-    document = formats[number % len(formats)](report)
+    document = writers[number % len(writers)](report)
     if isinstance(document, str):
         document.encode()
 
@@ -269,7 +268,7 @@ def read_bundle(path: Path) -> None:
 
 def compare_reports(data: bytes) -> None:
     good = changes.report_from(
-        json_object.render(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
+        formats.json_text(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
     )
     differences = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
     changes.to_text(differences)
@@ -281,7 +280,7 @@ def reports() -> list[bytes]:
     host = fleet_validation.host_report(
         expected(), loads(evidence()[0]), fleet_validation.ValidateOptions(day="2026-11-22"), ()
     )
-    return [json_object.render(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,))).encode()]
+    return [formats.json_text(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,))).encode()]
 
 
 @functools.cache

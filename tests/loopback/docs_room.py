@@ -17,7 +17,7 @@ import yaml
 
 from gdsdeploy.host.model.expectation import from_json as expectation_from
 from gdsdeploy.lock import lockfile
-from gdsdeploy.report import json as report_json
+from gdsdeploy.report import formats
 from gdsdeploy.rollout import journal
 from gdsdeploy.validate.support_bundle import Bundle, BundleHost, pack
 from gdsdeploy.zipapp import hostapp
@@ -151,8 +151,8 @@ def _reports(room: Path) -> None:
     before = report()
     first, second, *others = before.hosts
     after = replace(before, hosts=(first, replace(second, findings=first.findings), *others))
-    (room / "before.json").write_text(report_json.render(before))
-    (room / "after.json").write_text(report_json.render(after))
+    (room / "before.json").write_text(formats.json_text(before))
+    (room / "after.json").write_text(formats.json_text(after))
     hosts = EVIDENCE / "hosts"
     host = BundleHost(
         expectation_from((hosts / "lab-vm.expectation.json").read_text()),

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cli import main
-from gdsdeploy.report import changes
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import changes, formats
 from tests.unit.report.sample_report import report
 
-BEFORE = json.loads(json_object.render(report()))
+BEFORE = json.loads(formats.json_text(report()))
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> tuple[changes.Change, ...]:

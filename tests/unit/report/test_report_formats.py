@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gdsdeploy import console
 from gdsdeploy.host.model.finding import FAIL, Finding
-from gdsdeploy.report import html, json, junit, prometheus, text
+from gdsdeploy.report import formats, html, text
 from gdsdeploy.report.model import HostReport, Report
 from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
 
@@ -21,7 +21,7 @@ from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
 
 
 def test_json_has_everything() -> None:
-    document = standard_json.loads(json.render(report()))
+    document = standard_json.loads(formats.json_text(report()))
     assert list(document) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "waivers", "hosts"]
     assert (document["version"], document["fleet"], document["verdict"]) == (1, "fleet.yml", "fail")
     assert document["counts"] == {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 1, "fail": 2}
@@ -43,7 +43,7 @@ def test_json_has_everything() -> None:
 
 
 def test_junit_counts_agree_with_the_cases() -> None:
-    root = ET.fromstring(junit.render(report()))
+    root = ET.fromstring(formats.junit_xml(report()))
     assert root.tag == "testsuites"
     suites = root.findall("testsuite")
     assert [suite.get("name") for suite in suites] == ["gpu1", "gpu2", "gpu3", "gpu4"]
@@ -55,7 +55,7 @@ def test_junit_counts_agree_with_the_cases() -> None:
 
 
 def test_junit_says_what_to_do() -> None:
-    root = ET.fromstring(junit.render(report()))
+    root = ET.fromstring(formats.junit_xml(report()))
     (failure,) = [
         c for c in root.iter("testcase") if c.get("name") == "nvidia-fs.driver-tree" and c.find("failure") is not None
     ]
@@ -70,7 +70,7 @@ def test_junit_says_what_to_do() -> None:
 
 
 def test_junit_replaces_what_xml_cannot_carry() -> None:
-    text = junit.render(report())
+    text = formats.junit_xml(report())
     assert "\x00" not in text
     assert "\x1b" not in text
     case = next(c for c in ET.fromstring(text).iter("error") if c.get("type") == "unknown")
@@ -246,13 +246,13 @@ def test_a_report_without_hosts_or_findings_still_renders() -> None:
     for hosts in ((), (HostReport("empty", "gds"),), report().hosts[3:]):
         empty = Report("f", "sha256:0", "2026-01-01T00:00:00Z", hosts)
         Page(html.render(empty))
-        ET.fromstring(junit.render(empty))
-        standard_json.loads(json.render(empty))
+        ET.fromstring(formats.junit_xml(empty))
+        standard_json.loads(formats.json_text(empty))
         assert text.summary(empty) + text.details(empty)
 
 
 def test_renderings_are_the_same_each_time() -> None:
-    for render in (html.render, json.render, junit.render, text.details):
+    for render in (html.render, formats.json_text, formats.junit_xml, text.details):
         assert render(report()) == render(report())
 
 
@@ -264,7 +264,7 @@ def test_the_topology_of_a_host_is_shown_as_text() -> None:
 
 
 def test_prometheus_has_a_sample_for_each_check_of_each_host() -> None:
-    samples = [line for line in prometheus.render(report()).splitlines() if not line.startswith("#")]
+    samples = [line for line in formats.metrics(report()).splitlines() if not line.startswith("#")]
     assert len([line for line in samples if line.startswith("gdsdeploy_host_check_passed{")]) == sum(
         len(host.findings) for host in report().hosts
     )

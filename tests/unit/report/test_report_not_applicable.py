@@ -8,8 +8,7 @@ from xml.etree import ElementTree as ET
 
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.report import html, junit, prometheus, text
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import formats, html, text
 from gdsdeploy.report.changes import compare, report_from
 from gdsdeploy.report.model import HostReport, Report, by_verdict, examined, sentence
 from gdsdeploy.validate import fleet_validation as validation
@@ -39,7 +38,7 @@ def test_the_text_folds_them_into_one_line_unless_it_is_verbose() -> None:
 
 
 def test_junit_skips_with_the_reason() -> None:
-    (suite,) = ET.fromstring(junit.render(report()))
+    (suite,) = ET.fromstring(formats.junit_xml(report()))
     assert (suite.get("tests"), suite.get("skipped"), suite.get("errors"), suite.get("failures")) == (
         "3",
         "2",
@@ -51,7 +50,7 @@ def test_junit_skips_with_the_reason() -> None:
 
 
 def test_prometheus_counts_them_and_has_no_sample_of_a_pass() -> None:
-    output = prometheus.render(report())
+    output = formats.metrics(report())
     assert 'gdsdeploy_host_checks{host="node1",profile="gds",verdict="not-applicable"} 2' in output
     assert not [line for line in output.splitlines() if "check_passed{" in line and "rdma" in line]
 
@@ -64,7 +63,7 @@ def test_html_has_its_own_symbol_and_word() -> None:
 
 
 def test_json_counts_them_for_each_host() -> None:
-    host = json.loads(json_object.render(report()))["hosts"]["node1"]
+    host = json.loads(formats.json_text(report()))["hosts"]["node1"]
     assert host["counts"] == {"fail": 0, "unknown": 0, "waived": 0, "pass": 1, "not-applicable": 2}
 
 
@@ -77,7 +76,7 @@ def test_a_host_on_which_nothing_was_examined_is_not_healthy() -> None:
 
 
 def parsed(*findings: Finding) -> dict[str, object]:
-    return report_from(json_object.render(report(replace(HOST, findings=findings))))
+    return report_from(formats.json_text(report(replace(HOST, findings=findings))))
 
 
 def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
@@ -90,6 +89,6 @@ def test_an_earlier_report_that_leaves_a_check_out_is_the_same() -> None:
 
 
 def test_a_report_without_counts_is_read() -> None:
-    value = json.loads(json_object.render(report()))
+    value = json.loads(formats.json_text(report()))
     del value["hosts"]["node1"]["counts"]
     assert report_from(json.dumps(value))["hosts"]["node1"]["verdict"] == PASS

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from gdsdeploy.host.model.waiver import Waiver, apply
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import formats
 from gdsdeploy.report.model import WaiverUse
 from tests.unit.report.sample_report import PEERMEM, TREE, findings, report
 
@@ -25,7 +25,7 @@ def waived() -> dict[str, Any]:
     waivers = [Waiver("nvidia-fs.driver-tree", "2026-12-31", "waits for the maintenance of week 50")]
     hosts = [replace(host, findings=tuple(apply(host.findings, waivers, "2026-11-21"))) for host in original.hosts]
     accepted = WaiverUse(waivers[0].check, waivers[0].until, waivers[0].reason, expired=False, hosts=("gpu2",))
-    text = json_object.render(replace(original, hosts=tuple(hosts), waivers=(accepted,)))
+    text = formats.json_text(replace(original, hosts=tuple(hosts), waivers=(accepted,)))
     value: dict[str, Any] = json.loads(text)
     return value
 
@@ -39,7 +39,7 @@ def test_the_schema_is_one() -> None:
 
 
 def test_every_report_conforms() -> None:
-    valid(json.loads(json_object.render(report())))
+    valid(json.loads(formats.json_text(report())))
     value = waived()
     valid(value)
     finding = {entry["check"]: entry for entry in value["hosts"]["gpu2"]["findings"]}["nvidia-fs.driver-tree"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.cli import validate
-from gdsdeploy.report import json
+from gdsdeploy.report import formats
 from gdsdeploy.report.model import Report
 from tests.unit.report.sample_report import report
 
@@ -25,17 +25,17 @@ def many(number: int) -> Report:
     ids=["sample", "no host", "one", "three", "a name"],
 )
 def test_the_parts_are_the_document_as_json_writes_it(whole: Report) -> None:
-    text = "".join(json.stream(whole))
-    assert text == json.render(whole)
+    text = "".join(formats.json_pieces(whole))
+    assert text == formats.json_text(whole)
     assert text == standard_json.dumps(standard_json.loads(text), indent=2, ensure_ascii=False) + "\n"
     assert list(standard_json.loads(text)["hosts"]) == [host.host for host in whole.hosts]
 
 
 def test_a_part_has_one_host_at_most_and_the_others_are_not_yet_there() -> None:
     whole = many(300)
-    size = len(json.render(whole))
+    size = len(formats.json_text(whole))
     tracemalloc.start()
-    parts = [len(part) for part in json.stream(whole)]
+    parts = [len(part) for part in formats.json_pieces(whole)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(parts) == 302
@@ -47,12 +47,12 @@ def test_a_part_has_one_host_at_most_and_the_others_are_not_yet_there() -> None:
 def test_validate_prints_the_parts_as_they_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = json.render(many(3))
+    expected = formats.json_text(many(3))
 
     def render(_: Report) -> str:
         raise AssertionError("the whole document was made")
 
-    monkeypatch.setattr(json, "render", render)
+    monkeypatch.setattr(formats, "json_text", render)
     validate._show(many(3), as_json=True, verbose=False)
     assert capsys.readouterr().out == expected
 

@@ -22,8 +22,7 @@ from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.model.finding import FAIL, Finding
 from gdsdeploy.host.topology import text as shown
-from gdsdeploy.report import html, junit, prometheus
-from gdsdeploy.report import json as json_object
+from gdsdeploy.report import formats, html
 from gdsdeploy.report import text as text_report
 from gdsdeploy.report.model import HostReport, Report
 from gdsdeploy.ssh import reply_schema
@@ -78,7 +77,7 @@ def written(host: HostReport) -> str:
     """Every format of a report, in bytes that a file takes, with an honest host beside this one."""
     honest = HostReport("honest", "gds", (Finding("kernel.running", FAIL, "t", "e", "f"),))
     report = Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (host, honest))
-    texts = [document.render(report) for document in (html, junit, prometheus, json_object)]
+    texts = [write(report) for write in (html.render, formats.junit_xml, formats.metrics, formats.json_text)]
     texts.append(text_report.details(report))
     for document in texts:
         document.encode()

@@ -1,0 +1,169 @@
+"""The report for programs: one JSON object, JUnit XML, and metrics in Prometheus' text format.
+
+``report.schema.json`` beside this file has the shape of the object, version 1.  The metrics are for node_exporter's
+textfile collector or a Pushgateway on the controller.
+
+JUnit XML has a suite per host and a case per check.  A failed check is a ``failure``; one that could not tell, and a
+host that gave no evidence, is an ``error``: CI systems count both, and neither passes.  One that is waived or not
+applicable is ``skipped``, with the waiver or the reason.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+from xml.etree import ElementTree as ET  # nosec B405 # it only writes
+
+from gdsdeploy import __version__
+from gdsdeploy.host.io.prometheus import Metric, Sample, text
+from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding
+from gdsdeploy.report.model import ORDER, HostReport, Report, check_id, subject
+
+VERSION = 1
+
+
+def json_text(report: Report) -> str:
+    """One object, indented, hosts in the fleet's order."""
+    return "".join(json_pieces(report))
+
+
+def json_pieces(report: Report) -> Iterator[str]:
+    """The text of :func:`json_text` in parts of one host at most, so that a large fleet's is never held whole."""
+    head = {
+        "version": VERSION,
+        "tool": f"gdsdeploy {__version__}",
+        "fleet": report.fleet,
+        "lock": report.lock_digest,
+        "when": report.when,
+        "verdict": report.verdict,
+        "counts": {verdict: report.count(verdict) for verdict in reversed(ORDER)},
+        "waivers": [asdict(waiver) for waiver in report.waivers],
+    }
+    yield _text(head).removesuffix("\n}") + ',\n  "hosts": {'
+    for number, host in enumerate(report.hosts):
+        # A line end within a text is written as \\n.
+        value = _text(_host(host)).replace("\n", "\n    ")
+        yield f"{',' if number else ''}\n    {_text(host.host)}: {value}"
+    yield "\n  }\n}\n" if report.hosts else "}\n}\n"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _host(host: HostReport) -> dict[str, Any]:
+    return {
+        "profile": host.profile,
+        "verdict": host.verdict,
+        "counts": {verdict: host.count(verdict) for verdict in VERDICTS},
+        "boot_id": host.boot_id,
+        "seconds": round(host.seconds, 3),
+        "stack": dict(host.stack),
+        "gaps": list(host.gaps),
+        "error": asdict(host.trouble) if host.trouble else None,
+        "findings": [finding.as_dict() for finding in host.findings],
+    }
+
+
+#: Characters that XML 1.0 cannot carry even as references.
+_UNFIT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(report: Report) -> str:
+    """One ``testsuites`` document."""
+    root = ET.Element("testsuites", name=_fit(f"gdsdeploy validate {report.fleet}"))
+    for host in report.hosts:
+        root.append(_suite(report, host))
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(report: Report, host: HostReport) -> ET.Element:
+    cases = len(host.findings) + (1 if host.trouble else 0)
+    suite = ET.Element(
+        "testsuite",
+        name=_fit(host.host),
+        hostname=_fit(host.host),
+        timestamp=report.when.removesuffix("Z"),
+        time=f"{host.seconds:.3f}",
+        tests=str(cases),
+        failures=str(host.count(FAIL)),
+        errors=str(host.count(UNKNOWN) + (1 if host.trouble else 0)),
+        skipped=str(host.count(WAIVED) + host.count(NOT_APPLICABLE)),
+    )
+    properties = ET.SubElement(suite, "properties")
+    for name, value in (("lock", report.lock_digest), ("boot_id", host.boot_id), *host.stack):
+        ET.SubElement(properties, "property", name=_fit(name), value=_fit(value))
+    for finding in host.findings:
+        suite.append(_case(host, finding))
+    if host.trouble:
+        case = ET.SubElement(suite, "testcase", classname=_fit(host.host), name="reachable", time="0")
+        error = ET.SubElement(case, "error", type=host.trouble.kind, message=_fit(host.trouble.message))
+        error.text = _fit(host.trouble.hint)
+    return suite
+
+
+def _case(host: HostReport, finding: Finding) -> ET.Element:
+    name = _fit(finding.check)
+    case = ET.Element("testcase", classname=_fit(f"{host.host}.{check_id(finding)}"), name=name, time="0")
+    if finding.verdict == NOT_APPLICABLE:
+        ET.SubElement(case, "skipped", type=finding.verdict, message=_fit(finding.found))
+    elif finding.verdict != PASS:
+        tag = {FAIL: "failure", WAIVED: "skipped"}.get(finding.verdict, "error")
+        message = f"{finding.title}: expected {finding.expected}, found {finding.found}"
+        if finding.waiver and finding.verdict == WAIVED:
+            message = f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {message}"
+        detail = ET.SubElement(case, tag, type=finding.verdict, message=_fit(message))
+        lines = [f"expected: {finding.expected}", f"found: {finding.found}", f"what to do: {finding.hint}"]
+        detail.text = _fit("\n".join([*lines, *(f"| {line}" for line in finding.evidence)]))
+    return case
+
+
+def _fit(text: str) -> str:
+    return _UNFIT.sub("\ufffd", text)
+
+
+def metrics(report: Report) -> str:
+    """One text; the same report gives the same bytes."""
+    return text(_metrics(report))
+
+
+def _metrics(report: Report) -> Iterator[Metric]:
+    moment = calendar.timegm(time.strptime(report.when, "%Y-%m-%dT%H:%M:%SZ"))
+    # Not its path, which depends on where the command was started.
+    fleet = [("fleet", PurePath(report.fleet).name)]
+    yield "gdsdeploy_validation_timestamp_seconds", "When the run began.", [(fleet, str(moment))]
+    counts: list[Sample] = [([*fleet, ("verdict", verdict)], str(report.count(verdict))) for verdict in ORDER]
+    yield "gdsdeploy_validation_hosts", "Number of hosts by verdict.", counts
+    hosts = [(host, [("host", host.host), ("profile", host.profile)]) for host in report.hosts]
+    passed: list[Sample] = [(names, _passes(host.verdict)) for host, names in hosts]
+    yield "gdsdeploy_host_passed", "Whether every check passed on a host.", passed
+    numbers: list[Sample] = [
+        ([*names, ("verdict", verdict)], str(host.count(verdict))) for host, names in hosts for verdict in VERDICTS
+    ]
+    yield "gdsdeploy_host_checks", "Number of a host's checks by verdict.", numbers
+    yield "gdsdeploy_host_seconds", "How long a host took to answer.", [(n, f"{host.seconds:.3f}") for host, n in hosts]
+    about: list[Sample] = [
+        ([*names, ("boot_id", host.boot_id), *((part.replace("-", "_"), value) for part, value in host.stack)], "1")
+        for host, names in hosts
+    ]
+    yield "gdsdeploy_host_info", "What runs on a host.", about
+    checks: list[Sample] = []
+    for host, _ in hosts:
+        # One that is not applicable neither passed nor didn't; the number above counts it.
+        for finding in (finding for finding in host.findings if finding.verdict != NOT_APPLICABLE):
+            labels = [("check", check_id(finding)), ("subject", subject(finding))]
+            checks.append(([("host", host.host), *labels], _passes(finding.verdict)))
+    yield "gdsdeploy_host_check_passed", "Whether a check passed; one that is waived or could not tell did not.", checks
+
+
+def _passes(verdict: str) -> str:
+    return str(int(verdict == PASS))
