@@ -30,7 +30,7 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import RefusedChoice
 from gdsdeploy.preflight import trial
 from gdsdeploy.preflight.record import Answer, ModuleResult
-from gdsdeploy.report import html, text
+from gdsdeploy.report import text
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.report.sample_report import report as sample_report
 
@@ -76,14 +76,12 @@ def test_reports_take_the_path_from_the_finding() -> None:
     reworded = replace(report, hosts=tuple(_reworded(host, path=True) for host in report.hosts))
     assert "takes in other words" in text.details(reworded), "the mount in compat mode is still told"
     assert "✗ /mnt/nvme compat" in text._paths(reworded.hosts[1])
-    assert "/mnt/nvme: compat" in html.render(reworded)
 
 
 def test_a_report_from_before_the_field_shows_no_path() -> None:
     report = sample_report()
     older = replace(report, hosts=tuple(_reworded(host, path=False) for host in report.hosts))
     assert text._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
-    assert "/mnt/nvme: its path is not known" in html.render(older)
 
 
 def test_findings_of_either_age_are_read() -> None:
