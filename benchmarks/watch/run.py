@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gdsdeploy.host.evidence.statistics import collect
+from gdsdeploy.host.evidence.processes import collect_statistics
 from gdsdeploy.host.watch import metrics, service
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.host.watch.totals import Totals
@@ -69,7 +69,7 @@ def crowd(number: int) -> Iterator[None]:
             process.wait()
             removed, end = 0, time.monotonic() + 20
             while removed < number and time.monotonic() < end:
-                removed += collect()
+                removed += collect_statistics()
                 time.sleep(0.1)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.render import render
-from gdsdeploy.host.evidence import statistics
+from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.libcufile import route, segments
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from gdsdeploy.model.fleet import Profile
@@ -195,7 +195,7 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         namespace = f"/proc/self/fd/{opened.fileno()}"
 
         def collected() -> int:
-            return segments.within(namespace, statistics.collect)
+            return segments.within(namespace, processes.collect_statistics)
 
         # One whose creator lives, one of another size, and one with another key than its creator.
         make = "import ctypes, os; n = ctypes.CDLL(None).shmget({}, {}, 0o1644); print(n)"
@@ -205,7 +205,7 @@ def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:
         assert collected() == 0
         running.process.kill()
         running.process.wait()
-        assert segments.within(namespace, lambda: len(statistics.dead_segments())) == 1
+        assert segments.within(namespace, lambda: len(processes.dead_segments())) == 1
         assert (collected(), collected()) == (1, 0)
         left = segments.within(namespace, lambda: segments.listed(Path("/proc/sysvipc/shm").read_text()))
         assert sorted(segment.size for segment in left) == [4096, 32256]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.evidence import statistics
+from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.metrics import FILE
 from tests.cufile.jobs import CONTAINER, REPOSITORY, config, job
@@ -107,7 +107,7 @@ def test_a_restart_goes_on_and_counts_nothing_twice(folder: Path) -> None:
 
 def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(folder: Path) -> None:
     rng = random.Random(50)
-    segments = statistics.dead_segments()
+    segments = processes.dead_segments()
     argv = [sys.executable, "-c", RUN, str(folder / "metrics"), str(folder / "state" / "watch.json")]
     with job("1.20.0.107", folder, config(3), *CONTAINER) as running:
         running.tell("read", 3, SIZE)
@@ -121,7 +121,7 @@ def test_killed_at_random_it_leaves_nothing_that_the_next_start_does_not_remove(
     assert last.end() == 0
     assert [path.name for path in (folder / "metrics").iterdir()] == []
     assert [path.name for path in (folder / "state").iterdir()] == ["watch.json"]
-    assert statistics.dead_segments() == segments
+    assert processes.dead_segments() == segments
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', "\0" * 100, '{"version": 1, "owners": [[]]}'])

@@ -8,9 +8,8 @@ import os
 from typing import Any, Dict, Iterator, Sequence
 
 from ..evidence import storage
-from ..evidence.odirect import inside
-from ..evidence.recorder import Recorder
-from ..evidence.request import EvidenceRequest
+from ..evidence.recorder import EvidenceRequest, Recorder
+from ..evidence.storage import inside
 from ..explain import blocks
 from ..facts.document import Document
 from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
@@ -49,7 +48,7 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
 def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
     """Only the evidence that the answer needs."""
     recorder = Recorder()
-    storage.collect(recorder, EvidenceRequest(mounts=tuple(folders)))
+    storage.collect_storage(recorder, EvidenceRequest(mounts=tuple(folders)))
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     for folder in folders:
         recorder.document["odirect"][folder] = audit(folder, seconds)

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ..errors import UsageError
-from ..evidence.statistics import collect
+from ..evidence.processes import collect_statistics
 from ..io.wording import line
 from ..watch.document import VERSION, document
 from ..watch.look import Watcher
@@ -98,7 +98,7 @@ def _metrics(arguments: argparse.Namespace) -> int:
 
 def _collected() -> int:
     try:
-        return collect()
+        return collect_statistics()
     except OSError as error:
         raise UsageError(f"shared memory can't be removed: {error.strerror}; run this as root") from None
 

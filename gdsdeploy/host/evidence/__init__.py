@@ -47,19 +47,20 @@ import os
 from typing import Any, Dict
 
 from ..odirect.load_limits import longest
-from .recorder import VERSION, Recorder
-from .request import NOTHING, EvidenceRequest, request_for
+from .recorder import NOTHING, VERSION, EvidenceRequest, Recorder, request_for
 
 __all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "request_for"]
 
 #: Seconds that one collector may wait outside of programs (see recorder.time_limit), and seconds for all of them.
 COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
-#: Modules with a function ``collect``, in their order: programs that can hang come last.
-COLLECTORS = (
-    "kernel", "gpu", "boot", "packages", "sources", "drift", "storage", "odirect", "load", "environment", "processes",
-    "pci", "fit", "modules", "audits", "userland", "programs", "foreign", "proof", "registration",
-)  # fmt: skip
+#: Collectors with the modules of their functions ``collect_NAME``, in their order: programs that can hang come last.
+COLLECTORS = {
+    "kernel": "kernel", "gpu": "gpu", "boot": "kernel", "packages": "packages", "sources": "packages",
+    "drift": "packages", "storage": "storage", "odirect": "storage", "load": "storage", "environment": "environment",
+    "processes": "processes", "pci": "gpu", "fit": "gpu", "modules": "kernel", "audits": "kernel", "userland": "gpu",
+    "programs": "environment", "foreign": "foreign", "proof": "gpu", "registration": "gpu",
+}  # fmt: skip
 
 
 def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
@@ -70,9 +71,9 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
     load_seconds = sum(longest(seconds) for _, seconds in request.load)
     recorder = Recorder(total + load_seconds)
     recorder.document["host"]["uid"] = os.geteuid()
-    for name in COLLECTORS:
+    for name, module in COLLECTORS.items():
         # Imported one by one: other commands need few of them.
-        collector = importlib.import_module(f"{__name__}.{name}").collect
+        collector = getattr(importlib.import_module(f"{__name__}.{module}"), f"collect_{name}")
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
         recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()

@@ -39,9 +39,8 @@ from ..paths import (
     VERSIONLOCKS,
 )
 from ..rootdir import LoopError, inside, list_folder, read_text
-from .recorder import Recorder
-from .request import EvidenceRequest
-from .userland import LIBRARIES, LIBRARY_LINE, NAMES
+from .gpu import LIBRARIES, LIBRARY_LINE, NAMES
+from .recorder import EvidenceRequest, Recorder
 
 _RELEASE = re.compile(r"/lib/modules/([^/]+)/")
 _MOUNTS_LIMIT = 1024 * 1024
@@ -53,7 +52,7 @@ _STANZA = r"^\s*$|^(?:Types|Enabled|Trusted|X-Repolib-\w+)\s*:|^\s*\[[^\]=\s]*\]
 _SETTINGS = ("exclude", "excludepkgs")
 
 
-def collect(recorder: Recorder, request: EvidenceRequest) -> None:
+def collect_foreign(recorder: Recorder, request: EvidenceRequest) -> None:
     """Of the locked kernel where there is an expectation, else of the running one."""
     running: str = recorder.document["host"]["uname"]["release"]
     look(recorder, request.expectation.kernel_release if request.expectation is not None else running)

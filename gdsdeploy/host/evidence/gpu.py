@@ -1,21 +1,43 @@
-"""The loaded NVIDIA modules and the RDMA core, as /proc/driver, /sys and /dev show them."""
+"""GPUs, the driver and what lies around them: loaded modules, libraries, firmware, PCI functions, RDMA interfaces.
+
+PCI functions are those that take part in a direct path: GPUs, NVMe, network adapters, and the bridges between them.
+Trials read and write through cuFile, and register GPU memory with RDMA adapters, where the fleet names mounts for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 
-from ..io.reading import try_open
-from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS
-from .recorder import Recorder
-from .request import EvidenceRequest
+from ..io.reading import acs_control, try_open
+from ..paths import (
+    BUILD_ID,
+    FIRMWARE,
+    FIRMWARE_PATH,
+    HOLDERS,
+    INFINIBAND,
+    INTERFACES,
+    LEGACY_SERVICE,
+    MOUNTINFO,
+    NODES,
+    NVFS,
+    NVFS_DEVICE,
+    NVIDIA,
+    PCI,
+    PEERS,
+    SERVICE_FOLDERS,
+)
+from ..proof import proof, registration
+from .recorder import EvidenceRequest, Recorder
+from .storage import mount_of
 
 MODULES = (
     "nvidia", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_uvm", "nouveau", "nvme", "nvme_core", "rpcrdma",
 )  # fmt: skip
 
 
-def collect(recorder: Recorder, _request: EvidenceRequest) -> None:
+def collect_gpu(recorder: Recorder, _request: EvidenceRequest) -> None:
     for name in MODULES:
         folder = "/sys/module/" + name
         recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))
@@ -40,3 +62,95 @@ def _collect_registrations(recorder: Recorder) -> None:
         with contextlib.suppress(OSError):
             stack.callback(os.close, os.open(NVFS_DEVICE, os.O_RDONLY))
         recorder.text(NVFS + "/modules")
+
+
+LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
+#: The driver's libraries as ``ldconfig -p`` lists them; the first line of each is the one that programs get.
+LIBRARY_LINE = r"^\s*({})\s.*=>\s*(/\S+)$"
+NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+def collect_userland(recorder: Recorder, _request: EvidenceRequest) -> None:
+    output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
+    for name in NAMES:
+        match = re.search(LIBRARY_LINE.format(re.escape(name)), output.stdout, re.MULTILINE)
+        if match:
+            # Debian's alternatives make a chain; the name at its end has the version.
+            recorder.value("links", match.group(2), os.path.realpath)
+    firmware_path = recorder.text(FIRMWARE_PATH)
+    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
+        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
+            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
+
+
+#: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
+CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")
+FILES = ("numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "enable")
+#: Files that tell one part from another of the same kind.
+PART = ("revision", "subsystem_vendor", "subsystem_device")
+#: Class → folder in which the kernel names the function's devices.
+NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
+#: More functions than this are listed, but not described.
+LIMIT = 2048
+
+
+def collect_pci(recorder: Recorder, _request: EvidenceRequest) -> None:
+    for name in recorder.names(PCI)[:LIMIT]:
+        folder = PCI + "/" + name
+        recorder.link(folder)
+        kind = recorder.text(folder + "/class") or ""
+        recorder.texts(folder, ("vendor", "device"))
+        if not kind.startswith(CLASSES):
+            continue
+        recorder.texts(folder, FILES)
+        recorder.link(folder + "/driver")
+        if recorder.link(folder + "/iommu_group") is not None:
+            recorder.text(folder + "/iommu_group/type")
+        if kind.startswith("0x0604"):
+            recorder.value("acs", name, acs_control, folder + "/config")
+        if kind.startswith(("0x03", "0x01", "0x12")):
+            recorder.text(folder + "/resource")
+        if not kind.startswith("0x06"):
+            recorder.texts(folder, PART)
+            recorder.link(folder + "/physfn")
+        for beginning, device_folder in NAMED.items():
+            if kind.startswith(beginning):
+                recorder.names(folder + "/" + device_folder)
+    recorder.names(NODES, "node*")
+    # An interface may lie deeper than its function: with virtio, below a device of that bus.
+    for name in recorder.names(INTERFACES)[:LIMIT]:
+        recorder.link(INTERFACES + "/" + name)
+    recorder.names("/sys/class/iommu")
+    recorder.names("/sys/kernel/iommu_groups")
+
+
+#: Entries of a port's table that name its network interface; the first one has it.
+NDEV = "gid_attrs/ndevs/0"
+
+
+def collect_fit(recorder: Recorder, _request: EvidenceRequest) -> None:
+    recorder.excerpt("/proc/meminfo", "^MemTotal:")
+    for name in recorder.names(INFINIBAND):
+        device = INFINIBAND + "/" + name
+        recorder.link(device + "/device")
+        recorder.names(device + "/device/net")
+        for port in recorder.names(device + "/ports"):
+            recorder.texts(device + "/ports/" + port, ("state", "rate", "link_layer", NDEV))
+    recorder.command("ip-address", ["ip", "-json", "address", "show"])
+
+
+def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
+    if not request.scratch:
+        return
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    # Where direct I/O couldn't even be tried, the server may be gone: don't wait for it twice.
+    audits = recorder.document["odirect"]
+    folders = [path for path in request.scratch if mount_of(path, text) == path and "trials" in audits.get(path, {})]
+    if folders and recorder.names(NVIDIA + "/gpus"):
+        config = recorder.text(request.cufile_path, limit=256 * 1024) or ""
+        proof.prove(recorder.command, folders, proof.configuration(config, request.cufile_path))
+
+
+def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
+    if request.registration and recorder.names(NVIDIA + "/gpus") and recorder.names(INFINIBAND):
+        registration.register(recorder.command)

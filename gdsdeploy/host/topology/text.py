@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from ..facts import Maybe, Unknown, as_dict
@@ -35,14 +36,14 @@ def collect_topology() -> Dict[str, Any]:
     # A zipapp is compiled again at every start.
     import os
 
-    from ..evidence import gpu, kernel, pci
-    from ..evidence.recorder import Recorder
-    from ..evidence.request import NOTHING
+    from ..evidence.gpu import collect_gpu, collect_pci
+    from ..evidence.kernel import collect_kernel
+    from ..evidence.recorder import NOTHING, Recorder
 
     recorder = Recorder(60.0)
     recorder.document["host"]["uid"] = os.geteuid()
-    for collector in (kernel, gpu, pci):
-        recorder.attempt(collector.__name__.rpartition(".")[2], lambda: collector.collect(recorder, NOTHING), 30.0)  # noqa: B023 - called at once
+    for name, collect in (("kernel", collect_kernel), ("gpu", collect_gpu), ("pci", collect_pci)):
+        recorder.attempt(name, functools.partial(collect, recorder, NOTHING), 30.0)
     return recorder.finish()
 
 

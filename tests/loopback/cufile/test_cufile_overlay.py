@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence import configs
+from gdsdeploy.host.evidence.environment import read_configuration
 from gdsdeploy.host.facts.environment import merged
 from gdsdeploy.host.gdscheck import document, runs
 from tests.cufile.gdschecks import HOOKS, SYSFS, program, started
@@ -66,7 +66,7 @@ def test_two_files_are_what_the_rules_make_of_them(
 def test_a_file_that_is_recorded_as_broken_is_refused(version: str, text: str, tmp_path: Path) -> None:
     status, _ = ask(version, "{}", text, tmp_path)
     try:
-        record = configs.read(str(tmp_path / "over.json"))
+        record = read_configuration(str(tmp_path / "over.json"))
     except ValueError:
         return  # undecided
     assert ("broken" in record) == (status != 0), record

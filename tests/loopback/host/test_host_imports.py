@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 EVIDENCE = """
 from gdsdeploy.host import evidence
-for name in evidence.COLLECTORS:
-    __import__(evidence.__name__ + "." + name)
+for module in evidence.COLLECTORS.values():
+    __import__(evidence.__name__ + "." + module)
 """
 HELLO = """
 from gdsdeploy.host.__main__ import main

@@ -25,7 +25,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.place import place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
-from gdsdeploy.host.evidence import NOTHING, programs
+from gdsdeploy.host.evidence import NOTHING, environment
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import atomic
@@ -360,10 +360,10 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
     if kind == "link":
         (hostile.victim.parent / "cuda").symlink_to(folder)
         folder = hostile.victim.parent / "cuda"
-    monkeypatch.setattr(programs, "GDSCHECKS", (f"{folder}/gdsch*",))
+    monkeypatch.setattr(environment, "GDSCHECKS", (f"{folder}/gdsch*",))
     monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
-    programs.collect(recorder, NOTHING)
+    environment.collect_programs(recorder, NOTHING)
     document = recorder.document
     assert document["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
     assert ("gdscheck" in document["commands"]) == (kind == "roots")

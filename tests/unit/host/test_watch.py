@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.evidence import statistics
+from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
@@ -208,13 +208,13 @@ def test_the_output_of_a_program_is_not_listed_as_a_file_of_cufile(tmp_path: Pat
     log = {"d0": "/data/log", "d1": "/data/log", "d2": "/data/log"}
     others = {"d6": "/data/b", "d10": "/data/b", "d11": "/data/b"}
     descriptors(tmp_path, d3="/data/a", d4="/data/a", d5="/data/once", **log, **others)
-    files = statistics.open_files(str(tmp_path))["files"]
+    files = processes.open_files(str(tmp_path))["files"]
     assert files == [["/data/a", "/data", "ext4", True], ["/data/b", "/data", "ext4", True]]
 
 
 def test_a_file_that_is_both_output_and_registered_is_listed(tmp_path: Path) -> None:
     descriptors(tmp_path, d1="/data/a", d2="/data/a", d12="/data/a")
-    assert [path for path, *_ in statistics.open_files(str(tmp_path))["files"]] == ["/data/a"]
+    assert [path for path, *_ in processes.open_files(str(tmp_path))["files"]] == ["/data/a"]
 
 
 def test_releases_inside_a_file_name_it_where_nothing_else_does() -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.evidence import drift as collector
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import EvidenceRequest
+from gdsdeploy.host.evidence import packages as collector
+from gdsdeploy.host.evidence.recorder import EvidenceRequest, Recorder
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
@@ -115,10 +114,10 @@ def test_logs_are_read_for_the_stack_alone(tmp_path: Path) -> None:
         "2026-11-21 03:59:00 status installed libcuda1:amd64 2\n"
     )
     recorder = Recorder(root=str(tmp_path))
-    collector.collect(recorder, EvidenceRequest(packages=("libcuda1",)))
+    collector.collect_drift(recorder, EvidenceRequest(packages=("libcuda1",)))
     lines = recorder.document["excerpts"]["/var/log/dpkg.log"]["lines"]
     assert lines == ["2026-11-21 03:59:00 upgrade libcuda1:amd64 1 2"]
-    assert collector.collect(recorder, replace(EvidenceRequest(), packages=())) is None
+    assert collector.collect_drift(recorder, replace(EvidenceRequest(), packages=())) is None
 
 
 RPM = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.evidence import boot, kernel, request_for
+from gdsdeploy.host.evidence import kernel, request_for
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.kernel import configured, shown_parameters
@@ -21,8 +21,8 @@ PATH = "sys/module/nvme_core/parameters/multipath"
 def collected(root: Path, parameters: dict[str, str]) -> Document:
     recorder = Recorder(root=str(root))
     request = request_for(replace(EXPECTED, module_parameters=parameters))
-    kernel.collect(recorder, request)
-    boot.collect(recorder, request)
+    kernel.collect_kernel(recorder, request)
+    kernel.collect_boot(recorder, request)
     return Document(recorder.finish())
 
 

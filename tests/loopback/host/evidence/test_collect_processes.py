@@ -47,8 +47,8 @@ def job(argv: list[str], **variables: str) -> Iterator[int]:
 
 def collected() -> tuple[dict[str, Any], HostFacts]:
     recorder = Recorder()
-    recorder.attempt("environment", lambda: environment.collect(recorder, NOTHING), 60)
-    recorder.attempt("processes", lambda: processes.collect(recorder, NOTHING), 60)
+    recorder.attempt("environment", lambda: environment.collect_environment(recorder, NOTHING), 60)
+    recorder.attempt("processes", lambda: processes.collect_processes(recorder, NOTHING), 60)
     assert recorder.document["gaps"] == []
     return recorder.document, facts_from(recorder.document)
 

@@ -23,7 +23,7 @@ LOOK = f"""
 import json
 from gdsdeploy.host.evidence import foreign, packages
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import NOTHING
+from gdsdeploy.host.evidence.recorder import NOTHING
 recorder = Recorder()
 packages.collect(recorder, NOTHING)
 foreign.look(recorder, "{RELEASE}")

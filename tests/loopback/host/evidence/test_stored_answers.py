@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.evidence import NOTHING, EvidenceRequest, drift, modules, packages
+from gdsdeploy.host.evidence import NOTHING, EvidenceRequest, packages
+from gdsdeploy.host.evidence.kernel import _module_files, kmod_inputs
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.io import cache
 from tests.pins.aptmachine import AptMachine
@@ -93,12 +94,12 @@ def edit(path: Path, before: str, after: str) -> None:
 def ask_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     root = tmp_path / "root"
     monkeypatch.delenv("APT_CONFIG", raising=False)
-    monkeypatch.setattr(drift, "ENVIRONMENT", {"APT_CONFIG": f"{root}/apt.conf"})
-    monkeypatch.setattr(drift, "APT_CONFIGURATION", ("/apt.conf", *drift.APT_CONFIGURATION))
+    monkeypatch.setattr(packages, "ENVIRONMENT", {"APT_CONFIG": f"{root}/apt.conf"})
+    monkeypatch.setattr(packages, "APT_CONFIGURATION", ("/apt.conf", *packages.APT_CONFIGURATION))
 
     def ask() -> str:
         recorder = Recorder(60, root=str(root))
-        drift.collect(recorder, EvidenceRequest(packages=("nvidia-driver",)))
+        packages.collect_drift(recorder, EvidenceRequest(packages=("nvidia-driver",)))
         record = recorder.document["commands"]["apt-policy"]
         assert record["status"] == 0, record
         assert isinstance(record["stdout"], str)
@@ -206,7 +207,7 @@ def ask_modprobe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     def ask() -> Any:
         recorder = Recorder(60, root=str(root))
         recorder.document["host"]["uname"]["release"] = RELEASE
-        inputs = modules.kmod_inputs(recorder)
+        inputs = kmod_inputs(recorder)
         recorder.command("modprobe", ["modprobe", "--show-depends", "nvidia"], inputs=inputs)
         record = recorder.document["commands"]["modprobe"]
         return {key: record[key] for key in ("status", "stdout", "stderr")}
@@ -261,4 +262,4 @@ def test_a_failure_is_not_stored(tmp_path: Path, runs: Runs, ask_modprobe: Calla
 
 
 def test_the_file_that_modinfo_names_is_an_input() -> None:
-    assert modules._module_files("/lib/modules/x/updates/nvidia.ko\n") == ["/lib/modules/x/updates/nvidia.ko"]
+    assert _module_files("/lib/modules/x/updates/nvidia.ko\n") == ["/lib/modules/x/updates/nvidia.ko"]

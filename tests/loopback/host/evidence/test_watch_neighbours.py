@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.evidence import processes
-from gdsdeploy.host.evidence.processes import Scan
+from gdsdeploy.host.evidence.processes import Identity, Scan
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.statistics import Identity
 from gdsdeploy.host.libcufile import route
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.zipapp import hostapp

@@ -15,9 +15,8 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.audit.expected import audit_expected
 from gdsdeploy.host.audit.packaged import audit_packaged
-from gdsdeploy.host.evidence import audits
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import request_for
+from gdsdeploy.host.evidence import kernel as audits
+from gdsdeploy.host.evidence.recorder import Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod import packaged
 from gdsdeploy.host.kmod.driver import Expected
@@ -192,7 +191,7 @@ def judge(root: PackagedRoot, monkeypatch: pytest.MonkeyPatch) -> dict[str, Find
     expectation = replace(EXPECTED, packaged=root.files)
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE
-    audits.collect(recorder, request_for(expectation))
+    audits.collect_audits(recorder, request_for(expectation))
     document = json.loads(json.dumps(complete(copy.deepcopy(GOOD)) | {"audits": recorder.document["audits"]}))
     return {finding.check: finding for finding in checks.run(facts_from(document), expectation)}
 

@@ -10,9 +10,8 @@ import pytest
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.errors import HostError
-from gdsdeploy.host.evidence import audits
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import NOTHING, request_for
+from gdsdeploy.host.evidence import kernel
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder, request_for
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.model.expectation import Expectation
@@ -29,19 +28,19 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     root = Root(tmp_path)
     root.nvidia()
     root.nvidia_fs()
-    monkeypatch.setattr(audits, "Kernel", lambda release: Kernel(release, str(tmp_path)))
+    monkeypatch.setattr(kernel, "Kernel", lambda release: Kernel(release, str(tmp_path)))
     boots_next(monkeypatch, RELEASE)
     return root
 
 
 def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(audits.grub, "default_kernel", lambda: {"default": release, "next": release})
+    monkeypatch.setattr(kernel.grub, "default_kernel", lambda: {"default": release, "next": release})
 
 
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
     recorder = Recorder()
     recorder.document["host"]["uname"]["release"] = RELEASE
-    audits.collect(recorder, NOTHING if expectation is None else request_for(expectation))
+    kernel.collect_audits(recorder, NOTHING if expectation is None else request_for(expectation))
     section: dict[str, Any] = recorder.document["audits"]
     return section
 
@@ -122,7 +121,7 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     def no_boot_loader() -> None:
         raise HostError("there is no /boot/grub/grub.cfg")
 
-    monkeypatch.setattr(audits.grub, "default_kernel", no_boot_loader)
+    monkeypatch.setattr(kernel.grub, "default_kernel", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judge()["modules.next-boot"].found
     boots_next(monkeypatch, "")
     assert judge()["modules.next-boot"].verdict == UNKNOWN

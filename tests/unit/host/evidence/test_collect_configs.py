@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from gdsdeploy import cufile
-from gdsdeploy.host.evidence import configs
-from gdsdeploy.host.evidence.environment import relevant
+from gdsdeploy.host.evidence.environment import LIMIT, record_configuration, relevant
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts.environment import SECTIONS
 
@@ -20,7 +19,7 @@ def recorded(folder: Path, text: str | bytes) -> Any:
     file = folder / "own.json"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     recorder = Recorder()
-    key = configs.record(recorder, str(file))
+    key = record_configuration(recorder, str(file))
     return recorder.document["configs"][key]
 
 
@@ -66,10 +65,10 @@ def test_what_libcufile_may_accept_is_neither(tmp_path: Path, text: str) -> None
 
 def test_other_than_a_small_regular_file_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "large").write_bytes(b"{}" + b" " * configs.LIMIT)
+    (tmp_path / "large").write_bytes(b"{}" + b" " * LIMIT)
     recorder = Recorder()
     for name in ("pipe", "large", "gone", "."):
-        configs.record(recorder, str(tmp_path / name))
+        record_configuration(recorder, str(tmp_path / name))
     records = {Path(key).name: record for key, record in recorder.document["configs"].items()}
     assert records.pop("gone") == {"error": "ENOENT"}
     assert all(set(record) == {"error"} for record in records.values())
@@ -84,7 +83,7 @@ def test_links_of_a_container_lead_into_the_container(tmp_path: Path) -> None:
     (root / "etc").mkdir(parents=True)
     (root / "etc/cufile.json").symlink_to(secret)
     recorder = Recorder()
-    key = configs.record(recorder, "/etc/cufile.json", str(root))
+    key = record_configuration(recorder, "/etc/cufile.json", str(root))
     assert recorder.document["configs"] == {key: {"error": "ENOENT"}}
     assert key == f"{root}/etc/cufile.json"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.evidence import sources
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import EvidenceRequest
+from gdsdeploy.host.evidence import packages
+from gdsdeploy.host.evidence.recorder import EvidenceRequest, Recorder
 
 FILES = {
     "etc/os-release": 'VERSION_ID="9.5"\n',
@@ -26,7 +25,7 @@ def collected(root: Path, request: EvidenceRequest) -> dict[str, Any]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     recorder = Recorder(root=str(root))
-    sources.collect(recorder, request)
+    packages.collect_sources(recorder, request)
     return recorder.finish()
 
 

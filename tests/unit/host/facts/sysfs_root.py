@@ -9,9 +9,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.evidence import gpu, kernel, pci
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import NOTHING
+from gdsdeploy.host.evidence import gpu, kernel
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.pci import Topology
 
@@ -24,8 +23,8 @@ REDIRECT = 0x1D
 def evidence(root: Path) -> dict[str, Any]:
     """What the real collectors find below ``root``."""
     recorder = Recorder(60.0, root=str(root))
-    for collector in (kernel, gpu, pci):
-        collector.collect(recorder, NOTHING)
+    for collect in (kernel.collect_kernel, gpu.collect_gpu, gpu.collect_pci):
+        collect(recorder, NOTHING)
     return recorder.finish()
 
 

@@ -14,8 +14,7 @@ import pytest
 from gdsdeploy.host import process
 from gdsdeploy.host.evidence import foreign as collector
 from gdsdeploy.host.evidence import packages
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.request import NOTHING
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.foreign import ForeignFacts, foreign_facts
 from gdsdeploy.host.foreign import ForeignInstall, Locked, findings
@@ -150,7 +149,7 @@ class Host:
         self.finish()
         monkeypatch.setattr(process, "run", self.run)
         recorder = Recorder(root=str(self.root))
-        packages.collect(recorder, NOTHING)
+        packages.collect_packages(recorder, NOTHING)
         collector.look(recorder, RELEASE)
         # As it comes from a host.
         return Document(json.loads(json.dumps(recorder.finish())))

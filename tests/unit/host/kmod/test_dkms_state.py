@@ -134,6 +134,6 @@ def test_a_kernel_that_is_gone_has_no_difference(tmp_path: Path) -> None:
 
 def test_the_evidence_has_the_lines(tmp_path: Path) -> None:
     recorder = Recorder(60, root=str(host(tmp_path)))
-    packages.collect(recorder, NOTHING)
+    packages.collect_packages(recorder, NOTHING)
     assert "dkms" not in recorder.document["commands"], "no program was started"
     assert facts_from(recorder.document).packages.dkms == tuple(INSTALLED)
