@@ -23,7 +23,7 @@ from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import load_fleet, parse_document
 from gdsdeploy.host.explain.cause import numbers
-from gdsdeploy.host.explain.registration import SILENT
+from gdsdeploy.host.explain.config import SILENT
 from gdsdeploy.lock import repo_settings, signatures
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target

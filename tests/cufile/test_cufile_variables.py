@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy import run
-from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT
+from gdsdeploy.host.explain.config import LAST_WITH_ALLOW_COMPAT, P2PDMA_VARIABLE
 from gdsdeploy.host.explain.p2pdma import LIBRARY
-from gdsdeploy.host.explain.p2pdma_keys import VARIABLE as P2PDMA_VARIABLE
 from gdsdeploy.host.explain.userspace_rdma import VARIABLE
 from tests.cufile.gdschecks import started
 from tests.cufile.libraries import RELEASES

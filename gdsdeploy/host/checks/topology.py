@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ..explain import userspace_rdma
-from ..explain.gpus import CACHE_KIB, grace
+from ..explain.hardware import CACHE_KIB, grace
 from ..explain.p2pdma import STATIC_BYTES
 from ..facts import HostFacts, UndecidedError, Unknown, require
 from ..facts.cufile import given_keys

@@ -7,8 +7,8 @@ from typing import Iterator, List, Optional
 from ..facts import HostFacts, Maybe, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from . import reference, shared
-from .cause import Cause, Condition
+from . import reference
+from .cause import Cause, Condition, listed_cause
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
 LAYERS = {
@@ -78,7 +78,7 @@ def any_direct(mount: Mount) -> Iterator[Condition]:
             yield _no_nvme(device)
         evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
         what = f"{device.name} is formatted with protection information"
-        cause = shared.cause("storage.protection-information", evidence, what)
+        cause = listed_cause("storage.protection-information", evidence, what)
         yield Condition(when_known(device.integrity, lambda capable: not capable), cause)
         if isinstance(device.block_size, int) and device.block_size > PAGE:
             yield _large_blocks(device, device.block_size)

@@ -1,4 +1,7 @@
-"""The parts of an explanation: causes, conditions that hold or not, and the path that follows."""
+"""The parts of an explanation: causes, conditions that hold or not, and the path that follows.
+
+Causes that pasted logs show as well are rows of data/causes.json, with their fixes and references.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Dict, Iterable, Optional, Tuple
 
 from ..facts import Maybe, Unknown
 from ..facts.proof import Proof
+from ..model import causes
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 #: How a filesystem or libcufile itself does RDMA with GPU memory: through nvidia-peermem, or as DMA-BUF.
@@ -116,3 +120,9 @@ def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     """The first numbers of a version, e.g. (6, 12) of ``6.12.94+deb13-amd64``; empty where there are none."""
     digits = ("".join(filter(str.isdecimal, word)) for word in re.split("[-+.]", version)[:parts])
     return tuple(map(int, itertools.takewhile(lambda word: 0 < len(word) < 19, digits)))
+
+
+def listed_cause(ident: str, evidence: Tuple[str, ...] = (), what: str = "") -> Cause:
+    """The cause with this id; ``what``: what this host adds to the row's title, or says instead."""
+    row = causes.row(ident)
+    return Cause(ident, what or row.title, row.fix, evidence, row.reference)

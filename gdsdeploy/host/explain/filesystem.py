@@ -9,8 +9,9 @@ from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, when_known, why_not
-from . import blocks, config, quote, reference, registration, shared
-from .cause import NVIDIA_FS, Cause, Condition, numbers
+from . import blocks, config, quote, reference
+from .cause import NVIDIA_FS, Cause, Condition, listed_cause, numbers
+from .config import registration_failure
 from .rules import DIRECT, NOTES, USABLE, rule
 
 #: Network filesystem → the stack that may have hooks for nvidia-fs.
@@ -74,7 +75,7 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     if name in ("nfs", "nfs4"):
         protocol = mount.option("proto")
         what = f"{mount.mount_point} is mounted with proto={protocol}"
-        yield Condition(protocol == "rdma", shared.cause("nfs.not-rdma", quote.mount(mount), what))
+        yield Condition(protocol == "rdma", listed_cause("nfs.not-rdma", quote.mount(mount), what))
     elif name == PANFS:
         yield _panfs(facts)
     elif name not in NATIVE:
@@ -120,7 +121,7 @@ def registers(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     since = kind.since
     if since and release is not None:
         what = (
-            f"libcufile {release} takes no files on {name}, so {registration.failure(facts)}: {since} is the first to"
+            f"libcufile {release} takes no files on {name}, so {registration_failure(facts)}: {since} is the first to"
         )
         fix = f"{kind.instead}; or install libcufile {since} or newer, which takes such files in compat mode"
         cause = Cause("filesystem.not-taken", what, fix, quote.mount(mount), reference.HANDLE_REGISTER)

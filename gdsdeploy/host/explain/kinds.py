@@ -9,9 +9,10 @@ from ..facts import HostFacts, Maybe, Unknown, storage
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..gdscheck.grammar import SINCE
-from . import config, nvidia_fs, p2pdma_keys, path, userspace_rdma
+from . import config, nvidia_fs, path, userspace_rdma
 from .blocks import stack
 from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, numbers, weigh
+from .config import p2pdma_keys, requests_p2pdma
 from .filesystem import NETWORK
 from .rules import DIRECT, USABLE, needs
 from .userspace_rdma import CLIENTS
@@ -102,8 +103,8 @@ def _storage_path(facts: HostFacts, driver: str) -> Path:
     """The path of a mount that is itself without fault."""
     attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, driver)])]
     served = P2PDMA_STORAGE.get(driver, "")
-    if p2pdma_keys.requests(facts, served) is True:
-        attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys.conditions(facts, served)]))
+    if requests_p2pdma(facts, served) is True:
+        attempts.insert(0, (P2PDMA, [*needs(P2PDMA, facts), *p2pdma_keys(facts, served)]))
     return _best(facts, needs(USABLE, facts), attempts)
 
 

@@ -12,8 +12,8 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.pci import bar1
 from ..facts.unknown import when_known
 from ..paths import HOLDERS, PEERS
-from . import gpus, modules, nvidia_fs, pci_tree, quote, reference, shared
-from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, numbers, weigh
+from . import hardware, modules, nvidia_fs, quote, reference
+from .cause import COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Condition, listed_cause, numbers, weigh
 from .rules import needs
 
 PEERDIRECT, NONE = "peerdirect", "none"
@@ -78,17 +78,17 @@ def _either(facts: HostFacts) -> Iterator[Condition]:
     Provision renders that file for the mode of the fleet file.
     """
     yield _gpu(facts)
-    yield from pci_tree.usable(facts)
-    yield from pci_tree.direct(facts, None)
+    yield from hardware.pci_tree_usable(facts)
+    yield from hardware.pci_tree_direct(facts, None)
     yield from modules.driver_runs(facts, None)
     yield from nvidia_fs.usable(facts)
-    yield from gpus.direct(facts, None)
+    yield from hardware.gpus_direct(facts, None)
 
 
 def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield from _either(facts)
     yield from needs(NVIDIA_FS, facts)
-    yield from gpus.iommu(facts, None, needs_it_off=False)
+    yield from hardware.iommu(facts, None, needs_it_off=False)
     names = [name for hooks in nvidia_fs.HOOKS.values() for name in hooks]
     what = "no loaded storage driver has hooks for nvidia-fs"
     fix = "install nvme from MLNX_OFED or DOCA, or the vendor's filesystem client, for this kernel; or use P2PDMA mode"
@@ -112,7 +112,7 @@ def peerdirect(facts: HostFacts) -> Iterator[Condition]:
     """nvidia-peermem passes GPU memory to adapters."""
     yield adapters(facts)
     yield _gpu(facts)
-    yield from gpus.iommu(facts, None, needs_it_off=False)
+    yield from hardware.iommu(facts, None, needs_it_off=False)
     yield from _room(facts)
     yield from peer_memory(facts)
 
@@ -121,11 +121,11 @@ def _room(facts: HostFacts) -> Iterator[Condition]:
     """What adapters register has to fit into BAR1, which maps all of the memory on large GPUs only (T4: 256 MiB)."""
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
         size = bar1(gpu) or 0
-        if 0 < size <= SMALL_BAR1 and gpus.grace(facts) is not True:
+        if 0 < size <= SMALL_BAR1 and hardware.grace(facts) is not True:
             what = (
                 f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB: adapters can't register more than that at a time"
             )
-            cause = shared.cause("gpu.small-bar1", (f"{gpu.address}: BAR1 of {size} bytes",), what)
+            cause = listed_cause("gpu.small-bar1", (f"{gpu.address}: BAR1 of {size} bytes",), what)
             yield Condition(Unknown(what), cause, suspect=True)
 
 

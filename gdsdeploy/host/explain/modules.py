@@ -1,4 +1,8 @@
-"""Why a module is not loaded: rules in order, of which the first match gives the cause."""
+"""Why a module is not loaded: rules in order, of which the first match gives the cause.
+
+Compatibility rules that forbid what runs, or warn about it, are told as far as they concern the path through nvidia-fs.
+p2pdma.py judges the other path by what the running kernel and driver show, which says more than their versions.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ from typing import Iterator, Optional, Tuple
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.driver import PROPRIETARY, ModuleFacts, ModuleFile
+from ..facts.running_set import judge
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
 from ..kmod.module import substitute_of
 from ..model import causes
 from ..paths import MODPROBE
-from . import quote, reference
-from .cause import Cause, Condition
-from .rules import DIRECT, NOT_LOADED, ranked, rule
+from . import blocks, quote, reference
+from .cause import NVIDIA_FS, Cause, Condition
+from .config import requests_p2pdma
+from .rules import DIRECT, NOT_LOADED, NOTES, ranked, rule
 
 P2P = "nvidia_p2p_"
 MODULES = "/lib/modules"
@@ -69,8 +75,8 @@ def peermem(facts: HostFacts) -> Subject:
 def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
     """The cause for a module that is known not to be loaded."""
     what = f"{subject.words} is not loaded"
-    for judge in ranked(NOT_LOADED):
-        reason = judge(facts, subject)
+    for why in ranked(NOT_LOADED):
+        reason = why(facts, subject)
         if reason is not None:
             ident = f"{subject.name}.{reason.id}"
             return Cause(ident, f"{what}: {reason.what}", reason.fix, reason.evidence, reason.reference)
@@ -295,3 +301,23 @@ def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 def _file(subject: Subject) -> Optional[ModuleFile]:
     return subject.module.file if isinstance(subject.module.file, ModuleFile) else None
+
+
+#: A warning without one of these is about programs, not about a path.
+OF_PATHS = {"nvidia_fs", "mode"}
+#: nvidia_fs.py judges it by what nvidia-fs was built against, where the rule warns about every new driver.
+JUDGED_ELSEWHERE = {"nvidia-fs-p2p-abi-580"}
+
+
+@rule(NOTES, 90)
+def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
+    if requests_p2pdma(facts, blocks.storage_of(facts, mount)) is True:
+        return
+    verdict = judge(facts, NVIDIA_FS, "none")
+    for name, words in {**verdict.forbidden, **verdict.warnings}.items():
+        broken = verdict.rules[name]
+        if name in verdict.warnings and (name in JUDGED_ELSEWHERE or not OF_PATHS & broken.looks_at):
+            continue
+        ident = "stack.forbidden" if name in verdict.forbidden else "stack.warning"
+        fix = f"install {broken.fixed}" if broken.fixed else "install versions that go together: gdsdeploy lock FLEET"
+        yield Cause(ident, words, fix, (f"compatibility rule {name}: {broken.source}"[:200],))

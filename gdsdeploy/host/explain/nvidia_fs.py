@@ -11,9 +11,10 @@ from ..facts.unknown import when_known
 from ..gdscheck import Report
 from ..kmod.flavour import has_nvme_hooks
 from ..paths import NVFS, NVFS_DEVICE
-from . import gpus, modules, p2pdma_keys, quote, reference, shared
+from . import hardware, modules, quote, reference
 from .blocks import stack
-from .cause import NVIDIA_FS, Cause, Condition, numbers
+from .cause import NVIDIA_FS, Cause, Condition, listed_cause, numbers
+from .config import p2pdma_enabled
 from .filesystem import NETWORK
 from .rules import USABLE, rule
 
@@ -62,14 +63,14 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What this path requires of a mount, in addition to what both require."""
     if mount is None:
         return
-    yield from gpus.iommu(facts, mount, needs_it_off=False)
+    yield from hardware.iommu(facts, mount, needs_it_off=False)
     if mount.filesystem in NETWORK:
         yield from hooks(facts, NETWORK[mount.filesystem])
     for device in stack(mount):
         if device.kind == storage.MD:
             what = f"{device.name} is {device.md_level}, but nvidia-fs supports raid0 only"
             evidence = (f"/sys/dev/block/{device.number}/md/level: {device.md_level}",)
-            cause = shared.cause("storage.raid-level", evidence, what)
+            cause = listed_cause("storage.raid-level", evidence, what)
             yield Condition(when_known(device.md_level, lambda level: level == "raid0"), cause)
         elif device.kind == storage.NVME:
             # A disk whose transport isn't known may be NVMe over something else.
@@ -93,9 +94,9 @@ def _no_p2pdma_attempt(facts: HostFacts, device: storage.Device) -> Condition:
     """
     what = f"P2PDMA is on, and {device.name} is NVMe over {device.transport}: such transfers were seen to fail with EIO"
     evidence = (*quote.setting(facts, "properties", "use_pci_p2pdma"), f"/sys/class/nvme: {device.name}")
-    requested = p2pdma_keys.enabled(facts)
+    requested = p2pdma_enabled(facts)
     holds = when_known(requested, lambda value: Unknown(what) if value else True)
-    return Condition(holds, shared.cause("cufile.p2pdma-nvmeof", evidence, what), suspect=requested is True)
+    return Condition(holds, listed_cause("cufile.p2pdma-nvmeof", evidence, what), suspect=requested is True)
 
 
 def _multipath(facts: HostFacts, device: storage.Device) -> Condition:
@@ -148,14 +149,14 @@ def _page_table(facts: HostFacts) -> Iterator[Condition]:
     """Driver 580 changed the layout of its page table for peers: modules built before fail to pin memory."""
     ident, log = "nvidia-fs.other-page-table", quote.messages(facts, WRONG_PAGE_TABLE)
     what = "nvidia-fs was built for another layout of the driver's page tables, so pinning GPU memory ends in an oops"
-    yield Condition(when_known(facts.kernel.messages, lambda _: not log), shared.cause(ident, log, what))
+    yield Condition(when_known(facts.kernel.messages, lambda _: not log), listed_cause(ident, log, what))
     file, running = facts.nvidia_fs.module.file, facts.driver.version
     if isinstance(running, str) and numbers(running)[:1] >= (NEW_PAGE_TABLE,):
         built = file.provenance.get("driver", "") if isinstance(file, ModuleFile) else ""
         what += f": it was built against driver {built}, but {running} runs"
         evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
         older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
-        cause = shared.cause(ident, evidence, what)
+        cause = listed_cause(ident, evidence, what)
         yield Condition(file if isinstance(file, Unknown) else not older, cause)
 
 
@@ -216,21 +217,21 @@ def _ofed_unused(facts: HostFacts, stack_name: str) -> Optional[Cause]:
     if not users or stack_name in users or "nvme_core" in users:
         return None
     what = f"OFED is loaded, but {stack_name} is the kernel's own: it doesn't use mlx_compat, and has no hooks"
-    return shared.cause("nvme.ofed-unused", lines, what)
+    return listed_cause("nvme.ofed-unused", lines, what)
 
 
 def _gpl(facts: HostFacts, stack_name: str, names: Tuple[str, ...]) -> Condition:
     """Kernels from 6.6 on, and stable ones from September 2023, hand symbols that aren't GPL-only to no GPL module."""
     lines = quote.messages(facts, "non-GPLONLY symbol (?:{})".format("|".join(names)))
     what = f"{stack_name} exports its hooks for nvidia-fs without GPL, and this kernel refuses to hand them out"
-    cause = shared.cause("storage.hooks-not-gpl", lines, what)
+    cause = listed_cause("storage.hooks-not-gpl", lines, what)
     return Condition(when_known(facts.kernel.messages, lambda _: not lines), cause)
 
 
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     needed, symbols = needed_version(facts), facts.kernel.symbols
     what = f"nvme's hooks have another version than {needed}, which this nvidia-fs needs"
-    cause = shared.cause("nvme.other-hooks", quote.symbols(facts, names), what)
+    cause = listed_cause("nvme.other-hooks", quote.symbols(facts, names), what)
     if isinstance(symbols, Unknown) or all(name in symbols for name in names):
         return Condition(symbols if isinstance(symbols, Unknown) else True)
     return Condition(when_known(needed, lambda number: names[number - 1] in symbols), cause)

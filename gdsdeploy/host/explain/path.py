@@ -12,8 +12,9 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from . import blocks, config, filesystem, p2pdma_keys, registration, userspace_rdma
+from . import blocks, config, filesystem, userspace_rdma
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
+from .config import registers_silently, requests_p2pdma
 from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
 
@@ -40,7 +41,7 @@ def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     if name is None:
         path, causes = or_compat(facts, verdict.causes)
         path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path
-        notes = registration.silently(facts) if path == COMPAT else ()
+        notes = registers_silently(facts) if path == COMPAT else ()
         return Path(path, causes, gpu, unseen=usable.unseen, notes=notes)
     if isinstance(usable.holds, Unknown):
         name = usable.holds
@@ -65,7 +66,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
         shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
     client = userspace_rdma.CLIENTS.get(mount.filesystem)
-    configured = p2pdma_keys.requests(facts, blocks.storage_of(facts, mount))
+    configured = requests_p2pdma(facts, blocks.storage_of(facts, mount))
     if client is not None:
         attempts = userspace_rdma.attempts(facts, client, mount)
     elif mount.filesystem == filesystem.PANFS:

@@ -10,7 +10,7 @@ from ..facts.environment import VARIABLE, Overlay, Variable
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import all_known, if_known, when_known
-from . import config, overlay, userspace_rdma
+from . import config, userspace_rdma
 from .cause import Cause, Condition, distinct, weigh
 
 #: Variables that choose no path; VARIABLE's file is compared instead of its name.
@@ -38,7 +38,7 @@ def programs(facts: HostFacts, mounts: Sequence[Mount] = ()) -> Maybe[Tuple[Expl
 def explain_program(facts: HostFacts, mounts: Sequence[Mount], program: Program) -> ExplainedProgram:
     """One program.  mounts: those for which its denylist is judged."""
     own = _facts_of(facts, program)
-    conditions: List[Condition] = [*overlay.usable(own), *config.direct(own, None)]
+    conditions: List[Condition] = [*config.overlay_usable(own), *config.direct(own, None)]
     for mount in mounts:
         conditions += config.direct(own, mount)
         client = userspace_rdma.CLIENTS.get(mount.filesystem)

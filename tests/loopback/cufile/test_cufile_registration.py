@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.explain.cause import numbers
-from gdsdeploy.host.explain.registration import error_of
+from gdsdeploy.host.explain.config import registration_error
 from tests.cufile import libraries, standin
 from tests.loopback.host.odirect.filesystems import inside
 
@@ -59,7 +59,7 @@ def measured(folder: Path, version: str, udev: str) -> dict[str, list[int | None
 @pytest.mark.parametrize(("version", "udev"), CASES)
 def test_registration_is_as_the_rules_say(tmp_path: Path, version: str, udev: str) -> None:
     answers = measured(tmp_path, version, udev)
-    error = error_of(version)
+    error = registration_error(version)
     on_disk = 0 if udev == "yes" else error
     expected = {name: [0, 0 if numbers(version) >= numbers(since) else error] for name, since in SINCE.items()}
     assert answers == {"ext4": [0, on_disk], "xfs": [0, on_disk], **expected}, json.dumps(answers)

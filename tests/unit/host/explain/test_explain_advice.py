@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.explain import advice
+from gdsdeploy.host.explain import hardware
 from gdsdeploy.host.explain.cause import Cause
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.storage import Device, Mount
@@ -25,7 +25,7 @@ def noted(document: Document, **changed: Any) -> dict[str, Cause]:
     facts = facts_from(document)
     assert not isinstance(facts.storage.mounts, Unknown)
     mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
-    return {note.id: note for note in advice.notes(facts, replace(mount, **changed))}
+    return {note.id: note for note in hardware.nearness_notes(facts, replace(mount, **changed))}
 
 
 def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
@@ -38,10 +38,10 @@ def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
 
 def test_a_shallow_queue_is_named_with_its_file() -> None:
     facts = facts_from(capable())
-    (cause,) = advice.notes(facts, with_queue(128))
+    (cause,) = hardware.nearness_notes(facts, with_queue(128))
     assert (cause.id, cause.what) == ("storage.queue-depth", "the queue of nvme0n1 holds 128 requests")
     assert "/sys/block/nvme0n1/queue/nr_requests" in cause.fix
-    assert [*advice.notes(facts, with_queue(1024))] == []
+    assert [*hardware.nearness_notes(facts, with_queue(1024))] == []
 
 
 def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:

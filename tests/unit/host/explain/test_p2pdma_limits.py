@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.explain import explain, p2pdma, p2pdma_keys
-from gdsdeploy.host.explain.gpus import grace
+from gdsdeploy.host.explain import explain, p2pdma
+from gdsdeploy.host.explain.config import requests_p2pdma
+from gdsdeploy.host.explain.hardware import grace
 from gdsdeploy.host.explain.mechanisms import choose
-from gdsdeploy.host.explain.p2pdma_routes import LABELS
+from gdsdeploy.host.explain.p2pdma import LABELS
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.driver import registry
 from gdsdeploy.host.libcufile.p2pdma import storage_keys
@@ -28,7 +29,7 @@ def test_filesystems_without_the_path_are_judged_by_nvidia_fs_alone(name: str) -
     settings = {"$json": {**ASKED, "fs": {name: {"use_pci_p2pdma": True}}}}
     mounts = {"$replace": {" ext4 /dev/nvme0n1 ": f" {name} /dev/nvme0n1 "}}
     document = patched(P2PDMA, {"files": {"/proc/self/mountinfo": mounts, "/etc/cufile.json": settings}})
-    assert p2pdma_keys.requests(facts_from(document), name) is False
+    assert requests_p2pdma(facts_from(document), name) is False
     assert explained(document).path != "p2pdma"
 
 

@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from gdsdeploy.host.explain import Cause, shared
+from gdsdeploy.host.explain import Cause
+from gdsdeploy.host.explain.cause import listed_cause
 from gdsdeploy.host.model import causes
 from tests.unit.host.explain.faults import FAULTS, explained
 
@@ -48,7 +49,7 @@ def test_fixes_agree_but_for_those_that_name_what_the_host_has() -> None:
 
 def test_a_row_gives_title_fix_and_reference() -> None:
     row = causes.row("nvme.ofed-unused")
-    assert shared.cause("nvme.ofed-unused", ("x",)) == Cause(row.id, row.title, row.fix, ("x",), row.reference)
-    assert shared.cause("nvme.ofed-unused", (), "here").what == "here"
+    assert listed_cause("nvme.ofed-unused", ("x",)) == Cause(row.id, row.title, row.fix, ("x",), row.reference)
+    assert listed_cause("nvme.ofed-unused", (), "here").what == "here"
     with pytest.raises(KeyError):
-        shared.cause("no.such-cause")
+        listed_cause("no.such-cause")
