@@ -100,7 +100,7 @@ def test_both_modules_of_the_release(trixie: Builder) -> None:
 _UNIT = """
 import json, sys
 sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
-from gdsdeploy.host.build.context import BuildContext, BuildRequest
+from gdsdeploy.host.build.kbuild import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select

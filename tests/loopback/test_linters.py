@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy import resources
 from gdsdeploy.host.apply import gate, guard, signing
-from gdsdeploy.host.build import peermem
+from gdsdeploy.host.build import run
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -49,7 +49,7 @@ def _scripts(folder: Path) -> list[Path]:
     written = {
         "slurm-health": gate._SLURM_HEALTH_TEXT,
         "sign-file": signing._SIGN_FILE_TEXT,
-        "conftest": peermem._CONFTEST.format(answer="define", script="/x"),
+        "conftest": run._CONFTEST.format(answer="define", script="/x"),
         **{f"guard-{manager}": guard.hook(manager) for manager in guard.HOOKS},
     }
     for name, text in written.items():

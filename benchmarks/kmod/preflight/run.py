@@ -40,7 +40,7 @@ PROGRAM = "/build/gdsdeploy-host.pyz"
 UNIT = f"""
 import json, sys
 sys.path.insert(0, "{PROGRAM}")
-from gdsdeploy.host.build.context import BuildContext, BuildRequest
+from gdsdeploy.host.build.kbuild import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log, cores
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select

@@ -86,7 +86,7 @@ def of_sources(kernel: Kernel, tree: Tree, source: str) -> Dict[str, str]:
 
     The signer is DKMS's on this host.  Raises TreeError where ``source`` isn't a source of nvidia-fs.
     """
-    from ..build.nvidia_fs import source_digest
+    from ..build.run import source_digest
 
     return {
         "kernel_release": kernel.release,

@@ -16,8 +16,7 @@ from ..kmod.kernel import Kernel
 from ..rootdir import inside
 from ..secure_boot import signing
 from . import dkms, dkms_backup
-from .context import BuildRequest
-from .kbuild import cores
+from .kbuild import BuildRequest, cores
 from .run import MODULES, Report, build
 
 EXAMPLES = """\

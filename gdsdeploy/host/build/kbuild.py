@@ -1,15 +1,36 @@
-"""Run kbuild for one kernel, keep its log, and say in one line what went wrong."""
+"""Run kbuild for one kernel, keep its log, and say in one line what went wrong; check and place what it made.
+
+*Symbol versions.*  Modules are built against those of the target kernel's own nvidia.ko.  In this order: the installed
+nvidia.ko; a Module.symvers of a build of this driver for this kernel (DKMS keeps it) that the nvidia.ko beside it
+proves; the exports of a compilation of only the exporting unit.
+
+*After the compiler.*  The build is recorded inside the module and audited, and only then the module is placed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+import shutil
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import process
-from ..errors import BuildError, KernelError
+from ..audit.audit import Result, audit
+from ..errors import BuildError, ElfError, KernelError, SymversError
 from ..io import atomic
-from ..kmod.kernel import Kernel
+from ..kmod import driver as drivers
+from ..kmod.driver import Expected
+from ..kmod.files import SUFFIXES, Elf
+from ..kmod.findings import ERROR, INCOMPLETE, outcome_of
+from ..kmod.kernel import Export, Kernel, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
+from ..kmod.module import PROVENANCE, Module, read_module
+from ..kmod.ofed import Search, search
+from ..kmod.tree import Tree, digest
+from ..paths import DKMS
+from ..rootdir import inside
 
 #: A driver takes 150 s on 2 cores; a machine under load many times that.
 TIMEOUT = 3600.0
@@ -130,3 +151,301 @@ def _missing_hint(kernel: Kernel, done: process.Output) -> str:
     if missing:
         return "install " + {"pahole": "dwarves (pahole)"}.get(missing[1], missing[1])
     return "install make" if done.status == process.NOT_FOUND else f"reinstall linux-headers-{kernel.release}"
+
+
+#: The name that modpost writes into ``depends:`` is the last component of the exporter's path in Module.symvers.
+EXPORTER = "nvidia"
+#: The only unit of the driver that exports nvidia_p2p_*.
+UNIT = "nvidia/nv-p2p.o"
+_LABEL = "__export_symbol_"
+
+
+class Versions(NamedTuple):
+    """``path`` is a Module.symvers for modpost, ``extra`` what the audit needs beyond the installed modules."""
+
+    path: str
+    extra: Dict[str, Export]
+    #: ``module``, ``symvers``, ``compiled``, or ``built`` by the same run
+    origin: str
+
+
+def find_versions(
+    kernel: Kernel,
+    tree: Tree,
+    ahead: bool,
+    folder: str,
+    unit_folder: Callable[[], str],
+    log: Log,
+    settings: Sequence[str],
+) -> Versions:
+    """Find them and write ``folder``/nvidia.symvers; raises BuildError or SymversError."""
+    path = os.path.join(folder, "nvidia.symvers")
+    place = None if ahead else drivers.find(kernel, EXPORTER)
+    if place is not None:
+        module = kernel.read(place.file)
+        if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
+            message = f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
+            message += f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
+            raise BuildError(message, "build the driver for this kernel first, or pass --ahead if it comes later")
+        return _write(path, write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
+    exports, origin = earlier_exports(kernel, tree, log), "symvers"
+    if exports is None:
+        exports, origin = compile_unit(kernel, tree, unit_folder(), log, settings), "compiled"
+    lines = (format_line(name, export) for name, export in sorted(exports.items()))
+    return _write(path, "".join(lines), exports, origin)
+
+
+def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
+    """The versions of one file, which this run built."""
+    module = read_module(nvidia)
+    path = os.path.join(folder, "nvidia.symvers")
+    extra = {name: Export(crc or 0, EXPORTER, gpl) for name, (crc, gpl) in module.exports.items()}
+    return _write(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
+
+
+def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
+    """The driver's exports by a Module.symvers of this very driver and kernel; None without a trustworthy one."""
+    base, version, release = map(glob.escape, (inside(kernel.root, DKMS), tree.version, kernel.release))
+    for folder in [*sorted(glob.glob(os.path.join(base, "*", version, release, "*", "module"))), tree.path]:
+        path = os.path.join(folder, "Module.symvers")
+        if not os.path.isfile(path):
+            continue
+        try:
+            exports = {
+                name: export._replace(module=EXPORTER)
+                for name, export in read_symvers(path).items()
+                if digest_name(export.module) == EXPORTER
+            }
+            reason = _distrust(kernel, tree, folder, exports)
+        except SymversError as error:
+            reason = error.message
+        if not reason:
+            return exports
+        log.note(f"{path} is not used: {reason}")
+    return None
+
+
+def _distrust(kernel: Kernel, tree: Tree, folder: str, exports: Dict[str, Export]) -> str:
+    """Why a Module.symvers may be of another driver or kernel than the nvidia.ko beside it proves."""
+    module = _nvidia_in(folder)
+    if module is None:
+        return "there is no nvidia.ko beside it"
+    if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
+        return f"it is of driver {module.version} ({drivers.flavour(module)})"
+    if module.vermagic != kernel.vermagic():
+        return f"the nvidia.ko beside it was built for {module.vermagic!r}"
+    if not exports or any(module.exports.get(name) != (each.crc, each.gpl) for name, each in exports.items()):
+        return "the nvidia.ko beside it exports other versions"
+    return ""
+
+
+def _nvidia_in(folder: str) -> Optional[Module]:
+    for suffix in SUFFIXES:
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "nvidia*.ko" + suffix))):
+            try:
+                module = read_module(path)
+            except ElfError:
+                continue
+            if module.name == EXPORTER:
+                return module
+    return None
+
+
+def compile_unit(kernel: Kernel, tree: Tree, folder: str, log: Log, settings: Sequence[str]) -> Dict[str, Export]:
+    """What nvidia.ko will export for nvidia-fs, by compiling only that unit in ``folder``, a copy of the tree."""
+    argv = ["make", "-C", kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=nvidia", *settings]
+    done = log.run([*argv, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
+    exports = _exports_of_unit(kernel, os.path.join(folder, "nvidia")) if done.status == 0 else {}
+    if not exports:
+        error = first_error(done).replace(folder + "/", "")
+        message = f"cannot compile {UNIT} of {tree.path} for kernel {kernel.release}: {error}"
+        raise BuildError(message, f"the log is {log.path}")
+    return exports
+
+
+def _exports_of_unit(kernel: Kernel, folder: str) -> Dict[str, Export]:
+    if kernel.versioned:
+        command = os.path.join(folder, ".nv-p2p.o.cmd")
+        if not os.path.isfile(command):
+            return {}
+        with open(command, encoding="utf-8", errors="replace") as text:
+            return from_cmd_files([text.read()], EXPORTER)
+    # Without versions only the names count: kbuild labels each since Linux 6.4.
+    path = os.path.join(folder, "nv-p2p.o")
+    with open(path, "rb") as file:
+        names = [symbol.name for symbol in Elf(file, path).symbols() if symbol.name.startswith(_LABEL)]
+    return {name[len(_LABEL) :]: Export(0, EXPORTER, True) for name in names}
+
+
+def _write(path: str, text: str, extra: Dict[str, Export], origin: str) -> Versions:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return Versions(path, extra, origin)
+
+
+#: What earlier builds leave in source folders.
+SKIPPED = (
+    *("*.o", "*.ko", "*.mod", "*.mod.c", ".*.cmd", "Module.symvers", "modules.order", "config-host.h", "conftest"),
+    ".gdsdeploy-build-*",
+)
+#: Not needed for the unit that exports nvidia_p2p_* nor for nvidia-peermem.
+SKIPPED_OF_DRIVER = ("*.o_binary", "nvidia-uvm", "nvidia-drm", "nvidia-modeset")
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build against, and how."""
+
+    kernel: Kernel
+    tree: Tree
+    jobs: int = 1
+    #: further ``NAME=value`` for make, such as DKMS's LLVM=1
+    variables: Sequence[str] = ()
+    #: the driver of ``tree`` will be installed later: ignore what is installed for this kernel
+    ahead: bool = False
+    #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
+    peermem: str = "optional"
+
+
+@dataclass(frozen=True)
+class Built:
+    """One finished module file; the path is of this machine."""
+
+    file: str
+    module: Module
+    audit: Dict[str, Any]
+
+    def as_dict(self) -> Dict[str, Any]:
+        return {
+            "name": self.module.name,
+            "file": self.file,
+            "version": self.module.version,
+            "provenance": self.module.provenance,
+            "audit": self.audit,
+        }
+
+
+@dataclass
+class BuildContext:
+    """A folder for intermediate files; headers are checked once, symbol versions are looked up once."""
+
+    request: BuildRequest
+    folder: str
+    _checked: bool = False
+    _versions: Optional[Versions] = None
+    _ofed: Optional[Search] = None
+    #: remarks for the user, one line each
+    notes: List[str] = field(default_factory=list)
+
+    def check_headers(self, log: Log) -> None:
+        """Build an empty module, once; raises KernelError."""
+        if not self._checked:
+            check_headers(log, self.request.kernel, os.path.join(self.folder, "probe"), self.request.variables)
+            self._checked = True
+
+    def versions(self, log: Log) -> Versions:
+        """The driver's symbol versions for this kernel; raises BuildError or SymversError."""
+        if self._versions is None:
+            kernel, tree, ahead = self.request.kernel, self.request.tree, self.request.ahead
+            settings = self.settings()
+            self._versions = find_versions(kernel, tree, ahead, self.folder, self.unit_folder, log, settings)
+        return self._versions
+
+    def use_versions_of(self, nvidia: str) -> None:
+        """Take the versions of ``nvidia``, the nvidia.ko that this run built."""
+        self._versions = from_file(self.request.kernel, nvidia, self.folder)
+
+    @property
+    def versions_origin(self) -> str:
+        """Where the versions came from; empty if no module needed them."""
+        return self._versions.origin if self._versions is not None else ""
+
+    def ofed(self) -> Search:
+        """The OFED tree of the kernel, searched once."""
+        self._ofed = self._ofed or search(self.request.kernel)
+        return self._ofed
+
+    def unit_folder(self) -> str:
+        """A copy of the driver's tree for compiling its small parts and for their probes' answers."""
+        folder = os.path.join(self.folder, "driver")
+        if not os.path.isdir(folder):
+            shutil.copytree(self.request.tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED, *SKIPPED_OF_DRIVER))
+        return folder
+
+    def settings(self) -> List[str]:
+        """Variables for the driver's Kbuild; its own Makefile would set them, with folders of the running kernel."""
+        kernel = self.request.kernel
+        headers = kernel.headers()
+        sources = os.path.join(kernel.folder, "source")
+        sources = os.path.realpath(sources) if os.path.isdir(sources) else headers
+        machine = os.uname().machine
+        return [
+            f"-j{max(self.request.jobs, 1)}",
+            "ARCH=" + {"aarch64": "arm64"}.get(machine, machine),
+            "NV_SPECTRE_V2=0",
+            "NV_KERNEL_SOURCES=" + sources,
+            "NV_KERNEL_OUTPUT=" + headers,
+            *self.request.variables,
+        ]
+
+
+def provenance(request: BuildRequest) -> Dict[str, str]:
+    """What every build records inside the module, each key prefixed with PROVENANCE."""
+    return {"driver": request.tree.version, "flavour": request.tree.flavour, "tree": digest(request.tree)}
+
+
+def record(log: Log, file: str, entries: Dict[str, str]) -> None:
+    """Append ``entries`` to the modinfo of the unsigned module ``file`` and read them back; raises BuildError."""
+    section = file + ".modinfo"
+    folder = os.path.dirname(file)
+    dump = log.run(["objcopy", "--dump-section", ".modinfo=" + section, file], folder)
+    if dump.status != 0:
+        raise BuildError(f"cannot read the modinfo of {file}: {first_error(dump)}", "install binutils")
+    with open(section, "ab") as data:
+        for key, value in entries.items():
+            data.write(f"{PROVENANCE}{key}={value}\0".encode())
+    update = log.run(["objcopy", "--update-section", ".modinfo=" + section, file], folder)
+    if update.status != 0 or read_module(file).provenance != entries:
+        raise BuildError(f"cannot record the build in {file}: {first_error(update)}")
+
+
+def audit_built(
+    request: BuildRequest, log: Log, files: Sequence[str], extra: Dict[str, Export], what: str, *, peermem: bool = False
+) -> List[Result]:
+    """Audit what was built, in the order of ``files``; raises BuildError for any error, and for what can't be read."""
+    kernel, tree = request.kernel, request.tree
+    expected = Expected(tree.version, tree.flavour, digest(tree), peermem)
+    results = audit(kernel, list(files), expected, extra)
+    problems: List[str] = []
+    for file, result in zip(files, results):
+        name, module = os.path.basename(file), read_module(file)
+        errors = [
+            finding for finding in result["findings"] if outcome_of(finding) == ERROR or finding["id"] == INCOMPLETE
+        ]
+        problems += [f"{name}: [{finding['id']}] {finding['message']}" for finding in errors]
+        if module.vermagic != kernel.vermagic():
+            problems.append(f"{name}: [vermagic] is {module.vermagic!r}, the kernel's {kernel.vermagic()!r}")
+        imports = any(symbol.startswith("nvidia_p2p_") for symbol in module.imports)
+        if request.ahead and tree.flavour == "proprietary" and module.name == "nvidia_fs" and imports:
+            # The audit itself finds this only with an installed driver.
+            text = "[gpl-proprietary] links the proprietary driver's symbols; nvidia-fs needs the open modules"
+            problems.append(text)
+    if problems:
+        message = f"{what} was built for kernel {kernel.release} against {tree.path}, but its audit says"
+        raise BuildError(f"{message}: {'; '.join(problems)}", f"the log is {log.path}")
+    return results
+
+
+def place(files: Sequence[Tuple[str, str, Dict[str, Any]]]) -> List[Built]:
+    """Put each (built file, target, audit result) into place atomically; raises BuildError."""
+    try:
+        with contextlib.ExitStack() as targets:
+            for built, output, _result in files:
+                target = targets.enter_context(atomic.replacing(output, make=False))
+                with open(built, "rb") as file:
+                    shutil.copyfileobj(file, target)
+    except OSError as error:
+        raise BuildError(f"cannot write {error.filename or output}: {error.strerror}") from None
+    for _built, output, result in files:
+        result["file"] = output
+    return [Built(output, read_module(output), result) for _built, output, result in files]

@@ -10,7 +10,7 @@ from ..kmod.kernel import Kernel
 from ..model import compat, version_rules
 from ..model.compat import Conditions, Rule
 from ..rootdir import read_text
-from .context import BuildRequest
+from .kbuild import BuildRequest
 
 #: What a build knows of the stack.
 SUBJECTS = frozenset({"driver", "flavour", "kernel", "arch", "nvidia_fs", "nvidia_fs_origin"})

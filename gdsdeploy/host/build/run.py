@@ -1,23 +1,232 @@
-"""One run of the build: the requested modules in their order, and the outcome of each."""
+"""One run of the build: the requested modules in their order, and the outcome of each.
+
+*nvidia-fs* from its source, with what the stock Makefile guesses set explicitly: the driver's folder, the symbol
+versions (those of the target kernel's own nvidia.ko), and that an unresolved symbol ends the build.
+
+*nvidia-peermem* against the OFED tree of the target kernel, or not at all.  NVIDIA's build looks twice and differently:
+conftest.sh greps several places for the peer memory symbols, Kbuild takes headers and symbols from the first folder
+that exists.  Variables set both here.
+
+*The driver's own modules* from its source tree, for one kernel.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
-from ..errors import BuildError, HostError
+from ..errors import BuildError, HostError, KernelError, StubError, TreeError
 from ..io import atomic
+from ..kmod.ofed import OfedTree
+from ..kmod.tree import digest_files
 from ..model.compat import Rule
 from . import known_failures
-from .context import BuildContext, BuildRequest, Built
-from .driver import build_driver
-from .kbuild import Log
-from .nvidia_fs import build_nvidia_fs, source_version
-from .peermem import build_peermem
+from .kbuild import (
+    SKIPPED,
+    BuildContext,
+    BuildRequest,
+    Built,
+    Log,
+    audit_built,
+    first_error,
+    make_modules,
+    place,
+    provenance,
+    record,
+    without_debug_information,
+)
+
+
+def build_nvidia_fs(context: BuildContext, source: str, output: str, log: Log) -> List[Built]:
+    """Build nvidia-fs from ``source`` into the file ``output``.
+
+    Raises TreeError for another source, KernelError for broken headers, BuildError for a failed build or audit.
+    """
+    request = context.request
+    for name in ("Makefile", "configure", "nvfs-core.c"):
+        if not os.path.isfile(os.path.join(source, name)):
+            hint = "install nvidia-fs-dkms, or name the folder that has its Makefile"
+            raise TreeError(f"{source} is not the source of nvidia-fs: it has no {name}", hint)
+    context.check_headers(log)
+    versions = context.versions(log)
+    folder = os.path.join(context.folder, "nvidia-fs")
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*SKIPPED))
+    _configure(context, log, folder)
+    built = _compile(request, log, folder, versions.path)
+    record(log, built, {**provenance(request), "source": source_digest(source)})
+    results = audit_built(request, log, [built], versions.extra, "nvidia-fs")
+    return place([(built, os.path.abspath(output), results[0])])
+
+
+def source_digest(source: str) -> str:
+    """``sha256:…`` over what is compiled and how."""
+    names = [
+        name
+        for name in os.listdir(source)
+        if (name.endswith((".c", ".h")) and not name.endswith(".mod.c") and name != "config-host.h")
+        or name in ("Makefile", "configure", "GDS_VERSION")
+    ]
+    return digest_files(source, names)
+
+
+def source_version(source: str) -> str:
+    """The version that the source gives its module, such as 2.19.7; empty without one."""
+    try:
+        with open(os.path.join(source, "nvfs-vers.h"), encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 16)
+    except OSError:
+        return ""
+    parts = [re.search(rf"NVFS_DRIVER_{part}_VERSION\s+(\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(part.group(1) for part in parts if part)
+
+
+def _configure(context: BuildContext, log: Log, folder: str) -> None:
+    """Run the source's own probes for the target kernel; their answers go to config-host.h."""
+    release = context.request.kernel.release
+    done = log.run(["bash", "./configure", release], folder, {"KVER": release})
+    answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
+    if done.status != 0 or "yes" not in answers:
+        # The headers were checked, so the compiler works; the script itself must be broken.
+        message = f"every probe of nvidia-fs's configure answers no for kernel {release}"
+        raise KernelError(message, f"its answers would be wrong, so nothing was built; the log is {log.path}")
+
+
+def _compile(request: BuildRequest, log: Log, folder: str, symvers: str) -> str:
+    release = request.kernel.release
+    with open(os.path.join(folder, "GDS_VERSION"), encoding="utf-8", errors="replace") as file:
+        version = file.read().strip()
+    # The flags of the stock Makefile's "module" target from 2.7 to 2.28; the last one makes the bytes independent of
+    # the build folder.
+    flags = (
+        f"-DCONFIG_NVFS_STATS=y -DGDS_VERSION={version} -DNVFS_ENABLE_KERN_RDMA_SUPPORT -DNVFS_BATCH_SUPPORT=y "
+        f"-ffile-prefix-map={folder}=nvidia-fs"
+    )
+    settings = [
+        "KVER=" + release,
+        "NVIDIA_SRC_DIR=" + request.tree.headers,
+        "KBUILD_EXTRA_SYMBOLS=" + symvers,
+        # The Makefile sets it to 1, which turns unresolved symbols into warnings; the command line wins.
+        "KBUILD_MODPOST_WARN=",
+        *request.variables,
+    ]
+    env = {"KCPPFLAGS": flags, "CONFIG_NVFS_BATCH_SUPPORT": "y", "CONFIG_NVFS_STATS": "y"}
+    env.update(without_debug_information(request.kernel))
+    done = make_modules(log, request.kernel, folder, settings, request.jobs, env)
+    built = os.path.join(folder, "nvidia-fs.ko")
+    if done.status != 0 or not os.path.isfile(built):
+        error = first_error(done).replace(folder + "/", "")
+        message = f"nvidia-fs {source_version(folder)} doesn't build for kernel {release} against {request.tree.path}"
+        raise BuildError(f"{message}: {error}".replace("  ", " "), f"the log is {log.path}")
+    return built
+
+
+NAME = "nvidia-peermem"
+HINT = "install OFED or DOCA for this kernel; or use DMA-BUF and leave nvidia-peermem out"
+#: The one question that conftest.sh must not answer by its own search; everything else goes to the real script.
+_CONFTEST = """\
+#!/bin/sh
+if [ "$5" = compile_tests ] && [ "$7" = ib_peer_memory_symbols ]; then
+    echo "#{answer} NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT"
+    exit 0
+fi
+exec /bin/sh "{script}" "$@"
+"""
+
+
+def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
+    """Build nvidia-peermem into the file ``output``; raises StubError, BuildError, KernelError."""
+    request = context.request
+    tree = require_ofed(context)
+    context.check_headers(log)
+    versions = context.versions(log)
+    folder = context.unit_folder()
+    symbols = [versions.path] if tree.own else [versions.path, os.path.join(tree.path, "Module.symvers")]
+    argv = ["make", "-C", request.kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=" + NAME, *context.settings()]
+    argv += [*ofed_settings(context, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
+    env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": f"-ffile-prefix-map={folder}=nvidia"}
+    done = log.run(argv, folder, env)
+    built = os.path.join(folder, NAME + ".ko")
+    if done.status != 0 or not os.path.isfile(built):
+        error = first_error(done).replace(folder + "/", "")
+        message = f"nvidia-peermem doesn't build for kernel {request.kernel.release} against {request.tree.path}"
+        raise BuildError(f"{message} and {tree.path}: {error}", f"the log is {log.path}")
+    record(log, built, {**provenance(request), "ofed": tree.symvers})
+    results = audit_built(request, log, [built], versions.extra, NAME, peermem=True)
+    return place([(built, os.path.abspath(output), results[0])])
+
+
+def require_ofed(context: BuildContext) -> OfedTree:
+    """The OFED tree of this kernel; raises StubError with the reason if there is none."""
+    search = context.ofed()
+    if search.tree is None:
+        raise StubError(search.stub_reason(context.request.kernel.release), HINT)
+    return search.tree
+
+
+def ofed_settings(context: BuildContext, folder: str, tree: Optional[OfedTree]) -> List[str]:
+    """Variables that make the driver's Kbuild build nvidia-peermem against ``tree``, or against none."""
+    script = os.path.join(context.folder, "conftest-peermem.sh")
+    with open(script, "w", encoding="utf-8") as file:
+        answer = "define" if tree is not None else "undef"
+        file.write(_CONFTEST.format(answer=answer, script=os.path.join(folder, "conftest.sh")))
+    # With a missing folder, Kbuild adds no symbols; the kernel's own need no mention.
+    path = os.path.join(context.folder, "no-ofed") if tree is None or tree.own else tree.path
+    return ["NV_CONFTEST_SCRIPT=" + script, "MLNX_OFED_KERNEL=" + path]
+
+
+def build_driver(context: BuildContext, output: str, log: Log) -> List[Built]:
+    """Build every module of the driver into the folder ``output``, with its Module.symvers; all of them or none.
+
+    Raises KernelError for headers that can't build, BuildError for a failed build or audit, StubError where
+    nvidia-peermem is required and would be a stub.
+    """
+    request, tree = context.request, context.request.tree
+    names = modules(context)
+    ofed = require_ofed(context) if request.peermem == "required" else context.ofed().tree
+    context.check_headers(log)
+    folder = os.path.join(context.folder, "all")
+    shutil.copytree(tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED))
+    # Its own Makefile has workarounds for pahole and for the kernel's compiler.
+    argv = ["make", f"-j{max(request.jobs, 1)}", "modules", "KERNEL_UNAME=" + request.kernel.release]
+    argv += ["NV_KERNEL_MODULES=" + " ".join(names), "NV_EXCLUDE_KERNEL_MODULES="]
+    argv += [*ofed_settings(context, folder, ofed), *request.variables]
+    done = log.run(argv, folder, {"IGNORE_CC_MISMATCH": "1", **without_debug_information(request.kernel)})
+    files = [os.path.join(folder, name + ".ko") for name in names]
+    missing = [os.path.basename(file) for file in files if not os.path.isfile(file)]
+    if done.status != 0 or missing:
+        error = first_error(done).replace(folder + "/", "") if done.status else "no " + ", ".join(missing)
+        message = f"driver {tree.version} ({tree.flavour}) doesn't build for kernel {request.kernel.release}"
+        raise BuildError(f"{message} from {tree.path}: {error}", f"the log is {log.path}")
+    for name, file in zip(names, files):
+        extra = {"ofed": ofed.symvers} if name == NAME and ofed is not None else {}
+        record(log, file, {**provenance(request), **extra})
+    results = audit_built(request, log, files, {}, "driver " + tree.version, peermem=request.peermem == "required")
+    context.use_versions_of(files[0])
+    atomic.copy(os.path.join(folder, "Module.symvers"), os.path.join(output, "Module.symvers"))
+    targets = [os.path.join(os.path.abspath(output), os.path.basename(file)) for file in files]
+    return place(list(zip(files, targets, results)))
+
+
+def modules(context: BuildContext) -> List[str]:
+    """Names of the modules whose parts are in the tree, nvidia first; nvidia-peermem only as requested."""
+    path, names = context.request.tree.path, context.request.tree.modules()
+    if "nvidia" not in names:
+        message = f"{path} has no nvidia/nvidia.Kbuild: the driver can't be built from it"
+        raise TreeError(message, "install the package with the driver's kernel module source")
+    if NAME in names and context.ofed().tree is None:
+        reason = context.ofed().why_not()
+        if context.request.peermem == "optional":
+            names.remove(NAME)
+            context.notes.append(f"nvidia-peermem is left out, it would be a stub: {reason}")
+        elif context.request.peermem == "stub":
+            context.notes.append(f"nvidia-peermem is a stub: {reason}")
+    return ["nvidia", *(name for name in names if name != "nvidia")]
+
 
 #: In the order in which they depend on each other.
 MODULES = ("driver", "nvidia-peermem", "nvidia-fs")

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdsdeploy.host.build.kbuild import Log
-from gdsdeploy.host.build.versions import compile_unit
+from gdsdeploy.host.build.kbuild import Log, compile_unit
 from gdsdeploy.host.errors import BuildError
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import Tree
