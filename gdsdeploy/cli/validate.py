@@ -18,7 +18,7 @@ from gdsdeploy.ssh.endpoint import TIMEOUT
 
 # What a run needs is imported by the functions that need it, so that --help and a mistake in the options are quick.
 if TYPE_CHECKING:
-    from gdsdeploy.host.model.waiver import Waiver
+    from gdsdeploy.host.model.finding import Waiver
     from gdsdeploy.report.model import Report
     from gdsdeploy.validate.fleet_validation import ValidateOptions
 
@@ -232,7 +232,7 @@ def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> 
         day = dt.date.fromisoformat(until)
     except ValueError:
         raise FleetInvalid(f"--until: {until!r} isn't a date", hint="Write it as 2026-12-31") from None
-    from gdsdeploy.host.model.waiver import Waiver
+    from gdsdeploy.host.model.finding import Waiver
     from gdsdeploy.validate.fleet_validation import require_check
 
     return [Waiver(require_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]

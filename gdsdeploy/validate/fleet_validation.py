@@ -34,10 +34,9 @@ from gdsdeploy.host.facts.stack import stack
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import count
-from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model import finding as waiver
 from gdsdeploy.host.model.expectation import Expectation
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, Waiver
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock

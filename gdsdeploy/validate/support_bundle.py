@@ -40,7 +40,7 @@ from gdsdeploy.host.facts.evidence_file import FOLDER, VERSION
 from gdsdeploy.host.model import schema
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.expectation import from_json as expectation_from
-from gdsdeploy.host.model.waiver import Waiver, waiver_from
+from gdsdeploy.host.model.finding import Waiver, waiver_from
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock

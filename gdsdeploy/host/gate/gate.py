@@ -17,10 +17,22 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..io import atomic
 from ..io.wording import first_few
-from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
-from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding, finding_from, worst
+from ..model.finding import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    UNKNOWN,
+    WAIVED,
+    Finding,
+    Waiver,
+    apply,
+    finding_from,
+    today,
+    waiver_from,
+    worst,
+)
 from ..secure_boot.measured import measured_boot
 
 #: Where provision leaves the gate's settings.
@@ -59,9 +71,9 @@ class Settings:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def read_waivers(self) -> List[waiver.Waiver]:
+    def read_waivers(self) -> List[Waiver]:
         """The waivers; raises ValueError."""
-        return list(map(waiver.waiver_from, self.waivers))
+        return list(map(waiver_from, self.waivers))
 
 
 def settings_from(text: str) -> Settings:
@@ -204,7 +216,7 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from ..evidence import collect, request_for
 
     host_facts = facts.facts_from(collect(request_for(expectation), total=settings.seconds))
-    findings = waiver.apply(checks.run(host_facts, expectation), settings.read_waivers(), waiver.today())
+    findings = apply(checks.run(host_facts, expectation), settings.read_waivers(), today())
     document = report.document(expectation, host_facts, findings)
     state, reason = decide(findings)
     keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")
@@ -254,7 +266,7 @@ def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
 
 def _as_of_today(record: Record) -> Record:
     """The record as it counts today: a waiver may have ended since the boot."""
-    findings = waiver.apply(record.read_findings(), (), waiver.today())
+    findings = apply(record.read_findings(), (), today())
     rows = [finding.as_dict() for finding in findings]
     if rows == record.findings:
         return record

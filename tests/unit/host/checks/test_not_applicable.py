@@ -17,10 +17,11 @@ from gdsdeploy.host.model.finding import (
     UNKNOWN,
     WAIVED,
     Finding,
+    Waiver,
+    apply,
     finding_from,
     worst,
 )
-from gdsdeploy.host.model.waiver import Waiver, apply
 from tests.unit.host.checks.changes import BARE, EXPECTATION, GOOD, Document, findings, verdicts
 from tests.unit.host.patches import patched
 
