@@ -33,7 +33,7 @@ from ..model.finding import (
     waiver_from,
     worst,
 )
-from ..secure_boot.measured import measured_boot
+from ..secure_boot.firmware import measured_boot
 
 #: Where provision leaves the gate's settings.
 PATH = "/etc/gdsdeploy/gate.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.gate import gate
-from gdsdeploy.host.secure_boot.measured import measured_boot
+from gdsdeploy.host.secure_boot.firmware import measured_boot
 from tests.unit.host.kmod.kmod_keys import efi
 
 PCR = "AB" * 16 + "CD" * 16
