@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import explained
 from gdsdeploy.host.watch.table import lines, order, total
 from gdsdeploy.model.fleet import Fleet
@@ -56,9 +56,9 @@ class _Process(Shape):
     nvidia_fs_open: bool | None
     gpus: list[Annotated[str, Field(pattern=r"^GPU-[0-9a-f-]{36}$")]] = Field(max_length=16)
     files: list[_File] = Field(max_length=16)
-    path: Literal[route.PATHS]  # type: ignore[valid-type]
-    reason: Literal["", *route.REASONS]  # type: ignore[valid-type]
-    operations: dict[Literal[route.WAYS], _Bytes]  # type: ignore[valid-type]
+    path: Literal[counters.PATHS]  # type: ignore[valid-type]
+    reason: Literal["", *counters.REASONS]  # type: ignore[valid-type]
+    operations: dict[Literal[counters.WAYS], _Bytes]  # type: ignore[valid-type]
     since: Literal["look", "start"]
     read_bytes: _Bytes
     written_bytes: _Bytes
@@ -73,7 +73,7 @@ class _Process(Shape):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> _Process:
-        if (self.path == route.NOT_COUNTED) != bool(self.reason):
+        if (self.path == counters.NOT_COUNTED) != bool(self.reason):
             raise ValueError("a process that isn't counted has a reason, and no other has one")
         return self
 

@@ -17,7 +17,7 @@ import pytest
 
 from gdsdeploy.cufile.render import render
 from gdsdeploy.host.evidence import processes
-from gdsdeploy.host.libcufile import route, segments
+from gdsdeploy.host.libcufile import counters, segments
 from gdsdeploy.host.watch.look import Entry, Look, Watcher
 from gdsdeploy.model.fleet import Profile
 from tests.cufile import libraries
@@ -57,10 +57,10 @@ def test_what_a_release_counts_is_what_its_program_did(folder: Path, version: st
     watcher = Watcher()
     with job(version, folder, config(3), *CONTAINER) as running:
         assert (running.opened, running.registered, running.inside) == (0, 0, 1)
-        assert of(watcher.look(), running).route.path == route.IDLE
+        assert of(watcher.look(), running).route.path == counters.IDLE
         assert running.tell("read", READS, SIZE) == READS * SIZE
         entry = settled(watcher, running, READS)
-        assert (entry.route.path, entry.route.operations) == (route.COMPAT, {route.COMPAT: READS})
+        assert (entry.route.path, entry.route.operations) == (counters.COMPAT, {counters.COMPAT: READS})
         assert (entry.route.read, entry.route.written, entry.route.bounced) == (READS * SIZE, 0, READS * SIZE)
         assert entry.route.exact
         assert entry.program.nvidia_fs is False
@@ -89,17 +89,17 @@ def test_writes_and_what_moved_since_the_last_look(folder: Path, version: str) -
         time.sleep(0.3)
         result = of(watcher.look(), running).route
         assert (result.recent, result.read, result.written) == (True, 0, 10 * SIZE)
-        assert result.operations == {route.COMPAT: 10}
+        assert result.operations == {counters.COMPAT: 10}
         still = of(watcher.look(), running).route
-        assert (still.recent, still.operations, still.rate(still.bounced)) == (False, {route.COMPAT: READS + 10}, 0)
+        assert (still.recent, still.operations, still.rate(still.bounced)) == (False, {counters.COMPAT: READS + 10}, 0)
 
 
 @pytest.mark.parametrize(
     ("version", "level", "reason"),
     [
-        ("1.4.0.31", 0, route.STATISTICS_OFF), ("1.15.1.6", 0, route.STATISTICS_OFF),
-        ("1.20.0.107", 0, route.STATISTICS_OFF), ("1.4.0.31", 1, route.GPUS_NOT_COUNTED),
-        ("1.15.1.6", 2, route.GPUS_NOT_COUNTED), ("1.16.1.26", 1, "level-low"), ("1.20.0.107", 2, "level-low"),
+        ("1.4.0.31", 0, counters.STATISTICS_OFF), ("1.15.1.6", 0, counters.STATISTICS_OFF),
+        ("1.20.0.107", 0, counters.STATISTICS_OFF), ("1.4.0.31", 1, counters.GPUS_NOT_COUNTED),
+        ("1.15.1.6", 2, counters.GPUS_NOT_COUNTED), ("1.16.1.26", 1, "level-low"), ("1.20.0.107", 2, "level-low"),
     ],
 )  # fmt: skip
 def test_a_lower_level_counts_no_path(folder: Path, version: str, level: int, reason: str) -> None:
@@ -107,23 +107,23 @@ def test_a_lower_level_counts_no_path(folder: Path, version: str, level: int, re
         assert running.tell("read", READS, SIZE) == READS * SIZE
         time.sleep(0.1)
         result = of(Watcher().look(), running)
-        assert (result.route.path, result.route.reason, result.program.level) == (route.NOT_COUNTED, reason, level)
+        assert (result.route.path, result.route.reason, result.program.level) == (counters.NOT_COUNTED, reason, level)
 
 
 def test_a_program_can_turn_its_statistics_on(folder: Path) -> None:
     with job("1.20.0.107", folder, config(0), *IPC) as running:
         watcher = Watcher()
-        assert of(watcher.look(), running).route.reason == route.STATISTICS_OFF
+        assert of(watcher.look(), running).route.reason == counters.STATISTICS_OFF
         assert running.tell("level", 3)[0] == 0
         assert running.tell("read", READS, SIZE) == READS * SIZE
-        assert settled(watcher, running, READS).route.path == route.COMPAT
+        assert settled(watcher, running, READS).route.path == counters.COMPAT
 
 
 def test_io_into_the_memory_of_the_host_has_no_path(folder: Path) -> None:
     with job("1.20.0.107", folder, config(3), *IPC) as running:
         assert running.tell("host", 10, 4096) == 40960
         time.sleep(0.1)
-        assert of(Watcher().look(), running).route.reason == route.GPUS_NOT_COUNTED
+        assert of(Watcher().look(), running).route.reason == counters.GPUS_NOT_COUNTED
 
 
 #: Takes the key of a process id and attaches it, as another user may.
@@ -148,7 +148,7 @@ def test_a_segment_of_another_process_blocks_the_statistics(folder: Path, versio
         assert running.inside == 2
         assert (running.opened, running.tell("read", 4, SIZE)) == (0, 4 * SIZE)
         result = of(Watcher().look(), running).route
-        assert (result.path, result.reason) == (route.NOT_COUNTED, route.KEY_TAKEN)
+        assert (result.path, result.reason) == (counters.NOT_COUNTED, counters.KEY_TAKEN)
 
 
 def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
@@ -172,7 +172,7 @@ def test_a_segment_of_another_maker_is_not_the_process_s_own() -> None:
             process.stdin.flush()
             assert process.stdout.readline() == "on\n"
             (entry,) = (entry for entry in Watcher().look().programs if entry.program.pid == pid)
-            assert (entry.route.path, entry.route.reason) == (route.NOT_COUNTED, route.NOT_ITS_OWN)
+            assert (entry.route.path, entry.route.reason) == (counters.NOT_COUNTED, counters.NOT_ITS_OWN)
             assert segments.stat(number).creator == os.getpid()
         finally:
             segments.remove(number)
@@ -187,7 +187,7 @@ def test_a_library_that_was_replaced_while_it_runs(folder: Path) -> None:
         assert running.tell("read", 3, SIZE) == 3 * SIZE
         entry = settled(Watcher(), running, 3)
         assert entry.program.libraries == {f"{copy} (deleted)": "1.20.0.107"}
-        assert entry.route.path == route.COMPAT
+        assert entry.route.path == counters.COMPAT
 
 
 def test_dead_segments_are_collected_and_no_other(folder: Path) -> None:

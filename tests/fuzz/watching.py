@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gdsdeploy.host.libcufile import counters, route, segments
+from gdsdeploy.host.libcufile import counters, segments
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.validate.watch import Watched
@@ -26,7 +26,7 @@ def statistics() -> list[bytes]:
 def read_statistics(data: bytes) -> None:
     """They never make a host's answer one that the controller refuses."""
     result = counters.decode(data)
-    way = route.route(route.Observed(result))
+    way = counters.route(counters.Observed(result))
     Watched.model_validate(document(Look(1.8e9, (Entry(program(counters=result), way),), None, 0)))
 
 

@@ -14,7 +14,7 @@ from ..facts.driver import OPEN
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import when_known
-from ..libcufile.route import REASONS
+from ..libcufile.counters import REASONS
 from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, not_applicable, passed
 

@@ -10,7 +10,7 @@ from ..facts import HostFacts, Unknown, storage
 from ..facts.proof import Proof
 from ..facts.storage import ALIGNED, BYPASSED, FILESYSTEM, NOT_PROVEN, ON, POSSIBLE, REFUSED, WRONG, Audit, Mount
 from ..facts.unknown import if_known
-from ..libcufile.route import NOT_COUNTED, Observed, route, words
+from ..libcufile.counters import NOT_COUNTED, Observed, route, route_words
 from ..model.expectation import Expectation
 from .registry import UNKNOWN_HINT, Answer, capitalized, check, failed, not_applicable, passed, unknown
 
@@ -49,7 +49,7 @@ def _at_work(facts: HostFacts, mount: str) -> Iterator[str]:
         if program.container is False and any(file.mount == mount for file in program.files):
             way = route(Observed(program.counters))
             if way.path != NOT_COUNTED:
-                yield f"{program.label} has files here, and its I/O took: {words(way.path, '', way.operations)}"
+                yield f"{program.label} has files here, and its I/O took: {route_words(way.path, '', way.operations)}"
 
 
 def _answer(result: MountPath) -> Answer:

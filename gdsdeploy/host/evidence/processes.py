@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from ..facts.environment import VARIABLE, WHEEL
 from ..io.reading import plain_name
-from ..libcufile import counters, route, segments
+from ..libcufile import counters, segments
 from ..libcufile.segments import Segment
 from ..paths import CUFILE, PROCESSES
 from ..rootdir import list_folder
@@ -95,7 +95,7 @@ def statistics(folder: str, process: Identity, mapped: Sequence[Tuple[int, int]]
             return read()
         return segments.within(namespace, read)
     except (OSError, ValueError) as error:
-        return {"reason": route.UNREADABLE, "error": f"{type(error).__name__}: {error}"}
+        return {"reason": counters.UNREADABLE, "error": f"{type(error).__name__}: {error}"}
 
 
 def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]:
@@ -104,7 +104,7 @@ def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]
         segment = segments.stat(number)
         made_by_it = (segment.key, segment.creator) == (key, pid) and segment.changed >= begin - TOLERANCE
         if not made_by_it or not segment.attached:
-            return {"reason": route.NOT_ITS_OWN}
+            return {"reason": counters.NOT_ITS_OWN}
         if segment.size not in counters.sizes():
             return {"reason": counters.UNKNOWN_LAYOUT, "size": segment.size}
         content = segments.read(number, segment.size)
@@ -116,9 +116,9 @@ def _own(pid: int, key: int, ids: Sequence[int], begin: float) -> Dict[str, Any]
         segments.find(key)
     except OSError as error:
         if error.errno == errno.ENOENT:
-            return {"reason": route.STATISTICS_OFF}
+            return {"reason": counters.STATISTICS_OFF}
         raise
-    return {"reason": route.KEY_TAKEN}
+    return {"reason": counters.KEY_TAKEN}
 
 
 def release(file: str) -> Optional[str]:

@@ -12,7 +12,7 @@ from ..facts import HostFacts, Unknown, as_dict
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import if_known
-from ..libcufile.route import COMPAT, NOT_COUNTED, REASONS, Observed, Route, route, words
+from ..libcufile.counters import COMPAT, NOT_COUNTED, REASONS, Observed, Route, route, route_words
 from . import processes, reference
 from .cause import Cause, distinct
 from .path import path_of
@@ -121,7 +121,7 @@ def as_document(explained: ExplainedProcess) -> Dict[str, Any]:
 def render(explained: ExplainedProcess) -> str:
     """Lines of text."""
     program, way = explained.program, explained.route
-    lines = wrapped(f"{program.label}: {words(way.path, way.reason, way.operations)}", "")
+    lines = wrapped(f"{program.label}: {route_words(way.path, way.reason, way.operations)}", "")
     if way.operations:
         about = "" if way.exact else "about "
         moved = f"since it opened cuFile: {way.read} bytes read, {way.written} written"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
-from ..libcufile import counters, route
+from ..libcufile import counters
 from ..libcufile.counters import Counters
 from ..paths import CUFILE, PROCESSES
 from .cufile import CufileFacts
@@ -54,7 +54,7 @@ class Program:
     #: when it started, in clock ticks after the boot; -1: not recorded
     start: int = -1
     #: what it has counted, or why that isn't known: an id of libcufile/route.py
-    counters: Union[Counters, str] = route.NO_RECORD
+    counters: Union[Counters, str] = counters.NO_RECORD
     #: whether it has nvidia-fs open, without which its I/O can't take it
     nvidia_fs: Maybe[bool] = _NOT_RECORDED
     files: Tuple[OpenFile, ...] = ()
@@ -142,8 +142,8 @@ def _program(document: Document, cufile: CufileFacts, row: Dict[str, Any]) -> Pr
 
 def _counters(record: Any) -> Union[Counters, str]:
     record = record if isinstance(record, dict) else {}
-    reason = record.get("reason", route.NO_RECORD)
-    reason_id = reason if isinstance(reason, str) and reason in route.REASONS else route.NO_RECORD
+    reason = record.get("reason", counters.NO_RECORD)
+    reason_id = reason if isinstance(reason, str) and reason in counters.REASONS else counters.NO_RECORD
     result = counters.from_record(record.get("counters"))
     return reason_id if result is None else result
 

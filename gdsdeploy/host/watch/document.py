@@ -10,8 +10,7 @@ from ..explain.processes import configuration
 from ..facts.processes import OpenFile, Program
 from ..facts.unknown import if_known, when_known
 from ..io.wording import line
-from ..libcufile.counters import Counters, releases
-from ..libcufile.route import NOT_COUNTED, REASONS, words
+from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
 from .look import Entry, Look
 from .owner import JOB, Owner, named, owner, pods
 
@@ -89,7 +88,7 @@ def row(entry: Entry, names: Dict[str, str]) -> Dict[str, Any]:
 def explained(values: Dict[str, Any]) -> Dict[str, Any]:
     """A row with ``words`` for its path, and ``why`` it isn't counted and what is to ``fix``; empty where it is."""
     why, fix = REASONS[values["reason"]] if values["path"] == NOT_COUNTED else ("", "")
-    path = words(values["path"], values["reason"], values["operations"])
+    path = route_words(values["path"], values["reason"], values["operations"])
     return {**values, "words": path, "why": why, "fix": fix}
 
 

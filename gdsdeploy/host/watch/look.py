@@ -11,8 +11,7 @@ from ..facts.cufile import cufile_facts
 from ..facts.document import Document
 from ..facts.processes import Program, process_facts
 from ..facts.unknown import Unknown, if_known
-from ..libcufile.counters import Counters
-from ..libcufile.route import Observed, Route, route
+from ..libcufile.counters import Counters, Observed, Route, route
 from ..paths import CUFILE
 
 #: Most processes with libcufile that are shown, and seconds for one look at all processes.

@@ -8,8 +8,7 @@ from typing import Dict, Iterator, List, Optional
 from ..facts.unknown import if_known
 from ..io.prometheus import Metric, Sample, text
 from ..io.wording import line
-from ..libcufile.counters import Counters
-from ..libcufile.route import WAYS
+from ..libcufile.counters import WAYS, Counters
 from .look import Look
 from .owner import named
 from .totals import Totals

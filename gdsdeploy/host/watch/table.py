@@ -6,7 +6,7 @@ import posixpath
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ..io.wording import aligned, first_few
-from ..libcufile.route import NOT_COUNTED
+from ..libcufile.counters import NOT_COUNTED
 
 COLUMNS = ("bounced/s", "read/s", "write/s", "path", "pid", "program", "of", "libcufile", "GPU", "files")
 #: Characters of a program's owner and of its files.

@@ -10,8 +10,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from ..facts.processes import Program
 from ..libcufile import counters as records
-from ..libcufile.counters import Counters, Direction, Gpu
-from ..libcufile.route import WAYS, bounced_bytes, less, ways_of
+from ..libcufile.counters import WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
 from .owner import Owner, owner
 
 VERSION = 1

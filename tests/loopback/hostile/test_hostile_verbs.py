@@ -24,7 +24,7 @@ from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import Record
 from gdsdeploy.host.io.wording import HIDDEN
-from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.lock import lockfile
@@ -139,9 +139,9 @@ def watched() -> dict[str, Any]:
     program = Program(
         pid=4711, name="python", unit="/system.slice/train.service", container=False, variables={}, base={},
         libraries={"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, base_path="/etc/cufile.json", overlay=None,
-        counters=route.STATISTICS_OFF,
+        counters=counters.STATISTICS_OFF,
     )  # fmt: skip
-    return document(Look(1.8e9, (Entry(program, route.route(route.Observed(program.counters))),), None, 0))
+    return document(Look(1.8e9, (Entry(program, counters.route(counters.Observed(program.counters))),), None, 0))
 
 
 class Fleet(LoopbackFleet):
@@ -327,7 +327,7 @@ def test_what_processes_do(fleet: Fleet, run: Run, flags: list[str]) -> None:
         documents = [json.loads(line) for line in out.splitlines()]
         assert {document["host"] for document in documents} == {HONEST, *fleet.liars}
         (alone,) = [document for document in documents if document["host"] == HONEST]
-        assert alone["processes"][0]["reason"] == route.STATISTICS_OFF
+        assert alone["processes"][0]["reason"] == counters.STATISTICS_OFF
         refused = {document["host"] for document in documents if "error" in document}
         assert {f"liar-{name}" for name in (*REFUSED, "object")} <= refused
     else:

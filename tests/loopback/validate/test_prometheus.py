@@ -17,7 +17,7 @@ import yaml
 from gdsdeploy import resources
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.gate import gate, metrics
-from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
 from gdsdeploy.host.watch import metrics as watch_metrics
@@ -128,7 +128,7 @@ def watched() -> str:
     totals = Totals()
     for programs in ([], [program]):
         totals.add(programs, 1.0)
-    entry = Entry(program, route.route(route.Observed(program.counters)))
+    entry = Entry(program, counters.route(counters.Observed(program.counters)))
     return watch_metrics.render(Look(time.time(), (entry,), None, 0), totals, {}, direct=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.libcufile import counters, route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Layout
 
 LAYOUTS = sorted(counters.layouts().values())
@@ -82,10 +82,10 @@ def test_noise_is_never_an_error_and_its_record_is_one() -> None:
         result = counters.decode(bytes(content))
         assert isinstance(result, Counters)
         assert counters.from_record(counters.as_record(result)) == result
-        shown = route.route(route.Observed(result))
-        assert shown.path in route.PATHS
+        shown = counters.route(counters.Observed(result))
+        assert shown.path in counters.PATHS
         assert 0 <= shown.bounced <= shown.read + shown.written
-        assert route.words(shown.path, shown.reason, shown.operations)
+        assert counters.route_words(shown.path, shown.reason, shown.operations)
 
 
 GOOD: dict[str, Any] = {
@@ -141,8 +141,8 @@ def ways(n: int, nvfs: int | None, p2pdma: int | None, posix: int, size: int = 1
 )
 def test_the_way_is_what_the_process_has_counted(direction: Direction, path: str, text: str, bounced: int) -> None:
     for pair in ((direction, NOTHING), (NOTHING, direction)):
-        result = route.route(route.Observed(counted(pair)))
-        assert (result.path, route.words(result.path, result.reason, result.operations)) == (path, text)
+        result = counters.route(counters.Observed(counted(pair)))
+        assert (result.path, counters.route_words(result.path, result.reason, result.operations)) == (path, text)
         assert result.bounced == bounced
         assert result.exact == (path != "mixed" or not bounced)
         assert result.rate(result.bounced) is None
@@ -151,10 +151,10 @@ def test_the_way_is_what_the_process_has_counted(direction: Direction, path: str
 def test_the_last_interval_counts_where_something_moved_in_it() -> None:
     before = counted((ways(100, 0, 0, 100), NOTHING))
     now = counted((ways(300, 200, 0, 100), NOTHING))
-    result = route.route(route.Observed(now, before, 2.0))
+    result = counters.route(counters.Observed(now, before, 2.0))
     assert (result.path, result.recent, result.read, result.bounced) == ("nvidia-fs", True, 20000, 0)
     assert (result.rate(result.read), result.rate(result.bounced)) == (10000, 0)
-    still = route.route(route.Observed(now, now, 2.0))
+    still = counters.route(counters.Observed(now, now, 2.0))
     assert (still.path, still.recent, still.operations) == ("mixed", False, {"nvidia-fs": 200, "compat": 100})
     assert still.rate(still.bounced) == 0
 
@@ -162,28 +162,30 @@ def test_the_last_interval_counts_where_something_moved_in_it() -> None:
 def test_a_counter_that_falls_is_a_new_start() -> None:
     before = counted((ways(100, 0, 0, 100), NOTHING))
     now = counted((ways(7, 7, 0, 0), NOTHING))
-    result = route.route(route.Observed(now, before, 2.0))
+    result = counters.route(counters.Observed(now, before, 2.0))
     assert (result.path, result.recent, result.rate(result.read)) == ("nvidia-fs", False, None)
     other = now._replace(gpus=(now.gpus[0]._replace(uuid="GPU-9"),))
-    assert route.difference(now, other) is None
-    assert route.difference(now, now._replace(size=31888)) is None
+    assert counters.difference(now, other) is None
+    assert counters.difference(now, now._replace(size=31888)) is None
 
 
 def test_ways_of_several_gpus_add_up_and_bytes_are_exact_by_direction() -> None:
-    result = route.route(route.Observed(counted((ways(10, 10, 0, 0, 7), NOTHING), (NOTHING, ways(30, 0, 0, 30, 5)))))
+    result = counters.route(
+        counters.Observed(counted((ways(10, 10, 0, 0, 7), NOTHING), (NOTHING, ways(30, 0, 0, 30, 5))))
+    )
     assert result.operations == {"nvidia-fs": 10, "compat": 30}
     assert (result.read, result.written, result.bounced, result.exact) == (70, 150, 150, True)
 
 
 def test_bytes_without_a_gpu_are_not_counted() -> None:
-    result = route.route(route.Observed(counted((NOTHING, NOTHING), read_bytes=5)))
-    assert (result.path, result.reason) == (route.NOT_COUNTED, route.GPUS_NOT_COUNTED)
+    result = counters.route(counters.Observed(counted((NOTHING, NOTHING), read_bytes=5)))
+    assert (result.path, result.reason) == (counters.NOT_COUNTED, counters.GPUS_NOT_COUNTED)
 
 
-@pytest.mark.parametrize("reason", [*route.REASONS, "anything else"])
+@pytest.mark.parametrize("reason", [*counters.REASONS, "anything else"])
 def test_every_reason_says_what_to_do(reason: str) -> None:
-    result = route.route(route.Observed(reason))
-    assert result.path == route.NOT_COUNTED
-    assert result.reason == (reason if reason in route.REASONS else route.NO_RECORD)
-    assert all(route.REASONS[result.reason])
-    assert route.words(result.path, result.reason, {}) == f"not counted ({result.reason})"
+    result = counters.route(counters.Observed(reason))
+    assert result.path == counters.NOT_COUNTED
+    assert result.reason == (reason if reason in counters.REASONS else counters.NO_RECORD)
+    assert all(counters.REASONS[result.reason])
+    assert counters.route_words(result.path, result.reason, {}) == f"not counted ({result.reason})"

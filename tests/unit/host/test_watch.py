@@ -14,9 +14,8 @@ from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.processes import OpenFile, Program, process_facts
 from gdsdeploy.host.facts.unknown import Unknown
 from gdsdeploy.host.io.wording import HIDDEN
-from gdsdeploy.host.libcufile import counters, route
-from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
-from gdsdeploy.host.libcufile.route import Observed
+from gdsdeploy.host.libcufile import counters
+from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
 from gdsdeploy.host.watch import table
 from gdsdeploy.host.watch.document import document
 from gdsdeploy.host.watch.look import Entry, Look
@@ -61,13 +60,13 @@ def program(**fields: Any) -> Program:
     whole = {
         "pid": 4711, "name": "python", "unit": "/system.slice/train.service", "container": False,
         "libraries": {"/usr/lib/libcufile.so.1.15.1": "1.15.1"}, "variables": {}, "base_path": "/etc/cufile.json",
-        "base": {"profile": {"cufile_stats": 3}}, "overlay": None, "start": 5, "counters": route.STATISTICS_OFF,
+        "base": {"profile": {"cufile_stats": 3}}, "overlay": None, "start": 5, "counters": counters.STATISTICS_OFF,
     }  # fmt: skip
     return Program(**{**whole, **fields})
 
 
 def shown(*programs: Program, before: Counters | None = None, seconds: float = 0.0) -> dict[str, Any]:
-    entry = [Entry(each, route.route(Observed(each.counters, before, seconds))) for each in programs]
+    entry = [Entry(each, counters.route(Observed(each.counters, before, seconds))) for each in programs]
     return document(Look(1.8e9, tuple(entry), None, 0))
 
 
@@ -102,7 +101,7 @@ def test_no_name_of_a_local_user_makes_a_host_unfit_or_drives_a_terminal(word: s
     assert not isinstance(facts.programs, Unknown)
     result = shown(*facts.programs)
     (row,) = result["processes"]
-    assert (row["path"], row["reason"]) == (route.NOT_COUNTED, route.NO_RECORD)
+    assert (row["path"], row["reason"]) == (counters.NOT_COUNTED, counters.NO_RECORD)
     Watched.model_validate(json.loads(json.dumps(result)))
     text = "\n".join(table.lines([("gpu1", row)]))
     assert not HIDDEN.search(text)
@@ -155,7 +154,7 @@ def test_the_table_says_what_moves_what_moved_and_why_something_is_not_counted()
     )
     assert cells[2].startswith("- - - mixed: 50 % nvidia-fs, 50 % compat, before 2 python")
     assert cells[3].startswith("? ? ? not counted (statistics-off) 3 python")
-    assert cells[4] == "not counted (statistics-off): " + route.REASONS[route.STATISTICS_OFF][0]
+    assert cells[4] == "not counted (statistics-off): " + counters.REASONS[counters.STATISTICS_OFF][0]
     assert cells[5].startswith("what to do: set profile.cufile_stats to 3")
     assert table.total(result) == "3 with libcufile, 2 counted; 2.0 MiB/s through the memory of the host"
     assert table.lines([]) == ["no process has libcufile loaded"]

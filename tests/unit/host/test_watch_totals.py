@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.processes import Program
-from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.watch import metrics, totals
 from gdsdeploy.host.watch.look import Entry, Look
@@ -26,7 +26,7 @@ def reads(posix: int, direct: int = 0, size: int = 1000, errors: int = 0) -> Dir
 
 
 def program(*gpus: tuple[str, Direction], pid: int = 1, unit: str = "/system.slice/train.service") -> Program:
-    result: Any = route.STATISTICS_OFF
+    result: Any = counters.STATISTICS_OFF
     if gpus:
         result = Counters(10, 32256, 0, 0, tuple(Gpu(uuid, read, NOTHING) for uuid, read in gpus))
     return Program(
@@ -46,7 +46,7 @@ def counted(*rounds: tuple[Program, ...]) -> Totals:
 
 def operations(sums: Totals, owner: Owner = TRAIN, gpu: str = GPU) -> dict[str, int]:
     one = sums.sums[owner][(gpu, READ)]
-    return {way: number for way, number in zip(route.WAYS, one.operations, strict=True) if number}
+    return {way: number for way, number in zip(counters.WAYS, one.operations, strict=True) if number}
 
 
 def test_the_sums_of_a_process_stay_when_it_ends_and_the_next_one_adds_to_them() -> None:
@@ -125,7 +125,7 @@ def test_the_series() -> None:
         program((GPU, reads(3, errors=2))), program((GPU, reads(0, 5)), pid=2, unit=pod), program(pid=3),
     )  # fmt: skip
     sums = counted(programs)
-    entries = tuple(Entry(each, route.route(route.Observed(each.counters))) for each in programs)
+    entries = tuple(Entry(each, counters.route(counters.Observed(each.counters))) for each in programs)
     names = {"1d6ba31f-0000-0000-0000-000000000001": "ml/trainer-0"}
     text = metrics.render(Look(1.8e9, entries, None, 7), sums, names, direct=True)
     assert sum(f"# TYPE {name} " in text for name in metrics.NAMES) == len(metrics.NAMES)

@@ -15,7 +15,7 @@ import pytest
 from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.evidence.processes import Identity, Scan
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.libcufile import route
+from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.look import Watcher
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
@@ -73,7 +73,7 @@ def test_a_process_with_40000_mappings() -> None:
     with started(MAPPINGS) as process:
         assert Path(f"/proc/{process.pid}/maps").read_text().count("\n") > 20_000
         begin = time.process_time()
-        assert reason(process.pid) == route.STATISTICS_OFF
+        assert reason(process.pid) == counters.STATISTICS_OFF
         assert time.process_time() - begin < 10
         process.kill()
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_called_like_a_segment(tmp_path: Path) -> None:
     with started(DISGUISE, str(tmp_path)) as process:
         assert f" /SYSV{process.pid:08x} (deleted)" in Path(f"/proc/{process.pid}/maps").read_text()
         # Its inode is no segment's id, or another process's segment.
-        assert reason(process.pid) in (route.UNREADABLE, route.NOT_ITS_OWN)
+        assert reason(process.pid) in (counters.UNREADABLE, counters.NOT_ITS_OWN)
         process.kill()
 
 
