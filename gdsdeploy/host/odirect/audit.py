@@ -21,8 +21,7 @@ from typing import Any, Callable, Dict
 from ..io.reading import flags_of
 from ..process import TIMED_OUT, apart
 from . import trials
-from .syscalls import direct_alignment
-from .trials import Desk, NoDirectError
+from .trials import Desk, NoDirectError, direct_alignment
 
 #: The default of seconds for one mount: a slow disk writes its journal some thirty times.
 SECONDS = 10.0

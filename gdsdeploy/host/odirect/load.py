@@ -23,9 +23,9 @@ from array import array
 from typing import Any, Dict, List
 
 from .audit import in_process
-from .cache import cache_of
 from .load_limits import FILLING, LONGEST, SECONDS, longest
 from .scratch import reopened, scratch
+from .trials import cache_of
 
 MIB = 1024 * 1024
 #: One read.  Large enough for the full rate of an array, small enough for its latency to mean something.

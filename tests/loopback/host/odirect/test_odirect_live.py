@@ -52,7 +52,7 @@ paths = tuple(os.path.join(folder, name) for name in sys.argv[5].split())
 before = {path: sorted(os.listdir(path)) for path in paths}
 answer["evidence"] = evidence.collect(evidence.EvidenceRequest(mounts=paths, scratch=paths))
 answer["left"] = [path for path in paths if sorted(os.listdir(path)) != before[path]]
-from gdsdeploy.host.odirect.cache import INSTRUMENTS
+from gdsdeploy.host.odirect.trials import INSTRUMENTS
 from gdsdeploy.host.odirect.trials import FILES, desk_in, ordinary, pattern
 with desk_in("ext4", pattern(0, FILES[0][0], 0)) as desk:
     ordinary(desk, pattern(0, FILES[0][0], 0))
