@@ -25,9 +25,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gdsdeploy.host.evidence.processes import collect_statistics
-from gdsdeploy.host.watch import metrics, service
+from gdsdeploy.host.watch import service
 from gdsdeploy.host.watch.look import Watcher
-from gdsdeploy.host.watch.totals import Totals
+from gdsdeploy.host.watch.service import Totals
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import libraries
 from tests.cufile.jobs import CONTAINER, Running, config, job
@@ -89,7 +89,7 @@ def looks(number: int, rounds: int) -> dict[str, Any]:
         begin = time.process_time()
         look = watchers[1].look()
         totals.add([entry.program for entry in look.programs], time.monotonic())
-        size = len(metrics.render(look, totals, {}, direct=service.expects_direct()))
+        size = len(service.render(look, totals, {}, direct=service.expects_direct()))
         json.dumps(totals.as_record())
         whole.append(time.process_time() - begin)
         listed = len(look.programs)

@@ -17,7 +17,7 @@ import pytest
 
 from gdsdeploy.host.evidence import processes
 from gdsdeploy.host.watch import service
-from gdsdeploy.host.watch.metrics import FILE
+from gdsdeploy.host.watch.service import FILE
 from tests.cufile.jobs import CONTAINER, REPOSITORY, config, job
 
 SIZE = 256 << 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, List, Sequence
 
 from ..io.prometheus import places
-from ..watch import metrics, service
+from ..watch import service
 from . import services
 from .file_resource import FileResource, restoration_changes
 from .files import File
@@ -99,7 +99,7 @@ ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 [Service]
 ExecStart={COMMAND} watch --metrics --every {desired.every}{options}
 # It removes its files itself, unless it was killed.
-ExecStopPost=-/bin/rm -f {" ".join(places(desired.metrics, metrics.FILE))}
+ExecStopPost=-/bin/rm -f {" ".join(places(desired.metrics, service.FILE))}
 # It ends when another version of the program is installed.
 Restart=always
 RestartSec=5

@@ -11,8 +11,7 @@ from ..facts.processes import OpenFile, Program
 from ..facts.unknown import if_known, when_known
 from ..io.wording import line
 from ..libcufile.counters import NOT_COUNTED, REASONS, Counters, releases, route_words
-from .look import Entry, Look
-from .owner import JOB, Owner, named, owner, pods
+from .look import JOB, Entry, Look, Owner, named, owner, pods
 
 VERSION = 1
 #: Characters of a text, and of all processes as JSON; a controller takes an answer of 8 MiB.

@@ -2,6 +2,9 @@
 
 gds-watch.service runs it.  It writes a file for each collector of node_exporter, and removes it when it ends.  Its sums
 go to a file in /run, with which the next start continues.
+
+The counters of a process end with it.  So what each look finds more than the one before is added up here, by unit, job,
+pod or container.  The metrics are in Prometheus' text format: see docs/watch.md.
 """
 
 from __future__ import annotations
@@ -12,16 +15,207 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Optional, Tuple
+from collections import Counter
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
+from ..facts.processes import Program
+from ..facts.unknown import if_known
 from ..io import atomic, jsontext
-from ..io.prometheus import folders
+from ..io.prometheus import Metric, Sample, folders, text
+from ..io.wording import line
+from ..libcufile import counters as records
+from ..libcufile.counters import WAYS, Counters, Direction, Gpu, bounced_bytes, less, ways_of
 from ..model import expectation
 from ..paths import EXPECTATION
-from . import metrics
-from .look import Watcher
-from .owner import pods
-from .totals import Totals, from_record
+from .look import Look, Owner, Watcher, named, owner, pods
+
+VERSION = 1
+#: Seconds for which the sums of an owner stay after its last process, so that a server has read them.
+LONG = 3600.0
+#: Seconds for which a process that a look didn't read is remembered, so that nothing of it is counted twice.
+MISSED = 120.0
+#: Most owners with sums; the I/O of others is added to OTHER.
+OWNERS = 500
+#: Most GPUs of an owner; a process may write any number into its own counters.
+GPUS = 64
+OTHER, OTHER_GPU = Owner("other", ""), ""
+READ, WRITE = "read", "write"
+
+
+class Sum(NamedTuple):
+    """Reads, or writes, of an owner with one GPU."""
+
+    #: way of WAYS → operations
+    operations: Tuple[int, ...] = (0,) * len(WAYS)
+    bytes: int = 0
+    #: through the memory of the host; an estimate where several ways had operations between two looks
+    bounced: int = 0
+    errors: int = 0
+
+    def plus(self, moved: Direction) -> Sum:
+        """With what was counted between two looks."""
+        ways = ways_of(moved)
+        return Sum(
+            tuple(number + ways.get(way, 0) for way, number in zip(WAYS, self.operations)),
+            self.bytes + moved.bytes,
+            self.bounced + bounced_bytes(moved),
+            self.errors + moved.errors,
+        )
+
+
+#: (GPU, READ or WRITE) → what it did.
+Sums = Dict[Tuple[str, str], Sum]
+
+
+class Totals:
+    """Sums by owner, and what each process had counted at the last look."""
+
+    def __init__(self) -> None:
+        self.sums: Dict[Owner, Sums] = {}
+        #: owner → when a process of it was read last
+        self.times: Dict[Owner, float] = {}
+        #: (process id, start) → when its counters were read, and those of each GPU
+        self._before: Dict[Tuple[int, int], Tuple[float, Dict[str, Gpu]]] = {}
+        #: without an earlier look, what a process has counted may be of any time
+        self._began = False
+
+    def add(self, programs: Iterable[Program], now: float) -> None:
+        """Add what these processes did since the last look.  The first look only notes their counters."""
+        before = self._before
+        self._before = {key: old for key, old in before.items() if now - old[0] <= MISSED}
+        for program in programs:
+            if not isinstance(program.counters, Counters):
+                continue
+            key = (program.pid, program.start)
+            _, earlier = before.get(key, (now, {}))
+            self._before[key] = now, {gpu.uuid: gpu for gpu in program.counters.gpus}
+            if self._began:
+                whose = self._entry(owner(program.unit), now)
+                for gpu in program.counters.gpus:
+                    self._count(self.sums[whose], gpu, earlier.get(gpu.uuid))
+        self._began = True
+        for old in [whose for whose, seen in self.times.items() if now - seen > LONG]:
+            del self.times[old], self.sums[old]
+
+    def _entry(self, whose: Owner, now: float) -> Owner:
+        if whose not in self.sums and len(self.sums) >= OWNERS:
+            whose = OTHER
+        self.sums.setdefault(whose, {})
+        self.times[whose] = now
+        return whose
+
+    @staticmethod
+    def _count(sums: Sums, gpu: Gpu, old: Any) -> None:
+        is_listed = (gpu.uuid, READ) in sums or len(sums) < 2 * GPUS
+        name = gpu.uuid if is_listed else OTHER_GPU
+        for direction, new, earlier in ((READ, gpu.read, old and old.read), (WRITE, gpu.write, old and old.write)):
+            sums[(name, direction)] = sums.get((name, direction), Sum()).plus(_since(new, earlier))
+
+    def as_record(self) -> Dict[str, Any]:
+        """As JSON values; ``from_record`` reads them."""
+        owners = [
+            [list(whose), self.times[whose], [[*key, *one] for key, one in sums.items()]]
+            for whose, sums in self.sums.items()
+        ]
+        processes = [
+            [pid, start, seen, records.as_record(Counters(0, 0, 0, 0, tuple(gpus.values())))["gpus"]]
+            for (pid, start), (seen, gpus) in self._before.items()
+        ]
+        return {"version": VERSION, "owners": owners, "processes": processes}
+
+
+def from_record(record: Any) -> Totals:
+    """The sums that ``as_record`` gave; raises ValueError, TypeError, KeyError or AttributeError for anything else."""
+    totals = Totals()
+    if record["version"] != VERSION:
+        raise ValueError("it is of another version")
+    for (kind, name), seen, rows in record["owners"]:
+        whose = Owner(str(kind), str(name))
+        totals.times[whose] = float(seen)
+        totals.sums[whose] = {(str(gpu), str(way)): _sum(*values) for gpu, way, *values in rows}
+    for pid, start, seen, gpus in record["processes"]:
+        read = records.from_record({"version": 0, "size": 0, "read_bytes": 0, "write_bytes": 0, "gpus": gpus})
+        if read is None:
+            raise ValueError("counters of a process aren't counters")
+        totals._before[(int(pid), int(start))] = float(seen), {gpu.uuid: gpu for gpu in read.gpus}
+    totals._began = True
+    return totals
+
+
+def _sum(operations: List[int], size: int, bounced: int, errors: int) -> Sum:
+    if len(operations) != len(WAYS):
+        raise ValueError("it has other ways")
+    return Sum(tuple(map(int, operations)), int(size), int(bounced), int(errors))
+
+
+def _since(now: Direction, before: Any) -> Direction:
+    """What was counted since; all of it where a counter fell, because the program began again (cuFileStatsReset)."""
+    if before is None:
+        return now
+    since = less(now, before)
+    return now if any(value is not None and value < 0 for value in since) else since
+
+
+FILE = "gdsdeploy-watch.prom"
+
+OPERATIONS = "gdsdeploy_cufile_operations_total"
+BYTES = "gdsdeploy_cufile_bytes_total"
+BOUNCED = "gdsdeploy_cufile_bounced_bytes_total"
+ERRORS = "gdsdeploy_cufile_errors_total"
+PROCESSES = "gdsdeploy_cufile_processes"
+STALE = "gdsdeploy_cufile_stale_segments"
+EXPECTED = "gdsdeploy_cufile_direct_expected"
+INCOMPLETE = "gdsdeploy_cufile_incomplete"
+TIMESTAMP = "gdsdeploy_cufile_timestamp_seconds"
+#: Every series that a host exports.
+NAMES = (OPERATIONS, BYTES, BOUNCED, ERRORS, PROCESSES, STALE, EXPECTED, INCOMPLETE, TIMESTAMP)
+#: The label ``statistics`` of a process with counters; else it is the reason why it has none.
+COUNTED = "counted"
+
+
+def render(look: Look, totals: Totals, pods: Dict[str, str], *, direct: Optional[bool]) -> str:
+    """Every series with its help.
+
+    pods: UID → name.  direct: whether the lock expects a direct path on this host; None: it has no expectation.
+    """
+    return text(_metrics(look, totals, pods, direct))
+
+
+def _metrics(look: Look, totals: Totals, pods: Dict[str, str], direct: Optional[bool]) -> Iterator[Metric]:
+    rows: Dict[str, List[Sample]] = {name: [] for name in (OPERATIONS, BYTES, BOUNCED, ERRORS)}
+    for whose, sums in sorted(totals.sums.items()):
+        kind, name = named(whose, pods)
+        for (gpu, direction), one in sorted(sums.items()):
+            # Never ``job``: Prometheus itself has that label.
+            labels = [("kind", kind), ("name", line(name)), ("gpu", gpu), ("direction", direction)]
+            rows[OPERATIONS] += [
+                ([*labels, ("path", way)], str(number)) for way, number in zip(WAYS, one.operations) if number
+            ]
+            rows[BYTES].append((labels, str(one.bytes)))
+            rows[BOUNCED].append((labels, str(one.bounced)))
+            rows[ERRORS].append((labels, str(one.errors)))
+    yield OPERATIONS, "Operations of cuFile with a GPU, by the path that they took.", rows[OPERATIONS]
+    yield BYTES, "Bytes between files and a GPU.", rows[BYTES]
+    yield BOUNCED, "Bytes of them that went through CPU memory; estimated where paths were mixed.", rows[BOUNCED]
+    yield ERRORS, "Operations of cuFile that failed.", rows[ERRORS]
+    yield PROCESSES, "Processes that have libcufile loaded, and whether they are counted.", _processes(look)
+    stale: List[Sample] = [] if look.dead is None else [([], str(look.dead))]
+    yield STALE, "Segments of statistics that ended processes have left.", stale
+    expected: List[Sample] = [] if direct is None else [([], str(int(direct)))]
+    yield EXPECTED, "1: the lock expects a direct path on this host.", expected
+    missing = str(int(look.incomplete is not None))
+    yield INCOMPLETE, "1: not every process was looked at, so some I/O may not be counted.", [([], missing)]
+    yield TIMESTAMP, "When the processes were looked at.", [([], str(int(look.at)))]
+
+
+def _processes(look: Look) -> List[Sample]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for program, result in look.programs:
+        releases = sorted({if_known(version, "unknown") for version in program.libraries.values()})
+        state = COUNTED if isinstance(program.counters, Counters) and not result.reason else result.reason
+        counts[(line(",".join(releases))[:64], state)] += 1
+    return [([("libcufile", release), ("statistics", state)], str(n)) for (release, state), n in sorted(counts.items())]
+
 
 #: The sums; only root reads them.
 STATE = "/run/gdsdeploy/watch.json"
@@ -37,7 +231,7 @@ def run(setting: str, every: float, state: str = STATE) -> None:
 
     setting: the folder of the collector; empty: the usual ones that are there.
     """
-    program, files = _program(), [os.path.join(folder, metrics.FILE) for folder in folders(setting)]
+    program, files = _program(), [os.path.join(folder, FILE) for folder in folders(setting)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -48,7 +242,7 @@ def run(setting: str, every: float, state: str = STATE) -> None:
                 begin = time.monotonic()
                 look = watcher.look()
                 totals.add([entry.program for entry in look.programs], begin)
-                text = metrics.render(look, totals, pods(), direct=expects_direct())
+                text = render(look, totals, pods(), direct=expects_direct())
                 for path in files:
                     atomic.write(path, text, shared=True)
                 atomic.write(state, json.dumps(totals.as_record()), 0o600)

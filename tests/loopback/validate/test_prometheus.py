@@ -20,9 +20,9 @@ from gdsdeploy.host.gate import gate, metrics
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, Finding
-from gdsdeploy.host.watch import metrics as watch_metrics
+from gdsdeploy.host.watch import service as watch_metrics
 from gdsdeploy.host.watch.look import Entry, Look
-from gdsdeploy.host.watch.totals import Totals
+from gdsdeploy.host.watch.service import Totals
 from gdsdeploy.lock import lockfile
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet

@@ -18,8 +18,7 @@ from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu, Observed
 from gdsdeploy.host.watch import table
 from gdsdeploy.host.watch.document import document
-from gdsdeploy.host.watch.look import Entry, Look
-from gdsdeploy.host.watch.owner import Owner, owner
+from gdsdeploy.host.watch.look import Entry, Look, Owner, owner
 from gdsdeploy.validate.watch import Watched
 from tests.unit.hostile_words import WORDS
 

@@ -10,10 +10,9 @@ import pytest
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.libcufile.counters import Counters, Direction, Gpu
-from gdsdeploy.host.watch import metrics, totals
-from gdsdeploy.host.watch.look import Entry, Look
-from gdsdeploy.host.watch.owner import UNIT, Owner
-from gdsdeploy.host.watch.totals import READ, Totals
+from gdsdeploy.host.watch import service
+from gdsdeploy.host.watch.look import UNIT, Entry, Look, Owner
+from gdsdeploy.host.watch.service import READ, Totals
 
 GPU, OTHER_GPU = "GPU-" + "1" * 36, "GPU-" + "2" * 36
 NOTHING = Direction(0, 0, 0, 0, 0, 0, 0)
@@ -84,22 +83,22 @@ def test_bounced_bytes_are_exact_where_one_way_has_all_operations() -> None:
 def test_old_owners_go_and_there_are_never_too_many() -> None:
     crowd = tuple(program((GPU, reads(1)), pid=at, unit=f"/system.slice/u{at}.service") for at in range(600))
     sums = counted(crowd)
-    assert len(sums.sums) == totals.OWNERS + 1
-    assert operations(sums, totals.OTHER) == {"compat": 100}
-    sums.add([], totals.LONG + 16)
+    assert len(sums.sums) == service.OWNERS + 1
+    assert operations(sums, service.OTHER) == {"compat": 100}
+    sums.add([], service.LONG + 16)
     assert sums.sums == {}
 
 
 def test_a_process_that_invents_gpus_fills_a_bounded_number_of_series() -> None:
     many = [(f"GPU-{at:036d}", reads(1)) for at in range(100)]
     sums = counted((program(*many),))
-    assert len(sums.sums[TRAIN]) == 2 * totals.GPUS + 2
-    assert operations(sums, gpu=totals.OTHER_GPU) == {"compat": 100 - totals.GPUS}
+    assert len(sums.sums[TRAIN]) == 2 * service.GPUS + 2
+    assert operations(sums, gpu=service.OTHER_GPU) == {"compat": 100 - service.GPUS}
 
 
 def test_they_go_on_where_they_stopped() -> None:
     sums = counted((program((GPU, reads(10))),))
-    again = totals.from_record(json.loads(json.dumps(sums.as_record())))
+    again = service.from_record(json.loads(json.dumps(sums.as_record())))
     assert again.as_record() == sums.as_record()
     again.add([program((GPU, reads(11)))], 30.0)
     assert operations(again) == {"compat": 11}
@@ -116,7 +115,7 @@ def test_they_go_on_where_they_stopped() -> None:
 )  # fmt: skip
 def test_another_record_is_refused(record: Any) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        totals.from_record(record)
+        service.from_record(record)
 
 
 def test_the_series() -> None:
@@ -127,8 +126,8 @@ def test_the_series() -> None:
     sums = counted(programs)
     entries = tuple(Entry(each, counters.route(counters.Observed(each.counters))) for each in programs)
     names = {"1d6ba31f-0000-0000-0000-000000000001": "ml/trainer-0"}
-    text = metrics.render(Look(1.8e9, entries, None, 7), sums, names, direct=True)
-    assert sum(f"# TYPE {name} " in text for name in metrics.NAMES) == len(metrics.NAMES)
+    text = service.render(Look(1.8e9, entries, None, 7), sums, names, direct=True)
+    assert sum(f"# TYPE {name} " in text for name in service.NAMES) == len(service.NAMES)
     labels = f'gpu="{GPU}",direction="read"'
     for line in (
         f'gdsdeploy_cufile_operations_total{{kind="unit",name="train.service",{labels},path="compat"}} 3',
@@ -143,5 +142,5 @@ def test_the_series() -> None:
         "gdsdeploy_cufile_incomplete 0",
     ):
         assert f"\n{line}\n" in text
-    text = metrics.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
+    text = service.render(Look(1.8e9, (), None, None), Totals(), {}, direct=None)
     assert "\ngdsdeploy_cufile_direct_expected" not in text

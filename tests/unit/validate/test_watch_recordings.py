@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.watch.metrics import INCOMPLETE, NAMES
+from gdsdeploy.host.watch.service import INCOMPLETE, NAMES
 from gdsdeploy.host.watch.table import lines
 from gdsdeploy.validate.watch import Watched, _with_words
 
