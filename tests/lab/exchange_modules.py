@@ -26,11 +26,11 @@ from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.kmod.vouch import sha256
-from gdsdeploy.host.rollout import reload, stack
+from gdsdeploy.host.rollout import reload
 
 IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"
 NAMES = ("dm_mirror", "dm_region_hash", "dm_log", "uinput")
-STACK = stack.Stack(NAMES, (DEVICE,), (UNIT,))
+STACK = reload.Stack(NAMES, (DEVICE,), (UNIT,))
 FILE = Path("/run/systemd/system") / UNIT
 MARK = b"~Module signature appended~\n"
 folder = Path(tempfile.mkdtemp())
@@ -92,12 +92,12 @@ def try_exchange():
         outcome = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
     except HostError as error:
         outcome = [getattr(error, "kind", ""), error.message]
-    loaded = {module["name"]: stack.build_id(module["name"]) for module in gpu.modules("/", NAMES)}
+    loaded = {module["name"]: reload.build_id(module["name"]) for module in gpu.modules("/", NAMES)}
     versions = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}
     return {
         "said": outcome,
         "loaded": versions,
-        "service": stack.is_active(UNIT),
+        "service": reload.is_active(UNIT),
         "unfinished": Path(reload.MARKER).exists(),
     }
 
@@ -118,7 +118,7 @@ results = {}
 try:
     for name in reversed(NAMES):
         call("modprobe", name)
-    OLD = {name: stack.build_id(name) for name in NAMES}
+    OLD = {name: reload.build_id(name) for name in NAMES}
     results["the same"] = try_exchange()
     replace_module("dm_log")
     results["not kept"] = try_exchange()
@@ -145,7 +145,11 @@ try:
     replace_module("dm_log")
     put_aside()
     restore()
-    results["killed"] = [kill_exchange(), [module["name"] for module in gpu.modules("/", NAMES)], stack.is_active(UNIT)]
+    results["killed"] = [
+        kill_exchange(),
+        [module["name"] for module in gpu.modules("/", NAMES)],
+        reload.is_active(UNIT),
+    ]
     results["finished"] = try_exchange()
 finally:
     restore()

@@ -85,11 +85,11 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from ..rollout import compare, snapshot
+    from ..rollout import snapshot
 
     before = _document(arguments.document, "a snapshot")
     names = list(before.get("packages") or {}) if isinstance(before, dict) else []
-    differences = compare.differences(before, snapshot.take(names, arguments.root))
+    differences = snapshot.differences(before, snapshot.take(names, arguments.root))
     value = {"same": not differences, "differences": differences}
     return _print(arguments, value, [entry["says"] for entry in differences] or ["this host is unchanged"])
 

@@ -1,8 +1,9 @@
 """Exchange NVIDIA's modules without a reboot: only where they aren't in use and the earlier ones can be loaded again.
 
-``plan`` says whether that is so, and why not.  ``exchange`` stops services, unloads from the top, loads from the
-bottom, and makes sure that what is loaded then is what is installed; if anything fails, the modules that were loaded
-before are loaded again from the kept archive.  A run that was killed half-way is finished by the next one in that boot.
+What belongs to the modules while they run are devices and services.  ``plan`` says whether an exchange is possible, and
+why not.  ``exchange`` stops services, unloads from the top, loads from the bottom, and makes sure that what is loaded
+then is what is installed; if anything fails, the modules that were loaded before are loaded again from the kept
+archive.  A run that was killed half-way is finished by the next one in that boot.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import syslog
 import tempfile
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from .. import process
 from ..apply import gpu, unload
@@ -25,13 +27,110 @@ from ..boot import needed as pending
 from ..boot.present import boot_id
 from ..errors import HostError, RolloutError
 from ..io import atomic
-from ..kmod.module import read_module
-from . import stack
+from ..kmod.module import build_id_of, read_module
+from ..rootdir import list_folder, read_text
 from .reboot import FOLDER, IDENT
-from .stack import NVIDIA, Stack
+
+PEERMEM_UNIT = "gds-peermem.service"
+_TIMEOUT = 180.0
+
+
+class Stack(NamedTuple):
+    """Modules that are exchanged together."""
+
+    #: as the kernel calls them, in the order in which they can be unloaded
+    modules: Tuple[str, ...]
+    #: beginnings of the names of their device files
+    devices: Tuple[str, ...]
+    #: units that hold them and can be stopped and started again, in the order in which they stop
+    services: Tuple[str, ...]
+
+
+NVIDIA = Stack(
+    gpu.ORDER,
+    gpu.DEVICES,
+    (
+        PEERMEM_UNIT,
+        "nvidia-dcgm.service",
+        "nvidia-imex.service",
+        "nvidia-fabricmanager.service",
+        "nvidia-powerd.service",
+        "nvidia-persistenced.service",
+    ),
+)
+
+
+class Use(NamedTuple):
+    """What keeps modules in use."""
+
+    #: sentences about users that gdsdeploy may not end
+    foreign: List[str]
+    #: units that run now, in the order in which they stop
+    services: List[str]
+
+
+def stack_use(stack: Stack, root: str = "/") -> Use:
+    """Who uses the modules: services that can be stopped, and all others."""
+    running = [unit for unit in stack.services if is_active(unit)]
+    foreign = []
+    for user in gpu.open_files(root, stack.devices):
+        unit = unit_of(user["pid"], root)
+        if unit not in running:
+            process_id = f"process {user['pid']}{f', of {unit}' if unit else ''}"
+            foreign.append(f"{user['program'] or 'a program'} ({process_id}) has {', '.join(user['files'])} open")
+    return Use(foreign + _references(stack, bool(running), root) + _instances(root), running)
+
+
+def is_active(unit: str) -> bool:
+    return process.run(["systemctl", "--quiet", "is-active", unit], _TIMEOUT).status == 0
+
+
+def unit_of(pid: int, root: str = "/") -> str:
+    """The service that a process belongs to; empty where it is of none."""
+    units = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, f"/proc/{pid}/cgroup"), re.MULTILINE)
+    return units[-1] if units else ""
+
+
+def systemctl(verb: str, unit: str) -> str:
+    """Stop or start a unit; returns why that failed, empty otherwise."""
+    output = process.run(["systemctl", verb, unit], _TIMEOUT)
+    first_line = output.stderr.strip().partition("\n")[0]
+    return "" if output.status == 0 else f"systemctl {verb} {unit}: {first_line}"
+
+
+def _references(stack: Stack, services: bool, root: str) -> List[str]:
+    """Other users of the modules.  While services run, their references cannot be told from other programs'."""
+    reasons = []
+    for module in gpu.modules(root, stack.modules):
+        others = [name for name in module["users"] if name not in stack.modules]
+        rest = module["references"] - len(module["users"])
+        if others:
+            reasons.append(f"{module['name']} is used by {', '.join(others)}")
+        elif rest > 0 and not services:
+            reasons.append(f"{module['name']} has {rest} references that belong to no module")
+    return reasons
+
+
+def _instances(root: str) -> List[str]:
+    """GPUs that are divided: unloading the module deletes their instances."""
+    base = "/proc/driver/nvidia/capabilities"
+    return [
+        f"{card} has MIG instances, which an exchange would delete"
+        for card in list_folder(root, base)
+        if any(name.startswith("gi") for name in list_folder(root, f"{base}/{card}/mig"))
+    ]
+
+
+def build_id(name: str, root: str = "/") -> str:
+    """Of a loaded module; empty where it has none."""
+    try:
+        with open(os.path.join(root, "sys/module", name, "notes/.note.gnu.build-id"), "rb") as file:
+            return build_id_of(file.read().hex())
+    except OSError:
+        return ""
+
 
 MARKER = FOLDER + "/reload.json"
-_TIMEOUT = 180.0
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 INSTEAD = "a reboot exchanges them as well"
 
@@ -72,10 +171,10 @@ def plan(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Pla
     # Provisioning unloads some before it exchanges packages; they come back with the others.
     unloaded = set(unload.recorded(ManagedHost()))
     loaded = [module["name"] for module in gpu.modules("/", of.modules)]
-    use = stack.use(of)
+    use = stack_use(of)
     services = [unit for unit in of.services if unit in {*use.services, *begun.get("services", []), *unloaded}]
     names = [name for name in of.modules if name in {*loaded, *begun.get("modules", []), *unloaded}]
-    if stack.PEERMEM_UNIT in services:
+    if PEERMEM_UNIT in services:
         # The unit itself unloads and loads them.
         names = [name for name in names if name not in _PEERMEM]
     files = {name: pending.file_of(name) for name in names}
@@ -116,11 +215,11 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
 def _exchange(chosen: Plan, of: Stack) -> str:
     """Why it failed; empty when everything is loaded from its installed file and its services run."""
     for unit in chosen.services:
-        problem = stack.systemctl("stop", unit)
+        problem = systemctl("stop", unit)
         if problem:
             return problem
     # A program may have opened a device since.
-    late = stack.use(of).foreign
+    late = stack_use(of).foreign
     if late:
         return "; ".join(late)
     return _unload(of) or _load(chosen) or _start(chosen)
@@ -145,14 +244,14 @@ def _load(chosen: Plan) -> str:
 
 
 def _start(chosen: Plan) -> str:
-    return "; ".join(filter(None, (stack.systemctl("start", unit) for unit in reversed(chosen.services))))
+    return "; ".join(filter(None, (systemctl("start", unit) for unit in reversed(chosen.services))))
 
 
 def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> None:
     """Load what was loaded before; always raises RolloutError."""
     for unit in chosen.services:
-        stack.systemctl("stop", unit)
-    loaded = {module["name"]: stack.build_id(module["name"]) for module in gpu.modules("/", of.modules)}
+        systemctl("stop", unit)
+    loaded = {module["name"]: build_id(module["name"]) for module in gpu.modules("/", of.modules)}
     lost = ""
     if any(name in old and loaded[name] != read_module(old[name]).build_id for name in loaded):
         lost = _unload(of)
@@ -213,7 +312,7 @@ def _problem(name: str, file: str) -> str:
 
 def _is_other(name: str, file: str) -> bool:
     """Whether the module is not loaded, or from another file than this one."""
-    return stack.build_id(name) != read_module(file).build_id or not os.path.isdir("/sys/module/" + name)
+    return build_id(name) != read_module(file).build_id or not os.path.isdir("/sys/module/" + name)
 
 
 def _options(name: str, file: str) -> List[str]:

@@ -18,7 +18,7 @@ from gdsdeploy.host import __main__ as program
 from gdsdeploy.host.apply import written
 from gdsdeploy.host.apply.packages import state
 from gdsdeploy.host.errors import RolloutError
-from gdsdeploy.host.rollout import compare, snapshot
+from gdsdeploy.host.rollout import snapshot
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 ROOT = Path(__file__).parents[4]
@@ -146,9 +146,9 @@ def one_more_left(host: Root) -> None:
 def test_a_snapshot_of_before_the_record_says_nothing_of_it(host: Root) -> None:
     was = take(host)
     was["provision"].pop("removed")
-    assert compare.differences(was, take(host)) == []
+    assert snapshot.differences(was, take(host)) == []
     was["provision"]["removed"] = None
-    assert compare.differences(was, take(host)) == []
+    assert snapshot.differences(was, take(host)) == []
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_a_snapshot_of_before_the_record_says_nothing_of_it(host: Root) -> None:
 )
 def test_a_comparison_finds(host: Root, change: Callable[[Root], None], expected: set[tuple[str, str]]) -> None:
     was = take(host)
-    assert compare.differences(was, take(host)) == []
+    assert snapshot.differences(was, take(host)) == []
     change(host)
-    differences = compare.differences(was, take(host, *was["packages"]))
+    differences = snapshot.differences(was, take(host, *was["packages"]))
     assert {(row["what"], row["name"]) for row in differences} == expected
     assert all(row["was"] != row["is"] and row["name"] in row["says"] for row in differences)
 
@@ -178,14 +178,14 @@ def test_the_kernel_that_boots_and_the_one_that_runs_are_compared(host: Root) ->
     was = take(host)
     now = copy.deepcopy(was)
     now["kernel"], now["boot"]["default"], now["boot"]["next"], now["boot_id"] = "9.9.9", "9.9.9", "8.8.8", "another"
-    differences = {(row["what"], row["name"]) for row in compare.differences(was, now)}
+    differences = {(row["what"], row["name"]) for row in snapshot.differences(was, now)}
     assert differences == {("boot", "default"), ("kernel", "running")}, "what passes with each boot is no difference"
 
 
 @pytest.mark.parametrize("document", [[], {}, {"version": 2, "packages": {}}, {"version": 1}])
 def test_what_is_no_snapshot_is_refused(document: Any) -> None:
     with pytest.raises(RolloutError, match="isn't a snapshot of version 1"):
-        compare.differences(document, {})
+        snapshot.differences(document, {})
 
 
 def test_the_command_compares_with_a_file(host: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import gpu
-from gdsdeploy.host.rollout import stack
-from gdsdeploy.host.rollout.stack import NVIDIA, Stack
+from gdsdeploy.host.rollout import reload
+from gdsdeploy.host.rollout.reload import NVIDIA, Stack
 
 #: Opens a file, says so, and stays until its input ends.
 USER = """
@@ -82,12 +82,12 @@ def test_modules_are_listed_as_they_can_be_unloaded(tmp_path: Path) -> None:
 
 def test_nobody_uses_them(tmp_path: Path) -> None:
     table(tmp_path)
-    assert stack.use(NVIDIA, str(tmp_path)) == stack.Use([], [])
+    assert reload.stack_use(NVIDIA, str(tmp_path)) == reload.Use([], [])
 
 
 def test_references_of_nobody_known_and_modules_of_others_are_users(tmp_path: Path) -> None:
     table(tmp_path, drm=1, count=4, more="gdrdrv,")
-    assert stack.use(NVIDIA, str(tmp_path)).foreign == [
+    assert reload.stack_use(NVIDIA, str(tmp_path)).foreign == [
         "nvidia_drm has 1 references that belong to no module",
         "nvidia is used by gdrdrv",
     ]
@@ -99,22 +99,24 @@ def test_a_process_with_a_device_is_a_user_and_its_service_is_named(tmp_path: Pa
     (tmp_path / "proc/77/fd/3").symlink_to("/dev/nvidia0")
     write(tmp_path, "proc/77/comm", "python3\n")
     write(tmp_path, "proc/77/cgroup", "0::/system.slice/docker.service/payload\n")
-    assert stack.use(NVIDIA, str(tmp_path)).foreign == ["python3 (process 77, of docker.service) has /dev/nvidia0 open"]
+    assert reload.stack_use(NVIDIA, str(tmp_path)).foreign == [
+        "python3 (process 77, of docker.service) has /dev/nvidia0 open"
+    ]
 
 
 def test_a_service_of_the_stack_is_stopped_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = "nvidia-persistenced.service"
-    monkeypatch.setattr(stack, "is_active", lambda name: name == unit)
+    monkeypatch.setattr(reload, "is_active", lambda name: name == unit)
     table(tmp_path, count=4)
     (tmp_path / "proc/77/fd").mkdir(parents=True)
     (tmp_path / "proc/77/fd/3").symlink_to("/dev/nvidia0")
     write(tmp_path, "proc/77/cgroup", f"0::/system.slice/{unit}\n")
-    assert stack.use(NVIDIA, str(tmp_path)) == stack.Use([], [unit])
+    assert reload.stack_use(NVIDIA, str(tmp_path)) == reload.Use([], [unit])
 
 
 def test_services_stop_before_what_they_stand_on(tmp_path: Path) -> None:
     order = NVIDIA.services
-    assert order.index(stack.PEERMEM_UNIT) < order.index("nvidia-persistenced.service")
+    assert order.index(reload.PEERMEM_UNIT) < order.index("nvidia-persistenced.service")
     assert order.index("nvidia-dcgm.service") < order.index("nvidia-fabricmanager.service")
     assert order[-1] == "nvidia-persistenced.service"
 
@@ -123,7 +125,7 @@ def test_mig_instances_are_not_thrown_away(tmp_path: Path) -> None:
     table(tmp_path)
     (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi3/ci0").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/capabilities/gpu1/mig").mkdir(parents=True)
-    assert stack.use(NVIDIA, str(tmp_path)).foreign == ["gpu0 has MIG instances, which an exchange would delete"]
+    assert reload.stack_use(NVIDIA, str(tmp_path)).foreign == ["gpu0 has MIG instances, which an exchange would delete"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_mig_instances_are_not_thrown_away(tmp_path: Path) -> None:
 )
 def test_the_unit_of_a_process(tmp_path: Path, text: str, unit: str) -> None:
     write(tmp_path, "proc/5/cgroup", text)
-    assert stack.unit_of(5, str(tmp_path)) == unit
+    assert reload.unit_of(5, str(tmp_path)) == unit
 
 
 def test_mounts_of_drivers_that_nvidia_fs_is_registered_with(tmp_path: Path) -> None:
@@ -162,4 +164,4 @@ def test_mounts_of_drivers_that_nvidia_fs_is_registered_with(tmp_path: Path) -> 
 def test_other_modules_can_stand_for_the_stack(tmp_path: Path) -> None:
     table(tmp_path)
     other = Stack(("nvidia_drm", "drm"), ("/dev/dri",), ())
-    assert stack.use(other, str(tmp_path)).foreign == []
+    assert reload.stack_use(other, str(tmp_path)).foreign == []

@@ -14,7 +14,7 @@ from gdsdeploy.host.archive import keep
 from gdsdeploy.host.boot import needed
 from gdsdeploy.host.boot.present import boot_id
 from gdsdeploy.host.errors import RolloutError
-from gdsdeploy.host.rollout import reload, stack
+from gdsdeploy.host.rollout import reload
 from tests.unit.host.kmod.kmod_elf import write_module
 
 NAMES = ("nvidia_fs", "nvidia")
@@ -26,7 +26,7 @@ class ReloadHost:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.uses = stack.Use([], [])
+        self.uses = reload.Use([], [])
         self.files = {name: str(write_module(folder / f"{name}.ko", name)) for name in NAMES}
         #: what is loaded is what is installed
         self.same = True
@@ -37,7 +37,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadHost:
     machine = ReloadHost(tmp_path / "modules")
     rows = [{"name": name, "references": 0, "users": []} for name in NAMES]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
-    monkeypatch.setattr(stack, "use", lambda of, root="/": machine.uses)
+    monkeypatch.setattr(reload, "stack_use", lambda of, root="/": machine.uses)
     monkeypatch.setattr(needed, "file_of", machine.files.__getitem__)
     monkeypatch.setattr(reload, "_is_other", lambda name, file: not machine.same)
     monkeypatch.setattr(reload, "FOLDER", str(tmp_path / "run"))
@@ -76,7 +76,7 @@ def test_what_was_not_kept_is_not_unloaded(host: ReloadHost) -> None:
 
 
 def test_every_reason_is_said(host: ReloadHost, tmp_path: Path) -> None:
-    host.uses = stack.Use(["python3 (process 7) has /dev/nvidia0 open"], [])
+    host.uses = reload.Use(["python3 (process 7) has /dev/nvidia0 open"], [])
     host.files["nvidia_fs"] = ""
     broken = tmp_path / "broken.ko"
     broken.write_bytes(b"\x7fELF damaged")
@@ -93,9 +93,9 @@ def test_the_unit_of_peermem_unloads_its_module_itself(host: ReloadHost, monkeyp
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
     host.files["nvidia_peermem"] = host.files["nvidia"]
     assert plan().modules == ["nvidia_peermem", *NAMES]
-    host.uses = stack.Use([], [stack.PEERMEM_UNIT])
+    host.uses = reload.Use([], [reload.PEERMEM_UNIT])
     result = plan()
-    assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
+    assert (result.modules, result.services) == (list(NAMES), [reload.PEERMEM_UNIT])
 
 
 def test_what_provisioning_unloaded_comes_back_with_the_others(
@@ -104,10 +104,10 @@ def test_what_provisioning_unloaded_comes_back_with_the_others(
     rows = [{"name": "nvidia", "references": 0, "users": []}]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
     assert plan().modules == ["nvidia"]
-    monkeypatch.setattr(unload, "recorded", lambda _: ["nvidia_fs", "nvidia_peermem", stack.PEERMEM_UNIT])
+    monkeypatch.setattr(unload, "recorded", lambda _: ["nvidia_fs", "nvidia_peermem", reload.PEERMEM_UNIT])
     host.files["nvidia_peermem"] = host.files["nvidia"]
     result = plan()
-    assert (result.modules, result.services) == (list(NAMES), [stack.PEERMEM_UNIT])
+    assert (result.modules, result.services) == (list(NAMES), [reload.PEERMEM_UNIT])
 
 
 def test_a_run_that_did_not_end_is_taken_up_in_the_same_boot_only(host: ReloadHost) -> None:
