@@ -17,11 +17,10 @@ from ..errors import ApplyError, CannotTellError, DesiredError
 from ..io import atomic
 from ..rootdir import inside, read_text
 from . import files
-from .errors import writing
 from .file_resource import FileResource, restore
 from .files import ABSENT, File
 from .host import ManagedHost
-from .model import Change, Refusal, Words
+from .model import Change, Refusal, Words, writing
 
 #: The last of its folder: a file that sets GRUB_CMDLINE_LINUX as a whole would drop what an earlier one added.
 DROP_IN = "/etc/default/grub.d/zz-gdsdeploy-boot.cfg"

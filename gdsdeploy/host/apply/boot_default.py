@@ -9,9 +9,8 @@ from ..boot import grub, guard
 from ..errors import CannotTellError, HostError
 from ..model import expectation
 from ..paths import EXPECTATION
-from .errors import with_kind
 from .host import ManagedHost
-from .model import INSTALLS, Change, Resource, Words
+from .model import INSTALLS, Change, Resource, Words, with_kind
 
 _HINT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Dict, List
 
 from . import initramfs
-from .carried_files import CarriedFiles
 from .files import File
 from .host import ManagedHost
+from .initramfs import CarriedFiles
 from .model import Change
 
 MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"

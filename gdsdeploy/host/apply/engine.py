@@ -8,9 +8,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model import schema
 from . import files, labels, registry
-from .errors import io_error
 from .host import ManagedHost, Prediction
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, io_error
 
 VERSION = 1
 

@@ -15,8 +15,7 @@ from ..io import atomic
 from ..process import Output
 from ..rootdir import LoopError, inside, list_folder
 from . import files
-from .errors import writing
-from .model import Change
+from .model import Change, writing
 from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0

@@ -11,10 +11,10 @@ from typing import Any, Dict, List
 
 from ..errors import DesiredError
 from . import files, initramfs
-from .carried_files import CarriedFiles
 from .file_resource import restore
 from .files import ABSENT, File
 from .host import ManagedHost
+from .initramfs import CarriedFiles
 from .model import Change
 
 PATH = "/etc/modprobe.d/gdsdeploy-boot.conf"

@@ -14,24 +14,102 @@ from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Seque
 
 from ..archive import key, pack, provenance
 from ..audit.audit import audit
+from ..audit.packaged import audit_packaged
 from ..build import dkms
+from ..build.dkms import TIMEOUT
 from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
 from ..io import atomic
 from ..kmod import driver as drivers
 from ..kmod import tree
+from ..kmod.driver import Expected
 from ..kmod.findings import ERROR, UNKNOWN, outcome_of
-from ..kmod.kernel import Kernel
-from ..kmod.packaged import dkms_version
+from ..kmod.kernel import Kernel, run_depmod
+from ..kmod.packaged import STALE, dkms_version, problems, shadows
 from ..kmod.packaged_file import PackagedFile
 from ..kmod.vouch import FOLDER, installed_manifest, received_parts
 from ..model.schema import LINES
 from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
 from ..secure_boot.signature import signer_of
-from . import packaged_modules
-from .errors import with_kind
 from .host import ManagedHost
-from .model import INSTALLS, Change, Resource, Words
+from .model import INSTALLS, Change, Resource, Words, with_kind
+
+#: Kinds of changes: DKMS's build for this kernel leaves; modules.dep is written again.
+UNBUILD, INDEX = "unbuild", "index"
+#: Reason of what leaves.
+SHADOWS = "shadows"
+
+
+def observe_packaged(kernel: Kernel, expected: Expected, files: Sequence[PackagedFile]) -> Dict[str, Any]:
+    """Plain data: ``shadows``, as ``packaged.shadows``; ``stale``: whether depmod has to run; ``objections``."""
+    return {
+        "shadows": shadows(kernel, files),
+        "stale": any(problem.id == STALE for problem in problems(kernel, files)),
+        "objections": packaged_objections(kernel, expected, files),
+    }
+
+
+def packaged_objections(kernel: Kernel, expected: Expected, files: Sequence[PackagedFile]) -> List[Dict[str, str]]:
+    """``{"module", "id", "message", "hint"}`` of what is wrong or undecided, each module's file first."""
+    wrong = problems(kernel, files)
+    names = sorted({file.module for file in files} - {problem.file.module for problem in wrong})
+    keys = ("id", "message", "hint")
+    return [
+        *({"module": one.file.module, **{key: getattr(one, key) for key in keys}} for one in wrong),
+        *(
+            {"module": result["module"] or result["file"], **{key: finding[key] for key in keys}}
+            for result in (audit_packaged(kernel, names, expected, files) if names else ())
+            for finding in result["findings"]
+            if outcome_of(finding) in (ERROR, UNKNOWN)
+        ),
+    ]
+
+
+def packaged_changes(release: str, observed: Dict[str, Any], pending: Sequence[Change]) -> List[Change]:
+    """What leaves or is written again; without that, the objections.
+
+    observed: an answer: what :func:`observe` has returned, or an error.  Raises CannotTellError.
+    """
+    awaits = any(change.kind in INSTALLS and change.resource.startswith("packages.") for change in pending)
+    if observed["error"]:
+        if awaits:
+            # The kernel is to come.
+            return []
+        raise CannotTellError(f"the modules: {observed['error']}", observed["hint"], "modules")
+    state = observed["value"]
+    removals = [
+        Change("delete", f"/lib/modules/{release}/{FOLDER}", "", "", SHADOWS)
+        if name == FOLDER
+        else Change(UNBUILD, name, release, "", SHADOWS)
+        for name in state["shadows"]
+    ]
+    if state["stale"]:
+        removals.append(Change(INDEX, f"/lib/modules/{release}/modules.dep", "", "", STALE))
+    if removals or awaits:
+        return removals
+    return [Change("audit", entry["module"], "", "", entry["id"]) for entry in state["objections"]]
+
+
+def settle_packaged(
+    host: ManagedHost, release: str, expected: Expected, files: Sequence[PackagedFile], changes: Sequence[Change]
+) -> None:
+    """Make the changes, then audit; raises ApplyError of kind ``modules`` with every objection."""
+    for change in changes:
+        if change.kind == "delete":
+            pack.remove_from(release, host.root)
+        elif change.kind == UNBUILD:
+            host.run(["dkms", "uninstall", change.subject, "-k", release], TIMEOUT)
+            again = f"DKMS still has {change.subject}, and may install it again"
+            host.notes.append(f"{again}; to prevent that: dkms remove {change.subject} --all")
+    run_depmod(host.root, release, ApplyError, "run it by hand, and see what it says")
+    host.forget()
+    wrong = packaged_objections(Kernel(release, host.root), expected, files)
+    if wrong:
+        listed = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in wrong)
+        hint = next((entry["hint"] for entry in wrong if entry["hint"]), "gdsdeploy-host.pyz guard status shows more")
+        message = f"the packaged modules for kernel {release} do not pass their audit: {listed}"
+        raise ApplyError(message, hint, "modules")
+
 
 BUILD, RECEIVE, PACKAGED = "build", "receive", "packaged"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
@@ -89,8 +167,8 @@ class Modules(Resource[Desired]):
         "pack": "hand the audited modules to the controller",
         "receive": "receive {}",
         "delete": "delete {}",
-        packaged_modules.UNBUILD: "uninstall DKMS's build of {}",
-        packaged_modules.INDEX: "write {} again",
+        UNBUILD: "uninstall DKMS's build of {}",
+        INDEX: "write {} again",
     }
     reasons: ClassVar[Words] = {
         "not-delivered": "the controller has none",
@@ -100,7 +178,7 @@ class Modules(Resource[Desired]):
         "signature": "another signature, or none",
         "settings": "another signature, or none",
         "archive": "those of another archive",
-        packaged_modules.SHADOWS: "modules that have precedence over the packages'",
+        SHADOWS: "modules that have precedence over the packages'",
     }
 
     def observe(self, host: ManagedHost, desired: Desired) -> Any:
@@ -118,7 +196,7 @@ class Modules(Resource[Desired]):
             question = _expected(desired), desired.packaged
             return {
                 **common,
-                "packaged": _answer(lambda: packaged_modules.observe(_kernel(host, release), *question)),
+                "packaged": _answer(lambda: observe_packaged(_kernel(host, release), *question)),
             }
         path = inside(host.root, ARCHIVE.format(release))
         answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
@@ -126,7 +204,7 @@ class Modules(Resource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         if desired.source == PACKAGED:
-            return packaged_modules.changes(desired.kernel_release, observed["packaged"], pending)
+            return packaged_changes(desired.kernel_release, observed["packaged"], pending)
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
 
     def settle(self, host: ManagedHost, desired: Desired, changes: Sequence[Change]) -> None:
@@ -138,7 +216,7 @@ class Modules(Resource[Desired]):
             if desired.source == BUILD:
                 _build(host, desired, pack_them=any(change.kind == "pack" for change in changes))
             elif desired.source == PACKAGED:
-                packaged_modules.settle(host, desired.kernel_release, _expected(desired), desired.packaged, changes)
+                settle_packaged(host, desired.kernel_release, _expected(desired), desired.packaged, changes)
             else:
                 _receive(host, desired)
         host.forget()

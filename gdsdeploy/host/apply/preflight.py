@@ -1,21 +1,201 @@
-"""Conditions under which a host is changed at all; this resource never changes anything."""
+"""Conditions under which a host is changed at all; this resource never changes anything.
+
+What runs beside the driver is looked at before anything is changed: a mismatch keeps programs from the GPUs.  So is
+what others have installed of the stack.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..boot.present import expectation
-from ..foreign import Locked
+from ..errors import HostError
+from ..evidence.foreign import look
+from ..evidence.recorder import Recorder
+from ..facts.document import Document
+from ..facts.foreign import foreign_facts
+from ..facts.packages import Package
+from ..foreign import ForeignInstall, Locked, findings, words
+from ..io import reading
 from ..kmod.flavour import flavour_of
+from ..kmod.kernel import Kernel
+from ..model.companions import FABRIC, NVSWITCH, services_of
 from ..model.system import system_of
-from ..rootdir import inside
-from . import companions_look, foreign_look
+from ..paths import IMAGE, IMEX_NODES, PCI
+from ..rootdir import LoopError, inside, list_folder
+from . import services
 from .host import ManagedHost
 from .model import Refusal, Resource
-from .packages.managers import manager
+from .packages.managers import Installed, manager
+
+IMEX = "nvidia-imex.service"
+NVLSM = "nvlsm"
+#: Fabric Manager and IMEX guides: both have to be of the driver's version; Debian's persistenced is of another one.
+_SAME = (FABRIC, IMEX)
+#: Fourth-generation NVSwitches are no PCI functions: ConnectX-7 functions with this word in their VPD lead to them.
+#: Fabric Manager's own start script looks for it; Bottlerocket's and Canonical's tools do too.
+_BRIDGE, _VPD_BYTES = b"SW_MNG", 4096
+#: Class of GPUs.
+_DISPLAY = "0x03"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Of a host with GPUs, ``switches``: NVSwitches, and ``bridges``: what leads to those of the fourth generation.
+
+    Both are PCI addresses.
+
+    ``installed``: package → versions.  ``enabled``: units that start at boot.  ``masked``: units that can't start.
+    ``has_nodes``: IMEX's file has some.
+    """
+
+    switches: Tuple[str, ...]
+    bridges: Tuple[str, ...]
+    installed: Mapping[str, Tuple[str, ...]]
+    enabled: Tuple[str, ...]
+    masked: Tuple[str, ...]
+    has_nodes: bool
+
+
+def companions(host: ManagedHost, installed: Mapping[str, Installed]) -> Look:
+    """Look at the host; installed: what the package manager has.  An image has no hardware of its own."""
+    functions = [] if host.exists(IMAGE) else list_folder(host.root, PCI)
+    kinds = {name: (_line(host, name, "vendor"), _line(host, name, "class")) for name in functions}
+    if not any(vendor == "0x10de" and kind.startswith(_DISPLAY) for vendor, kind in kinds.values()):
+        # As for the check driver.services.
+        kinds = {}
+    return Look(
+        switches=tuple(name for name, kind in kinds.items() if kind == ("0x10de", f"{NVSWITCH:#08x}")),
+        bridges=tuple(
+            name for name, kind in kinds.items() if kind == ("0x15b3", "0x020700") and _is_bridge(host, name)
+        ),
+        installed={n: p.versions for n, p in installed.items() if n == NVLSM or services_of([n])},
+        enabled=tuple(unit for unit in _SAME if services.observe(host, unit).links),
+        masked=tuple(unit for unit in _SAME if _is_masked(host, unit)),
+        has_nodes=bool(host.text(IMEX_NODES).strip()),
+    )
+
+
+def companion_refusals(look: Optional[Look], driver: str, locked: Mapping[str, str], nodes: List[str]) -> List[Refusal]:
+    """What of the lock and the host doesn't go together.
+
+    driver: its locked version.  locked: package → version.  nodes: the host's IMEX domain.
+    """
+    if look is None:
+        return []
+    answers: List[Refusal] = []
+    again = "companions in the fleet file, and run gdsdeploy lock"
+    units = set(services_of(locked))
+    fits = {unit for name, unit in _units(look) if any(_is_of(version, driver) for version in look.installed[name])}
+    fabric, companion = [*look.switches, *look.bridges], "nvlink5" if look.bridges else "fabricmanager"
+    if fabric and FABRIC not in units | fits:
+        message = f"this host has NVSwitches ({fabric[0]}), and the lock has no fabric manager for driver {driver}"
+        answers.append(Refusal("fabric-manager", message, f"add {companion} to the profile's {again}"))
+    elif look.bridges and NVLSM not in locked and NVLSM not in look.installed:
+        message = f"this host's NVSwitches ({look.bridges[0]}) need {NVLSM}, which the lock doesn't have"
+        answers.append(Refusal(NVLSM, message, f"add nvlink5 to the profile's {again}"))
+    for name, unit in _units(look):
+        if unit in _SAME and unit in look.enabled and unit not in units | fits:
+            versions = ", ".join(look.installed[name])
+            message = f"{name} {versions} starts at boot here, and driver {driver} needs one of its own version"
+            hint = f"add it to the profile's {again}; or disable it: systemctl disable {unit}"
+            answers.append(Refusal("companion-version", message, hint))
+    for unit in look.masked:
+        if unit in units and (fabric if unit == FABRIC else nodes):
+            message = f"{unit} is masked, and this host needs it"
+            answers.append(Refusal("masked", message, f"run systemctl unmask {unit}, or take it out of the fleet file"))
+    if IMEX in units and not nodes and not look.has_nodes:
+        message = f"the lock has IMEX, and this host has no addresses in {IMEX_NODES}"
+        hint = "give its host an IMEX domain in the fleet file (imex: NAME), or write the file yourself"
+        answers.append(Refusal("imex-nodes", message, hint))
+    return answers
+
+
+def _units(look: Look) -> List[Tuple[str, str]]:
+    return [(name, unit) for name in sorted(look.installed) for unit in services_of([name])]
+
+
+def _is_of(version: str, driver: str) -> bool:
+    """Whether a package's version is this one of the driver's: 580.95.05-1, 3:580.95.05-1.el9."""
+    return re.match(rf"(?:[0-9]+:)?{re.escape(driver)}(?![0-9]|\.[0-9])", version) is not None
+
+
+def _line(host: ManagedHost, function: str, name: str) -> str:
+    return host.text(f"{PCI}/{function}/{name}").strip()
+
+
+def _is_masked(host: ManagedHost, unit: str) -> bool:
+    """Whether an administrator's link to /dev/null is in the unit's place."""
+    try:
+        return host.real(services.path(unit)) == "/dev/null"
+    except LoopError:
+        return False
+
+
+def _is_bridge(host: ManagedHost, function: str) -> bool:
+    try:
+        return _BRIDGE in reading.beginning(inside(host.root, f"{PCI}/{function}/vpd"), _VPD_BYTES)
+    except OSError:
+        # Many functions have no VPD, or none that can be read.
+        return False
+
+
+#: Beginning of the ids of refusals; the kind follows.
+REFUSAL = "foreign."
+#: Seconds for all programs that it asks.
+_SECONDS = 60.0
+
+
+def foreign_installs(host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]) -> Dict[str, Any]:
+    """``installs``: each a ForeignInstall, in the order of the table; ``unknown``: why some kinds aren't known.
+
+    installed: what the package manager has, so that it isn't asked again.
+    """
+    installs, unknown = host.once(("foreign", locked.kernel_release), lambda: _findings(host, locked, installed))
+    return {"installs": installs, "unknown": unknown}
+
+
+def _findings(
+    host: ManagedHost, locked: Locked, installed: Mapping[str, Installed]
+) -> Tuple[Tuple[ForeignInstall, ...], Tuple[str, ...]]:
+    recorder = Recorder(_SECONDS, host.root)
+    release = locked.kernel_release
+
+    def kernel() -> Kernel:
+        walked: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
+        return walked
+
+    try:
+        look(recorder, release, kernel)
+    except (OSError, ValueError, HostError) as error:
+        recorder.gap("foreign", str(error))
+    facts = foreign_facts(Document(recorder.finish()), _packages(installed))
+    return findings(facts, locked)
+
+
+def _packages(installed: Mapping[str, Installed]) -> Dict[str, Tuple[Package, ...]]:
+    return {
+        name: tuple(Package(version, "", "hi" if package.is_held else "ii") for version in package.versions)
+        for name, package in installed.items()
+    }
+
+
+def foreign_refusals(observed: Mapping[str, Any], release: str) -> List[Refusal]:
+    """One for each kind that would break a provision; release: of the locked kernel."""
+    return [
+        Refusal(REFUSAL + install.kind, words.sentence(install), words.way_out(install, release))
+        for install in observed["installs"]
+        if install.breaks
+    ]
+
+
+def foreign_report(observed: Mapping[str, Any]) -> Dict[str, Any]:
+    """As JSON: ``{"installs": [ForeignInstall.to_json()], "unknown": [text]}``."""
+    return {"installs": [install.to_json() for install in observed["installs"]], "unknown": list(observed["unknown"])}
+
 
 _MIB = 1 << 20
 _NOT_ASKED: Mapping[str, Any] = {"installs": (), "unknown": ()}
@@ -68,12 +248,12 @@ class Preflight(Resource[Desired]):
             "spare": chosen.spare,
             "foreign": self._foreign(host, desired) if desired.kernel_release else _NOT_ASKED,
             "lock": lock_of(host.root),
-            "companions": companions_look.observe(host, chosen.installed(host)) if desired.driver_version else None,
+            "companions": companions(host, chosen.installed(host)) if desired.driver_version else None,
         }
 
     def _foreign(self, host: ManagedHost, desired: Desired) -> Any:
         locked = Locked(desired.kernel_release, desired.versions, tuple(desired.repositories))
-        return foreign_look.observe(host, locked, manager(desired.manager).installed(host))
+        return foreign_installs(host, locked, manager(desired.manager).installed(host))
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         another = "give it another profile in the fleet file"
@@ -92,8 +272,8 @@ class Preflight(Resource[Desired]):
         if shortages:
             message = f"there is no room for the installation: {'; '.join(shortages)}"
             refusals.append(Refusal("space", message, f"make room there (old kernels: {observed['spare']})"))
-        others = foreign_look.refusals(observed["foreign"], desired.kernel_release)
-        others += companions_look.refusals(
+        others = foreign_refusals(observed["foreign"], desired.kernel_release)
+        others += companion_refusals(
             observed["companions"], desired.driver_version, desired.versions, desired.imex_nodes
         )
         return [
@@ -105,7 +285,7 @@ class Preflight(Resource[Desired]):
         ]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        foreign = foreign_look.report(observed["foreign"])
+        foreign = foreign_report(observed["foreign"])
         return {**{key: observed[key] for key in ("os", "arch", "free_mib")}, "foreign": foreign}
 
 

@@ -9,11 +9,10 @@ from typing import Any, List
 
 from ..errors import ApplyError
 from ..paths import OWN_NAME, OWN_PARENTS
-from .errors import writing
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost
-from .model import Change
+from .model import Change, writing
 
 PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 #: How systemd, the kernel's hooks and DKMS start it: no variables, no user's folder, no site-packages.

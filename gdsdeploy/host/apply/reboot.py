@@ -10,7 +10,7 @@ from ..errors import ApplyError
 from ..kmod.packaged import PREFIX
 from .host import ManagedHost
 from .model import INSTALLS, REBOOT, Change, Resource, Words
-from .packaged_modules import UNBUILD
+from .modules import UNBUILD
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
 REPLACED = "replaced"

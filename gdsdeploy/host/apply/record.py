@@ -16,8 +16,8 @@ from typing import Any, Dict, Optional
 from ..errors import ApplyError
 from ..rootdir import inside
 from . import written
-from .errors import writing
 from .files import replace
+from .model import writing
 
 PATH = "/var/lib/gdsdeploy/before.json"
 VERSION = 1

@@ -19,10 +19,9 @@ from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
 from . import files, unload, written
-from .errors import with_kind, writing
 from .files import File
 from .host import ManagedHost
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, with_kind, writing
 from .packages import left
 from .packages.managers import HOLDS, INSTALLED, RETURNING, check_names, manager, read_names, write_names
 from .record import look

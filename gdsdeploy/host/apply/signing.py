@@ -14,11 +14,10 @@ from ..rootdir import inside
 from ..secure_boot import mok
 from ..secure_boot.firmware import firmware
 from ..secure_boot.signing import SETTINGS, parse_certificate, read_certificate_file
-from .errors import with_kind
 from .file_resource import FileResource
 from .files import FOLDER, File, PathState, decode_base64
 from .host import ManagedHost
-from .model import REBOOT, Change, Refusal, Words
+from .model import REBOOT, Change, Refusal, Words, with_kind
 from .program import COMMAND
 
 #: The certificate on machines that receive their modules.

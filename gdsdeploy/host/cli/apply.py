@@ -11,9 +11,8 @@ import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
 from ..apply import engine, lock, registry
-from ..apply.errors import with_kind, writing
 from ..apply.host import ManagedHost
-from ..apply.model import Change
+from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
 from ..model import schema
 

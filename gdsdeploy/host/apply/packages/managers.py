@@ -15,10 +15,9 @@ from ...io import space
 from ...model.discovery import module_names
 from ...process import Output
 from ...rootdir import inside
-from ..errors import writing
 from ..files import File
 from ..host import ManagedHost, tail
-from ..model import Change, Refusal
+from ..model import Change, Refusal, writing
 from . import state as database
 
 #: Packages that gdsdeploy installed, and those that it holds: sorted names, one a line.

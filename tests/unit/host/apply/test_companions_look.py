@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.apply import companions_look
+from gdsdeploy.host.apply import preflight
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages.managers import Installed
 
@@ -37,8 +37,8 @@ def enabled(root: Path, unit: str) -> None:
 def refused(root: Path, locked: dict[str, str], installed: Mapping[str, str] = {}, nodes: Any = ()) -> dict[str, str]:
     """Id of each refusal → its text and hint."""
     packages = {name: Installed((version,)) for name, version in installed.items()}
-    look = companions_look.observe(ManagedHost(check=True, root=str(root)), packages)
-    answers = companions_look.refusals(look, DRIVER, {**LOCKED, **locked}, list(nodes))
+    look = preflight.companions(ManagedHost(check=True, root=str(root)), packages)
+    answers = preflight.companion_refusals(look, DRIVER, {**LOCKED, **locked}, list(nodes))
     return {refusal.id: f"{refusal.message}; {refusal.hint}" for refusal in answers}
 
 
