@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gdsdeploy import console
-from gdsdeploy.host.apply.packages import aptpreferences
+from gdsdeploy.host.apply.packages import aptsources
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.lock import lockfile
 from gdsdeploy.platform.nvidia import KEPT_OUT
@@ -43,11 +43,11 @@ def preferences() -> dict[str, str]:
     (target,) = lockfile.read(LOCK).targets.values()
     pins = [Pin(package.package, package.version) for package in target.packages]
     package_names = subprocess.run(["apt-cache", "pkgnames"], check=True, capture_output=True, text=True).stdout.split()
-    denied = aptpreferences.names_to_deny(KEPT_OUT, [pin.package for pin in pins], [*package_names, *names()])
+    denied = aptsources.names_to_deny(KEPT_OUT, [pin.package for pin in pins], [*package_names, *names()])
     return {
         BARE: "",
-        PINNED: aptpreferences.preferences(pins, KEPT_OUT, denied, []),
-        PATTERNS: aptpreferences.preferences(pins, (), KEPT_OUT, []),
+        PINNED: aptsources.preferences(pins, KEPT_OUT, denied, []),
+        PATTERNS: aptsources.preferences(pins, (), KEPT_OUT, []),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdsdeploy.converge.inventory import RunFiles, inventory
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.apply.packages import aptpreferences
+from gdsdeploy.host.apply.packages import aptsources
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.host.apply.pins import Desired
 from gdsdeploy.lock import lockfile
@@ -32,5 +32,5 @@ def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tu
     """The preferences that a host gets."""
     desired = Desired("apt", pins=[Pin(**pin) for pin in variables["gds_repo_pins"]], deny=variables["gds_repo_deny"])
     packages = [pin.package for pin in desired.pins]
-    names = aptpreferences.names_to_deny(desired.deny, packages, machine.run("apt-cache", "pkgnames").split())
-    return aptpreferences.preferences(desired.pins, desired.deny, names, closed)
+    names = aptsources.names_to_deny(desired.deny, packages, machine.run("apt-cache", "pkgnames").split())
+    return aptsources.preferences(desired.pins, desired.deny, names, closed)

@@ -16,10 +16,10 @@ from ..file_resource import restore
 from ..files import File
 from ..host import ManagedHost
 from ..model import Change, Refusal
-from . import aptlists, aptmoves, aptsources
+from . import aptplan, aptsources
 from . import state as database
-from .aptpreferences import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
-from .aptsimulation import ENVIRONMENT, LOOK, simulate
+from .aptplan import ENVIRONMENT, LOOK, simulate
+from .aptsources import HEAD, HOOK, PREFERENCES, names_to_deny, preferences, recorded_names, refresh
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
@@ -105,7 +105,7 @@ release=$1
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
         try:
-            future = aptlists.options(host, SOURCES)
+            future = aptplan.options(host, SOURCES)
         except CannotTellError:
             future = []
         argv = ["apt-get", *future, "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
@@ -184,9 +184,9 @@ release=$1
         words = _transaction(install, remove)
 
         def moves(loose: Sequence[str]) -> List[Change]:
-            options = aptlists.options(host, SOURCES)
+            options = aptplan.options(host, SOURCES)
             key = ("simulate", host.prediction.preferences, host.prediction.offers, *words, *loose)
-            return aptmoves.moves(host, str(host.once(key, lambda: simulate(host, options, words, loose))), SOURCES)
+            return aptplan.moves(host, str(host.once(key, lambda: simulate(host, options, words, loose))), SOURCES)
 
         try:
             try:
@@ -217,7 +217,7 @@ release=$1
         """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
         argv = ["apt-get", "--assume-yes", *LOOK, *_purge(names, with_held=True)]
         try:
-            return [name for name, _ in aptmoves.REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
+            return [name for name, _ in aptplan.REMOVED.findall(host.query(argv, env=ENVIRONMENT))]
         except CannotTellError:
             return None
 
@@ -233,8 +233,8 @@ release=$1
         run(host, ["apt-mark", "auto", *names], REFRESH_SECONDS, ENVIRONMENT)
 
     def simulate_return(self, host: ManagedHost, install: Sequence[Package], purged: Sequence[str]) -> List[Change]:
-        options = aptmoves.without_ours(host) if host.check else []
-        return aptmoves.simulate_return(host, [*options, *LOOK], install, _transaction(install, purged))
+        options = aptplan.without_ours(host) if host.check else []
+        return aptplan.simulate_return(host, [*options, *LOOK], install, _transaction(install, purged))
 
     def bring_back(self, host: ManagedHost, install: Sequence[Package]) -> None:
         self.install(host, install, [])
@@ -297,7 +297,7 @@ release=$1
             with contextlib.suppress(ApplyError):
                 run(host, _CONFIGURE, TRANSACTION_SECONDS, ENVIRONMENT)
         words = ["--reinstall", *_INSTALL, *names]
-        removed = aptmoves.REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
+        removed = aptplan.REMOVED.findall(host.look(["apt-get", "--assume-yes", *LOOK, *words], 120.0).stdout)
         if removed:
             message = f"{', '.join(names)}: half-installed; to install them again, apt would remove"
             message += f" {', '.join(name for name, _ in removed)}"
@@ -322,7 +322,7 @@ release=$1
     def half_installed(self, host: ManagedHost) -> List[Refusal]:
         """Those that only a new installation repairs, and that no repository offers in the version that they have."""
         lost = [package for package in self.list_packages(host) if _is_lost(package.state)]
-        offered = aptmoves.offered(host, [Package(each.name, each.version) for each in lost if each.version])
+        offered = aptplan.offered(host, [Package(each.name, each.version) for each in lost if each.version])
         names = [each.name for each in lost if f"{each.name}={each.version}" not in offered]
         if not names:
             return []

@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.apply.packages.apt import SOURCES, Apt
-from gdsdeploy.host.apply.packages.aptpreferences import HOOK, PREFERENCES
+from gdsdeploy.host.apply.packages.aptsources import HOOK, PREFERENCES
 from gdsdeploy.host.errors import ApplyError
 from tests.unit.host import cases
 from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages, run_case, short

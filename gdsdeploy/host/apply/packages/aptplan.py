@@ -1,9 +1,12 @@
-"""What apt says it would do, as changes: why packages leave, and how those that left come back."""
+"""What apt would do: its lists of packages, a simulation of a transaction, and the moves that follow."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
+import tempfile
 from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
@@ -13,9 +16,137 @@ from ...process import Output
 from ...rootdir import inside, list_folder
 from ..host import ManagedHost
 from ..model import Change
-from . import aptlists
+from .future import looking, scratch_sources
 from .managers import Package
 from .removals import CONFLICTS, NEEDS, REPLACED
+
+_LISTS, _LIST_PARTS = "/var/lib/apt/lists", "/etc/apt/sources.list.d"
+#: Seconds for all repositories, and without any data from one, after which it is out of reach of a look.
+_LIST_SECONDS, _SILENCE = 120.0, 10
+#: With which apt begins what is wrong; its last error only says that there was one.
+_LIST_ERROR = "E: "
+#: Hooks of an update change the host.  A look doesn't try again.
+_CONFIGURATION = """\
+#clear APT::Update;
+#clear Acquire::Languages;
+Acquire::Languages "none";
+Dir::Etc::sourceparts "{parts}";
+Dir::State::lists "{lists}";
+Dir::Cache "{cache}";
+Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
+Acquire::Retries "0";
+Acquire::http::Timeout "{seconds}";
+Acquire::https::Timeout "{seconds}";
+"""
+
+
+def options(host: ManagedHost, sources: str) -> List[str]:
+    """Options with which apt knows what a check predicts for the file ``sources``; none where nothing is predicted.
+
+    Raises CannotTellError where a repository can't be read.
+    """
+    if not host.prediction.offers:
+        return []
+    with looking():
+        configuration = str(host.once(("apt-lists", sources), lambda: _prepare(host, sources)))
+    argv = ["apt-get", f"--config-file={configuration}", "--quiet", "--error-on=any", "update"]
+    output = host.look(argv, _LIST_SECONDS)
+    if output.status != 0:
+        errors = [line[len(_LIST_ERROR) :] for line in output.stderr.splitlines() if line.startswith(_LIST_ERROR)]
+        words = errors[0] if errors else output.failure()
+        raise CannotTellError(f"this host can't read the repositories that it will have: {words}")
+    return [f"--config-file={configuration}"]
+
+
+def _prepare(host: ManagedHost, sources: str) -> str:
+    """The path of a configuration; apt's folders beside it have the host's sources and lists."""
+    parts, lists, cache = (host.scratch(name) for name in ("sources", "lists", "cache"))
+    scratch_sources(host, sources)
+    _link_all(inside(host.root, _LIST_PARTS), parts)
+    _link_all(inside(host.root, _LISTS), lists)
+    os.makedirs(os.path.join(lists, "partial"), exist_ok=True)
+    path = os.path.join(host.scratch("configuration"), "apt.conf")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_CONFIGURATION.format(parts=parts, lists=lists, cache=cache, seconds=_SILENCE))
+    return path
+
+
+def _link_all(folder: str, place: str) -> None:
+    """Links to the files of a folder, but for those whose names are taken.
+
+    What apt may touch, the descriptions of repositories, is copied; it never writes into a list.
+    """
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        source, target = os.path.join(folder, name), os.path.join(place, name)
+        if name == "lock" or os.path.lexists(target) or not os.path.isfile(source):
+            continue
+        if name.endswith(("Release", "Release.gpg")):
+            shutil.copyfile(source, target)
+            shutil.copystat(source, target)
+        else:
+            os.symlink(source, target)
+
+
+_STATUS = "/var/lib/dpkg/status"
+#: An administrator's preferences outside of preferences.d.
+_MAIN = "/etc/apt/preferences"
+#: No questions, and no service that needrestart restarts: containerd or slurmd of a host at work.
+ENVIRONMENT = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "APT_LISTCHANGES_FRONTEND": "none",
+    "LC_ALL": "C",
+    "NEEDRESTART_SUSPEND": "1",
+    # For a needrestart that doesn't know the variable above: it lists services.
+    "NEEDRESTART_MODE": "l",
+}
+#: A query must neither wait for a lock nor leave a cache behind.
+LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
+
+
+def simulate(host: ManagedHost, options: Sequence[str], words: Sequence[str], loose: Sequence[str]) -> str:
+    """What apt says it would do, given that the holds of ``loose`` are gone and preferences are as predicted.
+
+    options: of aptlists.options.  Raises CannotTellError.
+    """
+    argv = ["apt-get", *options, "--assume-yes", *LOOK]
+    with contextlib.ExitStack() as stack:
+        if host.prediction.preferences:
+            # apt reads this file before those of preferences.d, as it will read ours.
+            text = f"{host.prediction.preferences}\n{host.text(_MAIN)}"
+            argv.append(f"--option=Dir::Etc::preferences={stack.enter_context(_temporary('preferences', text))}")
+        if loose:
+            status = host.once(("loose", *loose), lambda: _loose_status(host, loose))
+            # apt's own cache is of another status; it takes a second of processor time to make one.
+            argv += [f"--option=Dir::State::status={status}", f"--option=Dir::Cache::pkgcache={status}.pkgcache"]
+        return host.query([*argv, *words], env=ENVIRONMENT)
+
+
+def _loose_status(host: ManagedHost, names: Sequence[str]) -> str:
+    """The path of a copy of dpkg's status where ``names`` aren't held; apt puts its cache of it beside it."""
+    with looking():
+        path = tempfile.mkdtemp(prefix="loose-", dir=host.scratch("status")) + "/status"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_without_holds(host.text(_STATUS), names))
+    return path
+
+
+@contextlib.contextmanager
+def _temporary(name: str, text: str) -> Iterator[str]:
+    """The path of a file with this text."""
+    with tempfile.NamedTemporaryFile("w", prefix=f"gdsdeploy-{name}-", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
+
+
+def _without_holds(status: str, names: Sequence[str]) -> str:
+    """Dpkg's status where ``names`` aren't held."""
+    for name in names:
+        pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
+        status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
+    return status
+
 
 REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
 _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
@@ -53,7 +184,7 @@ def _reasons(
 ) -> Dict[str, Dict[str, Any]]:
     """Name → why it leaves, and the package by which, as fields of a change."""
     names = [f"{change.subject}={change.after}" for change in coming]
-    argv = ["apt-cache", *aptlists.options(host, sources), "show", "--", *names]
+    argv = ["apt-cache", *options(host, sources), "show", "--", *names]
     shown = host.query(argv, statuses=(0, 100)) if names else ""
     records = [dict(_FIELD.findall(record)) for record in shown.split("\n\n")]
     listed = host.query(["dpkg-query", "--show", "--showformat", _RELATIONS, "--", *going])
