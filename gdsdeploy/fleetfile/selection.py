@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from gdsdeploy.errors import NameUnknown, did_you_mean
-from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.host.model.finding import Waiver
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
 

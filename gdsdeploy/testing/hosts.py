@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.converge import expectation
 from gdsdeploy.errors import GdsError, did_you_mean
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, worst
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -148,7 +148,7 @@ class Gds:
         except carrying.NoFindingsError as error:
             return GdsHost(name, (), str(error))
         accepted = selection.waivers_of(self._intent[0], name) if in_fleet else []
-        return GdsHost(name, tuple(waiver.apply(findings, accepted, waiver.today())))
+        return GdsHost(name, tuple(finding.apply(findings, accepted, finding.today())))
 
 
 def usage_error(error: GdsError) -> pytest.UsageError:

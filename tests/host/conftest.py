@@ -19,7 +19,7 @@ from gdsdeploy.converge import expectation as expect
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.lock import lockfile
 from gdsdeploy.testing import carrying
@@ -66,7 +66,9 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
         expectation = _expectation(Path(fleet), host.backend.hostname) if fleet else None
         rows = carrying.findings(host, expectation)
         host_waivers = selection.waivers_of(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
-        return [*waiver.apply(rows, host_waivers, waiver.today())] or [NoFindingsError("no check applies to this host")]
+        return [*finding.apply(rows, host_waivers, finding.today())] or [
+            NoFindingsError("no check applies to this host")
+        ]
     except NoFindingsError as reason:
         return [reason]
 

@@ -10,10 +10,9 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ..boot import arguments, bls
+from ..boot import bls
 from ..boot.grubmenu import entries, resolve
 from ..boot.grubmenu import environment as variables_of
-from ..boot.loader import grub_lines
 from ..kmod.findings import outcome_of
 from ..model.system import system_name, without_minor
 from ..paths import (
@@ -304,6 +303,10 @@ Entries = Tuple[Tuple[str, ...], ...]
 
 def configured(document: Document, release: str) -> Maybe[Entries]:
     """The arguments of each entry of kernel ``release``; without such, of every kernel's."""
+    # Only a check asks: other readers of facts needn't import every boot loader.
+    from ..boot import arguments
+    from ..boot.loader import grub_lines
+
     for path in GRUB_FILES:
         lines = document.lines(path)
         if isinstance(lines, tuple):

@@ -1,6 +1,6 @@
 """Proves GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered (rdma_child.py).
 
-The program runs for itself: a driver may crash it, or never return.  ``facts/registration.py`` judges its record.
+The program runs for itself: a driver may crash it, or never return.  ``facts/rdma.py`` judges its record.
 """
 
 from __future__ import annotations

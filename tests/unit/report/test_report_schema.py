@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gdsdeploy.host.model.waiver import Waiver, apply
+from gdsdeploy.host.model.finding import Waiver, apply
 from gdsdeploy.report import formats
 from gdsdeploy.report.model import WaiverUse
 from tests.unit.report.sample_report import PEERMEM, TREE, findings, report

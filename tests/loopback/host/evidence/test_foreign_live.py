@@ -22,10 +22,9 @@ RELEASE = "9.8.7-foreign"
 LOOK = f"""
 import json
 from gdsdeploy.host.evidence import foreign, packages
-from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.evidence.recorder import NOTHING
+from gdsdeploy.host.evidence.recorder import NOTHING, Recorder
 recorder = Recorder()
-packages.collect(recorder, NOTHING)
+packages.collect_packages(recorder, NOTHING)
 foreign.look(recorder, "{RELEASE}")
 print(json.dumps(recorder.finish()))
 """
