@@ -24,6 +24,8 @@ from gdsdeploy.errors import GdsError, MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
+#: Seconds that a dialled program has to end.
+PATIENCE = 20.0
 #: Characters of a line that is passed on at once; the rest of a longer one follows as another line.
 LINE = 16 * 1024 * 1024
 #: Prefixes of variables that are removed for programs that reach hosts: they choose what Ansible, ssh, Python, OpenSSL
@@ -200,7 +202,8 @@ def _limit(process: int, memory: int) -> None:
         for kind in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
             _, most = resource.prlimit(process, kind)
             limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
-            resource.prlimit(process, kind, (limit, limit))
+            # The hard limit stays: what runs in the root of an image is not to have this one.
+            resource.prlimit(process, kind, (limit, most))
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -235,7 +238,7 @@ class Dialled:
     """A running program whose standard input and output are the other end of ``socket``."""
 
     socket: socket.socket
-    _process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes]
     _stderr: IO[bytes]
 
     def complaint(self) -> str:
@@ -245,10 +248,14 @@ class Dialled:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """End the program and the connection."""
+        """End the program and the connection; a program that doesn't end in time is killed."""
         self.socket.close()
-        self._process.terminate()
-        self._process.wait()
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._stderr.close()
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import image, options
+from gdsdeploy.cli import image as images
+from gdsdeploy.cli import options
 from gdsdeploy.converge import plan_report
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import TIMEOUT, FleetPlan, plan_fleet
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
-from gdsdeploy.fleetfile import selection
-from gdsdeploy.lock import lockfile
 from gdsdeploy.model.hostnames import words
 
 
@@ -49,18 +48,19 @@ def command(fleet: Path, limit: str | None, root: Path | None, timeout: float, v
       gdsdeploy plan fleet.yml; [ $? -ne 32 ] || gdsdeploy provision fleet.yml
       sudo gdsdeploy plan fleet.yml --root /mnt/image --limit gpu1
     """
-    if root is not None:
-        image.plan(fleet, root, limit, whole=verbose, as_json=as_json)
-        return
-    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
-    names = selection.select(limit, list(intent.everyone()), fleet)
-
-    with console.step(f"Planning {words(names)}"):
-        result = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)))
-    if as_json:
-        console.data(plan_report.to_json(result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest))
-    else:
-        console.data(plan_report.text(result.hosts, whole=verbose))
+    with images.selected(fleet, root, limit, changes=False) as (intent, lock, names, image):
+        with console.step(f"Planning {images.where(names, image)}"):
+            result = plan_fleet(
+                intent, lock, fleet, names, timeout=timeout, progress=say_plans(len(names)), image=image
+            )
+        if as_json:
+            about = image.to_json(lock) if image is not None else None
+            text = plan_report.to_json(
+                result.hosts, result.seconds, fleet=str(fleet), lock_digest=lock.digest, image=about
+            )
+        else:
+            text = "\n\n".join(filter(None, [plan_report.text(result.hosts, whole=verbose), images.left(image, lock)]))
+    console.data(text)
     error = outcome(result)
     if error is not None:
         raise error

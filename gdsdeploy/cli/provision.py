@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import image, options
+from gdsdeploy.cli import image as images
+from gdsdeploy.cli import options
 from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
-from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.io.wording import count
-from gdsdeploy.lock import lockfile
-from gdsdeploy.model.hostnames import grouped, words
+from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.report import alike
 
 
@@ -54,7 +53,7 @@ def command(
     Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With a flag other than
     -v, --forks or --timeout, the roles run on every host, as with Ansible.
 
-    With --root DIR it prepares the root folder of an image, without Ansible: hosts that boot from it have the state of
+    With --root DIR it prepares the root folder of an image: hosts that boot from it have the state of
     the host that --limit names. It starts no service, loads no module and reboots nothing; the gate judges the first
     boot. It needs root.
 
@@ -65,19 +64,16 @@ def command(
       gdsdeploy provision fleet.yml --check --diff
       sudo gdsdeploy provision fleet.yml --root /mnt/image --limit gpu1
     """
-    if root is not None:
-        options.require(
-            not ansible, "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
+    require_flags(ansible, root)
+    with (
+        images.selected(fleet, root, limit, any_serial=allow_older_lock) as (intent, lock, names, image),
+        console.step(f"Provisioning {images.where(names, image)}"),
+    ):
+        run = provision(
+            intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say, image=image
         )
-        image.provision(fleet, root, limit, any_serial=allow_older_lock, as_json=as_json)
-        return
-    require_flags(ansible)
-    intent, lock = lockfile.fleet_and_lock(fleet, any_serial=allow_older_lock)
-    names = selection.select(limit, list(intent.everyone()), fleet)
-    with console.step(f"Provisioning {words(names)}"):
-        run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)
     if as_json:
-        console.data(summary(run))
+        console.data(summary(run, image.to_json(lock) if image is not None else None))
     failures = run.failures()
     if set(names) == set(run.satisfied):
         console.say("Nothing to change: every host matches the lock")
@@ -86,11 +82,13 @@ def command(
     for number, hosts in changes.items():
         console.say(f"  {alike.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
     options.raise_last(failures, fleet)
-    console.say(f"Next: gdsdeploy validate {fleet}")
+    console.say(images.left(image, lock) or f"Next: gdsdeploy validate {fleet}")
 
 
-def require_flags(ansible: tuple[str, ...]) -> None:
-    """End with a usage error, before a host is asked, unless ansible-playbook accepts these flags."""
+def require_flags(ansible: tuple[str, ...], root: Path | None) -> None:
+    """End with a usage error, before a host is asked, unless ansible-playbook accepts these flags; --root has none."""
+    no_flags = "--root goes without flags for ansible-playbook: to preview it, use gdsdeploy plan"
+    options.require(root is None or not ansible, no_flags)
     problem = converge.refused_flags(ansible)
     if problem:
         hint = "Flags that gdsdeploy doesn't have go to ansible-playbook; see: ansible-playbook --help"

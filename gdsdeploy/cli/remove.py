@@ -7,12 +7,10 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli import image, options
+from gdsdeploy.cli import image as images
+from gdsdeploy.cli import options
 from gdsdeploy.cli.provision import require_flags
 from gdsdeploy.converge.provision import provision, summary
-from gdsdeploy.fleetfile import selection
-from gdsdeploy.lock import lockfile
-from gdsdeploy.model.hostnames import words
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -43,17 +41,16 @@ def command(
 
     With --root DIR it works in the root folder of an image.
     """
-    if root is not None:
-        options.require(not ansible, "--root goes without flags for ansible-playbook")
-        image.remove(fleet, root, limit, any_serial=allow_older_lock, as_json=as_json)
-        return
-    require_flags(ansible)
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False, any_serial=allow_older_lock)
-    names = selection.select(limit, list(intent.everyone()), fleet)
-    with console.step(f"Removing from {words(names)}"):
-        run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
+    require_flags(ansible, root)
+    with (
+        images.selected(fleet, root, limit, fresh=False, any_serial=allow_older_lock) as (intent, lock, names, image),
+        console.step(f"Removing from {images.where(names, image)}"),
+    ):
+        run = provision(
+            intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say, image=image
+        )
     if as_json:
-        console.data(summary(run))
+        console.data(summary(run, {"root": str(image.root.path), "left": []} if image is not None else None))
     options.raise_last(run.failures(), fleet)
-    if not {"--check", "-C"} & set(ansible):
+    if image is None and not {"--check", "-C"} & set(ansible):
         console.say("Reboot the hosts to unload modules that still run.")

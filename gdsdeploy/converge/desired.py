@@ -29,6 +29,14 @@ def _boots(values: Variables) -> bool:
     return bool(values["gds_kernel_boot"])
 
 
+def _loads(values: Variables) -> bool:
+    return _boots(values) and values["gds_host_image"] != "network"
+
+
+def _reboots(values: Variables) -> bool:
+    return _boots(values) and not values["gds_host_image"]
+
+
 def _builds(values: Variables) -> bool:
     return bool(values["gds_modules_from"] == "build")
 
@@ -143,7 +151,7 @@ TABLE: Final = (
     replace(_MODULES, when=_builds),
     replace(_SIGNING, when=_signed(_receives)),
     replace(_MODULES, when=_receives),
-    Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_boots),
+    Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_loads),
     Use("gds_peermem", "peermem", _options_of("gds_peermem", "rdma", "before"), when=_host),
     Use(
         "gds_gate",
@@ -162,8 +170,10 @@ TABLE: Final = (
         "gds_reboot",
         "reboot",
         _options_of("gds_reboot", "kernel_release", "modules", "allowed", "arguments", "parameters"),
-        when=_boots,
+        when=_reboots,
     ),
+    # After packages, which may bring what belongs to one host.
+    Use("gds_host", "image", when=lambda values: bool(values["gds_host_image"])),
 )
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}

@@ -15,6 +15,7 @@ import yaml
 from gdsdeploy import paths
 from gdsdeploy.builds.assign import Supply, archive_of, by_intent
 from gdsdeploy.converge import boot, p2pdma
+from gdsdeploy.converge.image import Image
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.gate.gate import Settings
@@ -67,6 +68,8 @@ class RunFiles:
     #: id of the run, which locks each host until it ends, and the owner that other runs see; empty: no run
     run: str = ""
     who: str = ""
+    #: stands for its host
+    image: Image | None = None
 
 
 class _Data(str):
@@ -114,6 +117,9 @@ def inventory(fleet: Fleet, lock: Lock, sources: RunFiles) -> dict[str, Any]:
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     for name in fleet.everyone():
         values = connection(fleet, name, sources.fleet_dir) | variables(fleet, lock, name, sources)
+        values["gds_host_image"] = ""
+        if sources.image is not None and name == sources.image.name:
+            values |= sources.image.variables(values)
         groups[BUILDERS if name in fleet.builders else HOSTS]["hosts"][name] = values
     run = {"vars": {"gds_run": sources.run, "gds_who": sources.who}} if sources.run else {}
     return {"all": {"children": groups, **run}}

@@ -17,6 +17,7 @@ from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import build_facts, cufile_facts, desired
 from gdsdeploy.converge.diff import BUILD, KEEP, PACKAGED, RECEIVE, HostPlan, Variants, plan, variants
 from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import BUILDERS, HOSTS, RunFiles, inventory
 from gdsdeploy.cufile.render import FitTarget
 from gdsdeploy.cufile.render import render as render_cufile
@@ -94,17 +95,20 @@ def plan_fleet(
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
     shelf: RunArchives | None = None,
     warn: Callable[[str], None] = console.warn,
+    image: Image | None = None,
 ) -> FleetPlan:
     """Plan for the machines ``names`` (hosts and builders); one that cannot be asked has its error.
 
     timeout: seconds for each machine.  shelf: the archives of the run that the plan is for; without one, the cache's.
-    warn: takes what isn't an error: machines with the same machine id.
+    warn: takes what isn't an error: machines with the same machine id.  image: stands for its host, which isn't asked.
     Raises LockStale, FleetInvalid (also where two names are one machine) and BuildCacheUnusable where nothing can be
     planned, and Interrupted.
     """
     if shelf is None:
         with run_archives.open_run_archives(fleet_path) as own:
-            return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own, warn=warn)
+            return plan_fleet(
+                fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own, warn=warn, image=image
+            )
     plans: dict[str, HostPlan | GdsError] = {}
     seconds: dict[str, float] = dict.fromkeys(names, 0.0)
 
@@ -119,9 +123,10 @@ def plan_fleet(
         if isinstance(fit, GdsError):
             add(name, fit)
     facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, FitTarget)}
-    run_files = write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
+    run_files = replace(write_run_files(fleet, lock, fleet_path.resolve().parent, facts_of, shelf), image=image)
     desired_states = desired_documents(fleet, lock, run_files, [name for name in names if name not in plans])
-    question = partial(ask, fleet, fleet_path, timeout=timeout, program=run_files.program.read_bytes())
+    ways: Callable[..., Any] = partial(ask, fleet, fleet_path, timeout=timeout) if image is None else image.ask
+    question = partial(ways, program=run_files.program.read_bytes())
     answers = _Answers(fleet, lock, seconds, add)
     answers.ask(question, {name: _likely(fleet, name, document) for name, document in desired_states.items()})
     identities = answers.identities
@@ -129,6 +134,9 @@ def plan_fleet(
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
     ordered = {name: answers.facts[name] for name in fleet.everyone() if name in answers.facts}
     supplies = assign.supplies(fleet, lock, ordered, shelf.look)
+    if image is not None:
+        # What signs that which a machine hands over would be in every host of the image.
+        supplies = {name: replace(supply, delivers=False) for name, supply in supplies.items()}
     # Each machine simulates only the transactions that it may have to make.
     others = {
         name: _missing(desired_states[name], results, supplies[name]) for name, results in answers.variants.items()

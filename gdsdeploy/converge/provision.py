@@ -21,6 +21,7 @@ from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import RunArchives
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import dump, inventory
 from gdsdeploy.converge.plan_fleet import FleetPlan, plan_fleet, write_run_files
 from gdsdeploy.converge.plan_report import origins, supply_words
@@ -69,20 +70,22 @@ def provision(
     playbook: str = "provision",
     force_roles: bool = False,
     progress: Callable[[str], None],
+    image: Image | None = None,
 ) -> ProvisionRun:
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
     Machines that do not answer, or that give no Python or root, are left out and reported.  Machines that are proven
     to be as the lock wants them are left alone, unless ``force_roles`` is set, or ``extra`` (ansible-playbook's flags)
     does something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
+    image: stands for its host, which isn't reached and gets no release on record.
     """
     identity = Identity.of(playbook)
     if playbook != "provision":
-        refused = first_contact(fleet, fleet_path, names)
-        return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
-    release = releases.store(fleet_path, lock)
+        refused = first_contact(fleet, fleet_path, names) if image is None else {}
+        return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity, image=image), names, refused, progress)
+    release = releases.store(fleet_path, lock) if image is None else None
     with run_archives.open_run_archives(fleet_path) as shelf:
-        planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
+        planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf, image=image)
         refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
         plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
         leave = not force_roles and only_converges(extra)
@@ -91,13 +94,15 @@ def provision(
             progress(f"  {words(satisfied)}: nothing to change")
         if not CHECKS & set(extra):
             refused |= _without_supply(plans, satisfied) | _with_removals(plans)
+        if image is not None:
+            refused |= {name: error for name, plan in plans.items() if (error := image.refusal(plan)) is not None}
         supplies = {name: supply_words(each) for name, each in planned.supplies.items()}
         at_work = ((name, what) for name, what in supplies.items() if name not in {*satisfied, *refused})
         for what, hosts in grouped(at_work).items():
             progress(f"  {words(hosts)}: {what}")
         for line in origins(planned.supplies):
             progress(f"  {line}")
-        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf)
+        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf, image)
         try:
             run = _play(play, names, refused, progress)
         finally:
@@ -107,7 +112,7 @@ def provision(
             for name, key in shelf.first_keys().items():
                 progress(f"  {name}: signs its modules with the key {key}, now on record")
         explained = _explained(run, planned.supplies, shelf.folder)
-        if only_converges(extra):
+        if release is not None and only_converges(extra):
             failed = explained.failures()
             releases.record_hosts(release, [name for name in names if name not in failed])
         return explained
@@ -126,6 +131,7 @@ class _Play:
     satisfied: tuple[str, ...] = ()
     planned: FleetPlan = field(default_factory=lambda: FleetPlan({}, {}))
     shelf: RunArchives | None = None
+    image: Image | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,9 @@ def _play(
     run_files = write_run_files(
         play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.fit_targets, play.shelf
     )
-    run_files = replace(run_files, supplies=play.planned.supplies, run=play.identity.run, who=play.identity.who)
+    run_files = replace(run_files, supplies=play.planned.supplies, image=play.image)
+    if play.image is None:
+        run_files = replace(run_files, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:
@@ -188,14 +196,14 @@ def _play(
             # A host whose task never came to its end.
             console.board.end(name, done=False)
         path.replace(work / "inventory.yml")
-        if not CHECKS & set(play.extra):
+        if play.image is None and not CHECKS & set(play.extra):
             release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
     return ProvisionRun(outcome, refused, log, play.satisfied)
 
 
 def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
     """The machines for which no machine builds modules."""
-    hint = "Provision it together with a host that builds, or set modules: build for it in the fleet file"
+    hint = "Provision a machine that builds for it first or with it, or set modules: build for it in the fleet file"
     return {
         name: NotProvisioned(f"{name}: not provisioned: no machine builds its modules: {plan.supply.lack}", hint=hint)
         for name, plan in plans.items()
@@ -253,8 +261,8 @@ def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[
     return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 
-def summary(run: ProvisionRun) -> str:
-    """One JSON object about the run, for machines."""
+def summary(run: ProvisionRun, image: Mapping[str, object] | None = None) -> str:
+    """One JSON object about the run, for machines; image: what is said about the image that it was for."""
     results = {
         **run.outcome.hosts,
         **{name: ansible.HostResult(failure=error) for name, error in run.refused.items()},
@@ -269,4 +277,5 @@ def summary(run: ProvisionRun) -> str:
         for name, result in sorted(results.items())
     }
     log = str(run.log) if run.log.exists() else None
-    return json.dumps({"hosts": hosts, "satisfied": sorted(run.satisfied), "log": log}, indent=2)
+    about = {"hosts": hosts, "satisfied": sorted(run.satisfied), "log": log}
+    return json.dumps(about | ({} if image is None else {"image": image}), indent=2)

@@ -1,16 +1,15 @@
-"""Run the host program in the root of an image: in namespaces of its own, on this machine's kernel, with no service."""
+"""Enter the root of an image: namespaces of its own, on this machine's kernel, with no service."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gdsdeploy import run
 from gdsdeploy.errors import HostUnfit
@@ -21,63 +20,85 @@ from gdsdeploy.zipapp import hostapp
 #: Asked by Debian's invoke-rc.d before it starts a service.
 _POLICY: Final = "/usr/sbin/policy-rc.d"
 _RESOLVER: Final = "/etc/resolv.conf"
-#: Where enter.sh has the file that is handed over.
-_PARCEL: Final = "/run/gdsdeploy-image/parcel"
-#: Puts what is handed over in its place, which is the first argument.
-_UNPACK: Final = f'install -D -m 0644 -o root -g root {_PARCEL} "$1"'
+_FOLDER: Final = Path(__file__).parent
 _NAMESPACES: Final = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--uts", "--ipc")
 _PROGRAMS: Final = {"unshare": "util-linux", "setpriv": "util-linux", "findmnt": "util-linux", "mount": "mount"}
+#: Process 1 of the image: says that it runs, and ends when it's told to.  If it isn't, because of an exception, the
+#: other processes have 15 seconds to end.
+_HOLD: Final = """\
+echo
+read -r word && exit
+rounds=75
+while set -- /proc/[0-9]*; [ $# -gt 1 ] && [ $rounds -gt 0 ]; do
+    rounds=$((rounds - 1))
+    sleep 0.2
+done
+"""
 #: Values in an answer.
 _VALUES: Final = 100_000
-#: Lines that an error quotes.
-_TAIL: Final = 6
+#: Lines that an error quotes, and what is kept of the output to find the answer in.
+_TAIL, _KEPT = 6, 12
 
 
-class Parcel(NamedTuple):
-    """A file of this machine, and its absolute path in the image."""
+@contextlib.contextmanager
+def entered(image: ImageRoot, *, changes: bool) -> Iterator[tuple[str, ...]]:
+    """Keep namespaces for the image while the block runs; the command that runs its sh there, with the words behind it.
 
-    source: Path
-    place: str
-
-
-def ask(
-    image: ImageRoot,
-    argv: Sequence[str],
-    stdin: bytes = b"",
-    *,
-    program: bytes,
-    changes: bool,
-    parcel: Parcel | None = None,
-    line: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """The host program's answer to ``argv`` in the image.
-
-    program: the zipapp.  changes: whether it may change the image.  parcel: put in its place before.  line: takes what
-    the program says meanwhile.  Raises HostUnfit where it gives no answer, MissingProgram, and Interrupted; Ctrl-C is
-    passed on to the program.
+    changes: whether programs may change the image.  With the block, everything in the image ends: after an exception
+    such as Ctrl-C, programs may clean up before.  It also ends when this process is killed.
+    Raises HostUnfit where the root can't be entered, and MissingProgram.
     """
     for name, package in _PROGRAMS.items():
         run.which(name, hint=f"apt-get install {package}")
-    mark = secrets.token_hex(16)
-    answer = _Answer(mark, line)
     with _mount_point(image, _RESOLVER) as resolver, _policy(image, changes=changes) as policy:
-        command = command_line(image, resolver, policy, parcel)
-        sent = hostapp.sent(program, argv, stdin, f"\n{mark}\n".encode())
-        status = run.stream(command, doing=f"work in {image.path}", line=answer.take, input=sent)
-    return answer.document(image, status)
+        held = run.dial(hold(image, resolver, policy), doing=f"enter {image.path}")
+        try:
+            if not held.socket.recv(1):
+                words = f"{image.path}: can't be entered: {held.complaint()}"
+                raise HostUnfit(words, hint="This machine has to allow namespaces and mounts, and the image needs a sh")
+            yield join(held.process.pid)
+            with contextlib.suppress(OSError):
+                held.socket.sendall(b"end\n")
+        finally:
+            held.close()
 
 
-def command_line(image: ImageRoot, resolver: str, policy: str, parcel: Parcel | None) -> list[str]:
-    """The command that starts what :func:`hostapp.sent` gives it; resolver, policy: see enter.sh."""
-    script = str(resources.files("gdsdeploy") / "image" / "enter.sh")
+def hold(image: ImageRoot, resolver: str, policy: str) -> list[str]:
+    """The command that makes the namespaces, and keeps them; resolver, policy: see enter.sh."""
     devices = [word for device in image.devices for word in (device.path, device.number, device.uuid)]
-    source = str(parcel.source.resolve()) if parcel else ""
-    inner = ["sh", script, str(image.path), resolver, policy, source, str(len(image.devices)), *devices]
-    start = f"exec {hostapp.start()}"
-    program = ["-c", f"{_UNPACK}\n{start}", "sh", parcel.place] if parcel else ["-c", start]
+    inner = [str(_FOLDER / "enter.sh"), str(image.path), resolver, policy, str(len(image.devices)), *devices]
     # If this process dies, so does everything in the image.
-    outer = ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES]
-    return [*outer, *inner, "sh", "-eu", *program]
+    return ["setpriv", "--pdeathsig", "KILL", "unshare", *_NAMESPACES, "sh", *inner, "sh", "-c", _HOLD]
+
+
+def join(process: int) -> tuple[str, ...]:
+    """The command that runs the image's sh in the namespaces that ``process``, an unshare, has made."""
+    kinds = {"uts": "uts", "ipc": "ipc", "pid": "pid_for_children"}
+    namespaces = [f"--{kind}=/proc/{process}/ns/{name}" for kind, name in kinds.items()]
+    python = [sys.executable, *hostapp.FLAGS, str(_FOLDER / "join.py"), str(process)]
+    return ("setpriv", "--inh-caps", "-all", "nsenter", *namespaces, *python)
+
+
+def ask(image: ImageRoot, enter: Sequence[str], argv: Sequence[str], stdin: bytes, program: bytes) -> dict[str, Any]:
+    """The host program's answer to ``argv`` in the image.
+
+    enter: of :func:`entered`.  program: the zipapp.  Raises HostUnfit where it gives no answer, and Interrupted.
+    """
+    lines: deque[str] = deque(maxlen=_KEPT)
+    sent = hostapp.sent(program, argv, stdin, b"")
+    status = run.stream(
+        [*enter, "-c", f"exec {hostapp.start()}"], doing=f"ask {image.path}", line=lines.append, input=sent
+    )
+    text = next((line for line in reversed(lines) if line.startswith("{")), "")
+    try:
+        value = jsontext.loads(text, items=_VALUES)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        tail = "".join(f"\n  | {line[:500]}" for line in [*lines][-_TAIL:])
+        words = f"{image.path}: gdsdeploy's program ended with status {status} and gave no answer{tail}"
+        raise HostUnfit(words, hint="The image needs Python 3.8 or newer as python3; else run the command again")
+    return value
 
 
 @contextlib.contextmanager
@@ -121,38 +142,3 @@ def _mount_point(image: ImageRoot, path: str) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             if not place.lstat().st_size:
                 place.unlink()
-
-
-class _Answer:
-    """Reads lines: those before the mark and those after it that aren't the document are for a person."""
-
-    def __init__(self, mark: str, line: Callable[[str], None]) -> None:
-        self._mark, self._line = mark, line
-        self._begun = False
-        self._text = ""
-        self._tail: deque[str] = deque(maxlen=_TAIL)
-
-    def take(self, text: str) -> None:
-        """Take in one line."""
-        if text == self._mark:
-            self._begun = True
-        elif self._begun and text.startswith("{"):
-            self._text = text
-        elif text.strip():
-            self._tail.append(text[:500])
-            self._line(text[:500])
-
-    def document(self, image: ImageRoot, status: int) -> dict[str, Any]:
-        """The JSON object; raises HostUnfit."""
-        tail = "".join(f"\n  | {text}" for text in self._tail)
-        if not self._begun:
-            hint = "The image needs Python 3.8 or newer as python3, and this machine has to allow namespaces and mounts"
-            raise HostUnfit(f"{image.path}: gdsdeploy's program did not start there{tail}", hint=hint)
-        try:
-            value = jsontext.loads(self._text, items=_VALUES)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            words = f"{image.path}: gdsdeploy's program ended with status {status} and gave no answer{tail}"
-            raise HostUnfit(words, hint="Run it again: it continues where it stopped")
-        return value

@@ -1,11 +1,11 @@
 # Runs a program in the root of an image.  Runs as root, process 1 of private mount, process, IPC and UTS namespaces, so
 # that its mounts and processes end with it.  Nothing of this machine is in reach of the image's programs but its network.
 # Arguments: the root; relative to it the file for the name servers and the policy for services, each an existing file or
-# one in a folder that is empty here, or nothing; a file to hand over, or nothing; how many block devices have the image's
-# file systems, and for each its path, its number, and its file system's UUID or nothing; the program.
+# one in a folder that is empty here, or nothing; how many block devices have the image's file systems, and for each its
+# path, its number, and its file system's UUID or nothing; the program.
 set -eu
-root=$1 resolver=$2 policy=$3 parcel=$4 count=$5
-shift 5
+root=$1 resolver=$2 policy=$3 count=$4
+shift 4
 
 # With the file systems that are mounted below it, such as /boot.
 mount --rbind "$root" "$root"
@@ -45,11 +45,6 @@ mount -o remount,ro sys
 mkdir -m 0755 run/gdsdeploy-image
 mkdir -m 1777 run/lock
 : >run/gdsdeploy-image/empty
-if [ -n "$parcel" ]; then
-    : >run/gdsdeploy-image/parcel
-    mount --bind "$parcel" run/gdsdeploy-image/parcel
-    mount -o remount,bind,ro run/gdsdeploy-image/parcel
-fi
 case $resolver in
     '') ;;
     run/* | tmp/* | dev/*) mkdir -p "${resolver%/*}" && cp -L /etc/resolv.conf "$resolver" ;;
@@ -78,9 +73,9 @@ done
 
 hostname localhost
 # The image becomes the root of this mount namespace, so leaving the chroot leads nowhere.  Without these rights no
-# program mounts, loads a module, makes a device, reboots or sets the clock or the network.
+# program mounts, loads a module, makes a device, reboots or sets the clock or the network.  join.py keeps the same ones.
 mount --move . /
-exec setpriv --bounding-set \
+exec setpriv --inh-caps -all --bounding-set \
     -all,+chown,+dac_override,+fowner,+fsetid,+kill,+net_bind_service,+setfcap,+setgid,+setpcap,+setuid,+sys_chroot \
     chroot . /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive \
     SYSTEMD_OFFLINE=1 "$@"

@@ -18,6 +18,7 @@ from typing import Final
 
 from gdsdeploy import run
 from gdsdeploy.errors import Busy, HostUnfit
+from gdsdeploy.host.boot.loader import loader
 from gdsdeploy.host.model.system import system_of, without_minor
 from gdsdeploy.host.rootdir import LoopError, inside, read_text
 
@@ -40,10 +41,14 @@ class BlockDevice:
 
 @dataclass(frozen=True)
 class ImageRoot:
-    """A folder that was accepted and is locked; ``path`` has no links.  ``devices``: of the image's own disk."""
+    """A folder that was accepted and is locked; ``path`` has no links.  ``devices``: of the image's own disk.
+
+    has_loader: whether a boot loader is set up in it; one that boots from the network has none.
+    """
 
     path: Path
     devices: tuple[BlockDevice, ...] = ()
+    has_loader: bool = False
 
     def place(self, path: str) -> Path:
         """Where ``path`` of the image is on this machine; raises HostUnfit for links that lead round in a circle."""
@@ -72,7 +77,7 @@ def open_root(folder: Path, os_name: str) -> Iterator[ImageRoot]:
         devices = _devices(path)
         if read_text(str(path), _GRUB_CFG):
             _require_disk(path, devices)
-        yield ImageRoot(path, devices)
+        yield ImageRoot(path, devices, _has_loader(path))
     finally:
         os.close(descriptor)
 
@@ -123,6 +128,13 @@ def _require_system(path: Path, os_name: str) -> None:
                 continue
         words = f"{path}/{name}: is not a folder, so the system there can't be entered"
         raise HostUnfit(words, hint=f"Make it an empty folder: {name}")
+
+
+def _has_loader(path: Path) -> bool:
+    try:
+        return bool(loader(str(path)).kind)
+    except LoopError as error:
+        raise HostUnfit(f"{path}: {error.message}", hint="Correct the links in the image") from None
 
 
 def _require_idle(path: Path) -> None:

@@ -41,7 +41,7 @@ def ask(
     ways = reach.reaches(fleet, fleet_path.resolve().parent, names)
     hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
     answers = transport.fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
-    return ((answer, _result(judge, answer)) for answer in _on_board(names, answers))
+    return ((answer, judged(judge, answer)) for answer in _on_board(names, answers))
 
 
 def _on_board(names: Sequence[str], answers: Iterator[Answer]) -> Iterator[Answer]:
@@ -60,7 +60,8 @@ def _find(way: Reach, distinct: machines.Distinct) -> Endpoint:
     return distinct.add(way.find())
 
 
-def _result(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
+def judged(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
+    """The result that ``judge`` makes of an answer, or the error that it raises."""
     try:
         return judge(answer)
     except GdsError as error:

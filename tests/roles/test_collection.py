@@ -32,8 +32,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_resource_has_a_module() -> None:
-    """But for that of images, which aren't Ansible's hosts: `gdsdeploy provision --root` applies it."""
-    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names() if name != "image"}
+    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names()}
 
 
 def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) -> None:

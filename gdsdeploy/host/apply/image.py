@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from ..archive.provenance import KEY, PUBLIC
-from ..boot.loader import loader
 from ..gate.gate import RECORD, STATE_FOLDER
 from .files import File
 from .host import ManagedHost
@@ -50,7 +49,6 @@ class Image(Resource[Desired]):
             "files": [path for path in _OF_ONE_HOST if os.path.lexists(beside(host.root, path))]
             + ([_DBUS_ID] if os.path.isfile(dbus) and not os.path.islink(dbus) else []),
             "relabel": _has_selinux(host) and not host.exists(RELABEL),
-            "loader": loader(host.root).kind,
         }
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -63,11 +61,6 @@ class Image(Resource[Desired]):
             host.remove_tree(change.subject)
         else:
             host.write_unrecorded(File(change.subject, mode=0o444 if change.subject == MACHINE_ID else 0o644))
-
-    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        """``loader``: grub, entries, or empty for an image without a boot loader that is known."""
-        report: Dict[str, Any] = {"loader": observed["loader"]}
-        return report
 
 
 def _has_selinux(host: ManagedHost) -> bool:

@@ -91,6 +91,8 @@ def test_each_machine_is_applied_what_its_plan_has(tmp_path: Path, monkeypatch: 
         "foreign-kernel": ("receive", {"gds_kernel_boot": False}),
         "signed": ("receive", signed),
         "signs": ("build", signed),
+        "image": ("receive", {"gds_host_image": "disk"}),
+        "network-image": ("receive", {"gds_host_image": "network"}),
     }
     for name, (mode, more) in kinds.items():
         supplied = replace(files, supplies={"gpu1": replace(by_intent(fleet, lock, "gpu1"), mode=mode)})

@@ -1,25 +1,25 @@
-"""The desired state of an image: that of a host, without what needs the kernel that will run."""
+"""The root of an image as a host: the variables in which it differs, what is left out of it, and what is refused."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gdsdeploy.builds.assign import CachedBuild
+from gdsdeploy.builds.assign import by_intent
 from gdsdeploy.converge import desired, image, plan_fleet
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.image import Image
 from gdsdeploy.converge.inventory import inventory
-from gdsdeploy.errors import Busy, ConvergeFailed, FleetInvalid, GdsError, HostUnfit, ModuleBuildFailed, NotProvisioned
+from gdsdeploy.errors import FleetInvalid, HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
-from gdsdeploy.host.archive.provenance import Origin
+from gdsdeploy.host.apply.model import Refusal
 from gdsdeploy.host.model import expectation
-from gdsdeploy.image.ask import Parcel
 from gdsdeploy.image.root import ImageRoot
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fit, Fleet, FleetWaiver
@@ -34,10 +34,8 @@ TARGET = LOCK.targets["gds"]
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         program = plan_fleet.write_run_files(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
         patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
-        patch.setattr(image.hostapp, "build", lambda *_: b"program")
         yield
 
 
@@ -50,21 +48,21 @@ def changed(fleet: Fleet, **profile: Any) -> Fleet:
     return fleet.model_copy(update={"profiles": {"gds": fleet.profiles["gds"].model_copy(update=profile)}})
 
 
-def host_and_image(fleet: Fleet) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Name → desired state, of a host and of an image; the host program reads both."""
-    run_files = plan_fleet.write_run_files(fleet, LOCK, LAB)
-    resources = desired.resources_of(
-        plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1], desired.Files()
-    )
-    pair = []
-    for listed in (resources, image.of_image(resources)):
-        entries = engine.read_resources({"version": 1, "resources": listed})
-        pair.append({entry.name: entry.desired for entry in entries})
-    return pair[0], pair[1]
+def image_of(fleet: Fleet, *, has_loader: bool = True, waivers: tuple[str, ...] = ()) -> Image:
+    return Image(ImageRoot(Path("/image"), has_loader=has_loader), ("enter",), "gpu1", fleet, waivers)
+
+
+def state(fleet: Fleet, of: Image | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The variables of gpu1, and its desired state by the name of the resource; the host program reads it."""
+    run_files = replace(plan_fleet.write_run_files(fleet, LOCK, LAB), image=of)
+    values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
+    listed = desired.resources_of(values, desired.Files())
+    return values, {entry.name: entry.desired for entry in engine.read_resources({"version": 1, "resources": listed})}
 
 
 def test_only_what_needs_the_running_kernel_differs(fleet: Fleet) -> None:
-    host, of_image = host_and_image(changed(fleet, signing=Signing(), rdma="peermem"))
+    fleet = changed(fleet, signing=Signing(), rdma="peermem")
+    (_, host), (_, of_image) = state(fleet, None), state(fleet, image_of(fleet))
     assert [*of_image] == [name for name in host if name != "reboot"] + ["image"]
     different = {name for name in host if name != "reboot" and host[name] != of_image[name]}
     assert different == {"preflight", "expectation", "signing", "loaded"}
@@ -76,21 +74,30 @@ def test_only_what_needs_the_running_kernel_differs(fleet: Fleet) -> None:
 
 
 def test_the_expectation_fits_whichever_host_boots(fleet: Fleet) -> None:
-    host, of_image = (expectation.from_json(each["expectation"].content) for each in host_and_image(fleet))
+    states = state(fleet, None)[1], state(fleet, image_of(fleet))[1]
+    host, of_image = (expectation.from_json(each["expectation"].content) for each in states)
     assert (host.host, of_image.host) == ("gpu1", "")
     assert {**vars(host), "host": ""} == vars(of_image)
     assert of_image.own_kernel, "the first boot has to be of the locked kernel"
 
 
 def test_an_image_without_a_boot_loader(fleet: Fleet) -> None:
-    entries = [{"resource": name} for name in ("guard", "boot_arguments", "modules", "boot_default", "image")]
-    names = [entry["resource"] for entry in image.without_loader(entries)]
-    assert names == ["guard", "modules", "image"]
+    fleet = changed(fleet, boot=Boot(arguments={"iommu": "pt"}))
+    whole, without = (state(fleet, image_of(fleet, has_loader=loads))[1] for loads in (True, False))
+    assert set(whole) - set(without) == {"boot_default"}
+    assert (whole["boot_arguments"].arguments, without["boot_arguments"].arguments) == (["iommu=pt"], [])
 
 
-def words(fleet: Fleet, *, has_loader: bool = True, waivers: tuple[str, ...] = ()) -> dict[str, str]:
-    listed = image.left_out(fleet.profiles["gds"], TARGET, waivers, has_loader=has_loader)
-    return {entry.kind: entry.words for entry in listed}
+def test_only_its_own_host_is_an_image_and_none_is_reached(fleet: Fleet) -> None:
+    run_files = replace(plan_fleet.write_run_files(fleet, LOCK, LAB), image=image_of(fleet))
+    values = {name: pair[1] for name, pair in plan_fleet.variables(inventory(fleet, LOCK, run_files)).items()}
+    assert (values["gpu1"]["ansible_connection"], values["gpu1"]["ansible_become"]) == ("gdsdeploy.gds.root", False)
+    assert values["gpu1"]["ansible_root_enter"] == ["enter"]
+    assert (values["build1"]["ansible_connection"], values["build1"]["gds_host_image"]) == ("ssh", "")
+
+
+def words(fleet: Fleet, **of: Any) -> dict[str, str]:
+    return {entry.kind: entry.words for entry in image_of(fleet, **of).left(LOCK)}
 
 
 def test_what_is_left_is_named(fleet: Fleet) -> None:
@@ -132,141 +139,19 @@ def test_waivers_of_single_hosts_stay_out(fleet: Fleet) -> None:
     assert (shared.waivers, single) == ((every,), ["driver.version"])
 
 
-class Keys:
-    """The public key of each builder."""
-
-    folder = Path("builders")
-
-    def origin(self, name: str) -> Origin:
-        return Origin(name, "the key of " + name)
+def test_a_refused_image_is_not_begun(fleet: Fleet) -> None:
+    full = Refusal("space", "100 MiB are free in /usr, and 800 are needed", "make room")
+    error = image_of(fleet).refusal(HostPlan("gpu1", refusals=(full,)))
+    assert isinstance(error, HostUnfit)
+    assert (error.message, error.hint) == ("/image: 100 MiB are free in /usr, and 800 are needed", "make room")
 
 
-class Shelf:
-    """A run's archives: none, or one build that serves every want."""
-
-    def __init__(self, folder: Path, *, is_cached: bool) -> None:
-        self.folder, self.keys, self.is_cached = folder, Keys(), is_cached
-
-    def look(self, want: str, _: Any) -> Any:
-        if not self.is_cached:
-            return None
-        (self.folder / f"{want}.tar").write_bytes(b"archive")
-        return CachedBuild("build1", {})
-
-
-class Host:
-    """Stands for the host program: answers, and keeps what it was asked."""
-
-    def __init__(self, **answer: Any) -> None:
-        self.answer = answer
-        self.calls: list[tuple[tuple[str, ...], Any, Parcel | None, bool]] = []
-
-    def __call__(
-        self, _: ImageRoot, argv: Any, stdin: bytes = b"", *, changes: bool, parcel: Parcel | None = None, **__: Any
-    ) -> dict[str, Any]:
-        document = json.loads(stdin or "{}")
-        self.calls.append((tuple(argv), document, parcel, changes))
-        if "variants" not in document:
-            return {"error": None, "resources": [], "notes": [], **self.answer}
-        variants = {name: [_result(entry) for entry in listed] for name, listed in document["variants"].items()}
-        return {"variants": variants}
-
-
-def _result(entry: Any) -> dict[str, Any]:
-    name = ".".join(filter(None, (entry["resource"], entry["instance"])))
-    change = {"kind": "write", "subject": f"/{name}", "resource": name, "disruption": "none"}
-    report = {"loader": "grub"} if name == "image" else {"key": {"arch": "x86_64"}} if name == "modules" else {}
-    return {"name": name, "changes": [change], "refusals": [], "unknown": [], "report": report}
-
-
-def opened(fleet: Fleet, folder: Path, *, is_cached: bool = True) -> Image:
-    return Image(
-        ImageRoot(Path("/image")), fleet, LOCK, LAB / "fleet.yml", "gpu1", Shelf(folder, is_cached=is_cached), ()
-    )  # type: ignore[arg-type]
-
-
-def test_one_call_applies_everything(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = {"kind": "write", "subject": "/etc/x", "disruption": "none"}
-    host = Host(resources=[{"name": "x", "changes": [written]}], notes=["a note"])
-    monkeypatch.setattr(image, "ask", host)
-    lines: list[str] = []
-    opening = opened(fleet, tmp_path)
-    planned = image.plan_image(opening)
-    assert {"/boot_default", "/boot_arguments", "/image"} <= {change.subject for change in planned.plan.changes}
-    changes = image.provision_image(opening, planned, lines.append)
-    assert ([change.subject for change in changes], lines) == (["/etc/x"], ["note: a note"])
-    (check, question, nothing, _), (argv, document, parcel, changing) = host.calls
-    assert (check[:2], nothing) == (("apply", "--check"), None)
-    assert (argv, changing) == (("apply", "--json", "--desired", "-"), True)
-    assert {entry["resource"] for entry in document["resources"]} == {
-        entry["resource"] for entry in question["variants"]["keep"]
-    }
-    (modules,) = [entry["desired"] for entry in document["resources"] if entry["resource"] == "modules"]
-    assert parcel is not None
-    assert parcel.place == f"/var/lib/gdsdeploy/modules-{TARGET.kernel.release}.tar"
-    assert modules["archive_sha256"] == plan_fleet.sha256(parcel.source)
-    assert (modules["builder"], modules["builder_key"]) == ("build1", "the key of build1")
-    engine.read_resources(document)
-
-
-def test_without_a_boot_loader_nothing_of_it_is_planned(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = Host()
-    monkeypatch.setattr(image, "ask", host)
-    monkeypatch.setitem(globals(), "_result", lambda entry, real=_result: {**real(entry), "report": {}})
-    opening = opened(fleet, tmp_path)
-    planned = image.plan_image(opening)
-    assert not {"/boot_default", "/boot_arguments"} & {change.subject for change in planned.plan.changes}
-    image.provision_image(opening, planned)
-    names = {entry["resource"] for entry in host.calls[-1][1]["resources"]}
-    assert not names & {"boot_default", "boot_arguments", "reboot"}
-
-
-def test_an_image_hands_nothing_over(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host()
-    monkeypatch.setattr(image, "ask", host)
-    # Such a host hands its modules over for the cache.
-    build = fleet.hosts["gpu1"].model_copy(update={"modules": "build"})
-    alone = changed(fleet, builder=None).model_copy(update={"hosts": {"gpu1": build}, "builders": {}})
-    opening = opened(alone, tmp_path, is_cached=False)
-    image.provision_image(opening, image.plan_image(opening))
-    (modules,) = [entry["desired"] for entry in host.calls[-1][1]["resources"] if entry["resource"] == "modules"]
-    assert (modules["source"], modules["hand_over"], host.calls[-1][2]) == ("build", False, None)
-    signed = changed(opening.fleet, signing=Signing())
-    opening = opened(signed, tmp_path, is_cached=False)
-    with pytest.raises(HostUnfit, match="the key must not be in an image"):
-        image.provision_image(opening, image.plan_image(opening))
-
-
-def test_without_a_build_nothing_is_changed(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Host()
-    monkeypatch.setattr(image, "ask", host)
-    opening = opened(fleet, tmp_path, is_cached=False)
-    planned = image.plan_image(opening)
-    with pytest.raises(NotProvisioned, match="no machine builds its modules: build1"):
-        image.provision_image(opening, planned)
-    assert len(host.calls) == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [("refused", HostUnfit), ("modules", ModuleBuildFailed), ("busy", Busy), ("failed", ConvergeFailed)],
-)
-def test_a_failure_names_the_image(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[GdsError]
-) -> None:
-    monkeypatch.setattr(image, "ask", Host(error={"kind": kind, "message": "no room", "hint": "make room"}))
-    opening = opened(fleet, tmp_path)
-    with pytest.raises(error, match="/image: no room") as caught:
-        image.remove_image(opening)
-    assert caught.value.hint == "make room"
-
-
-@pytest.mark.parametrize("resources", [7, [{}], [{"changes": [{"kind": "explode"}]}]])
-def test_a_malformed_answer_is_an_error(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resources: Any
-) -> None:
-    monkeypatch.setattr(image, "ask", Host(resources=resources))
-    with pytest.raises(HostUnfit, match="its answer is malformed"):
-        image.remove_image(opened(fleet, tmp_path))
+def test_no_key_comes_into_an_image(fleet: Fleet) -> None:
+    supply = by_intent(fleet, LOCK, "gpu1")
+    builds, receives = (HostPlan("gpu1", supply=replace(supply, mode=mode)) for mode in ("build", "receive"))
+    assert image_of(fleet).refusal(builds) is None
+    signed = image_of(changed(fleet, signing=Signing()))
+    assert signed.refusal(receives) is None
+    error = signed.refusal(builds)
+    assert error is not None
+    assert "the key must not be in an image" in error.message

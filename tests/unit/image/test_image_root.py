@@ -11,7 +11,6 @@ import pytest
 
 from gdsdeploy.errors import Busy, HostUnfit
 from gdsdeploy.image import ask, root
-from gdsdeploy.image.ask import Parcel
 from gdsdeploy.image.root import BlockDevice, ImageRoot
 
 
@@ -154,10 +153,9 @@ def test_grub_needs_its_disk(
         assert opened.devices == disk
 
 
-def test_the_command(image: Path) -> None:
+def test_the_commands(image: Path) -> None:
     disk = (BlockDevice("/dev/sdb1", "8:17", "uuid"), BlockDevice("/dev/sdb", "8:16"))
-    parcel = Parcel(image / "etc/os-release", "/var/lib/gdsdeploy/modules-6.1.tar")
-    words = ask.command_line(ImageRoot(image, disk), "etc/resolv.conf", "usr/sbin/policy-rc.d", parcel)
+    words = ask.hold(ImageRoot(image, disk), "etc/resolv.conf", "usr/sbin/policy-rc.d")
     script = words.index("sh")
     assert words[:script] == [
         *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
@@ -165,11 +163,11 @@ def test_the_command(image: Path) -> None:
     ]
     assert words[script + 1].endswith("gdsdeploy/image/enter.sh")
     arguments = words[script + 2 :]
-    assert arguments[:4] == [str(image), "etc/resolv.conf", "usr/sbin/policy-rc.d", str(image / "etc/os-release")]
-    assert arguments[4:11] == ["2", "/dev/sdb1", "8:17", "uuid", "/dev/sdb", "8:16", ""]
-    assert arguments[11:14] == ["sh", "-eu", "-c"]
-    assert arguments[15:] == ["sh", parcel.place], "no name of a file is part of the shell's text"
-    assert ask.command_line(ImageRoot(image), "", "", None)[-4:-1] == ["sh", "-eu", "-c"]
+    assert arguments[:3] == [str(image), "etc/resolv.conf", "usr/sbin/policy-rc.d"]
+    assert arguments[3:10] == ["2", "/dev/sdb1", "8:17", "uuid", "/dev/sdb", "8:16", ""]
+    assert arguments[10:12] == ["sh", "-c"]
+    assert "--pid=/proc/7/ns/pid_for_children" in ask.join(7)
+    assert ask.join(7)[-2:] == (str(Path(ask.__file__).with_name("join.py")), "7")
 
 
 def test_mount_points_stay_inside(image: Path, tmp_path: Path) -> None:
@@ -222,30 +220,3 @@ def test_services_have_a_policy_only_where_one_is_asked(image: Path) -> None:
     with ask._policy(opened, changes=True) as name:
         assert name == "usr/sbin/policy-rc.d"
     assert (image / "usr/sbin/policy-rc.d").read_text() == "#!/bin/sh\nexit 0\n"
-
-
-ANSWERS = [
-    (["sh: 1: exec: python3: not found"], 127, "did not start there\n  | sh: 1: exec: python3: not found"),
-    (["mark", "Killed"], 137, "ended with status 137 and gave no answer\n  | Killed"),
-    (["mark", '{"version": 1'], 0, "gave no answer"),
-    (["mark", "[1]"], 0, "gave no answer"),
-]
-
-
-@pytest.mark.parametrize(("lines", "status", "words"), ANSWERS)
-def test_an_answer_that_is_none(lines: list[str], status: int, words: str) -> None:
-    answer = ask._Answer("mark", lambda _: None)
-    for line in lines:
-        answer.take(line)
-    with pytest.raises(HostUnfit) as caught:
-        answer.document(ImageRoot(Path("/image")), status)
-    assert words in caught.value.message
-
-
-def test_an_answer_among_other_lines() -> None:
-    lines: list[str] = []
-    answer = ask._Answer("mark", lines.append)
-    for line in ("before", "", "mark", "waiting for apt", '{"version": 1}', "after"):
-        answer.take(line)
-    assert answer.document(ImageRoot(Path("/image")), 0) == {"version": 1}
-    assert lines == ["before", "waiting for apt", "after"]

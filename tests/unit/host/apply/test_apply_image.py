@@ -75,15 +75,6 @@ def test_the_first_boot_labels_what_was_written_without_selinux(root: Path, mode
     assert subjects(root) == ([("write", "/.autorelabel", "labels")] if labels else [])
 
 
-def test_the_report_names_the_boot_loader(root: Path) -> None:
-    assert check(root, Image(), Desired()).report == {"loader": ""}
-    (root / "boot/grub").mkdir(parents=True)
-    (root / "usr/sbin").mkdir(parents=True)
-    (root / "boot/grub/grub.cfg").write_text("menuentry 'a' { linux /boot/vmlinuz-1 }\n")
-    (root / "usr/sbin/update-grub").write_text("")
-    assert check(root, Image(), Desired()).report == {"loader": "grub"}
-
-
 def test_the_expectation_of_an_image_serves_its_hosts(root: Path) -> None:
     own = expectation.Desired(EXPECTATION)
     apply(root, expectation.Expectation(), expectation.Desired(replace(from_json(EXPECTATION), host="").to_json()))
