@@ -24,9 +24,9 @@ class Machines:
 
 #: The tests of ``make test-machines``: name of a group → its modules.
 MACHINES = {
-    "upgrade": Machines(1900, ("lab/test_rollout_story.py",)),
+    "upgrade": Machines(950, ("lab/test_rollout_story.py",)),
     # One VM host, from its image to its end.
-    "image": Machines(1650, (
+    "image": Machines(1400, (
         "lab/test_golden_image.py", "lab/test_story.py", "lab/test_vm_modules.py", "lab/test_secure_boot_story.py",
         "lab/test_removal_story.py",
     )),

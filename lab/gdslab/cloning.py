@@ -13,7 +13,7 @@ from gdslab.nspawn import LightHost
 from gdslab.state import Lab, group_of
 
 #: Removes the host's identity; the next start unpacks the copy's own seed.
-_FORGET = "rm -f /etc/lab-seeded /var/lib/systemd/random-seed && : >/etc/machine-id && sync"
+FORGET = "rm -f /etc/lab-seeded /var/lib/systemd/random-seed && : >/etc/machine-id && sync"
 
 
 def clone(lab: Lab, host: LabHost, count: int) -> list[LabHost]:
@@ -32,7 +32,7 @@ def clone(lab: Lab, host: LabHost, count: int) -> list[LabHost]:
     with lab.exclusive():
         previous = {other.name for other in lab.hosts()}
         with console.step(f"Copying {host.name}"):
-            host.ssh(["sudo", "sh", "-c", _FORGET])
+            host.ssh(["sudo", "sh", "-c", FORGET])
             host.stop()
             lab.add_hosts(group_of(host.name), count, Path(host.record.base))
             copies = [other for other in lab.hosts() if other.name not in previous]

@@ -25,10 +25,11 @@ from gdslab.host import LabHost
 from gdslab.state import Lab, cache_directory
 from tests.lab import builder_key, mirrored, own_builds, two_stacks
 from tests.lab.program import BIN, PATIENCE
-from tests.lab.rollouts import AtEnd, upgraded_lock
+from tests.lab.rollouts import AtEnd
 from tests.naming import unique
 
 MOUNT = Path(__file__).with_name("mount_image.sh")
+_DISK = "disk.qcow2"
 #: The id of a host that ran.
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
 
@@ -78,7 +79,7 @@ class Image:
 
     def boot(self) -> LabHost:
         """A VM in its first boot from the image, once it is up."""
-        disk = self.disk.with_name("disk.qcow2")
+        disk = self.disk.with_name(_DISK)
         convert = ["qemu-img", "convert", "-O", "qcow2", self.disk, disk]
         run.run(run.as_root([str(word) for word in convert]), doing="convert the image")
         lifecycle.start_vms(self.lab, archives.controller_archive())
@@ -113,26 +114,30 @@ def host_of(text: str) -> dict[str, Any]:
 
 
 def begin(folder: Path, at_end: AtEnd) -> Image:
-    """The lab's disk with the stand-in, for the newer stack, whose modules build1 has built.
-
-    folder: for files.  at_end: takes what ends the lab.
-    """
-    lab, archive = Lab(unique("image")), archives.controller_archive()
-    stack, patch = ExitStack(), pytest.MonkeyPatch()
+    """The image for the newer stack, whose modules build1 has built.  folder: for files.  at_end: ends the lab."""
+    lab, stack, patch = Lab(unique("image")), ExitStack(), pytest.MonkeyPatch()
     at_end(stack.close)
     at_end(patch.undo)
     at_end(lambda: labs.down(lab))
     labs.up(lab.name, vms=0, lights=1)
     builder_key.give(lab)
     key = stack.enter_context(mirrored.mirrors(lab, folder / "key"))
-    lab.add_hosts("vm", 1, folder / "disk.qcow2")
-    lab.write_access()
-    two_stacks.write(lab, "new")
-    target = upgraded_lock(lab.fleet_path).targets["vm"]
-    mirrored.add(lab, "new", key)
-    two_stacks.write(lab, "new")
+    add_host(lab, folder)
+    target = two_stacks.lock(lab, "new", key).targets["vm"]
     mirrored.use(lab.group("light"))
-    own_builds.build(lab.fleet_path, target, own_builds.separate(folder / "cache", patch), folder)
+    own_builds.build(lab, target, own_builds.separate(folder / "cache", patch), folder)
+    return make(lab, target, folder)
+
+
+def add_host(lab: Lab, folder: Path) -> None:
+    """Add gpu1, whose disk will be in ``folder``."""
+    lab.add_hosts("vm", 1, folder / _DISK)
+    lab.write_access()
+
+
+def make(lab: Lab, target: Target, folder: Path) -> Image:
+    """The disk of gpu1 before anything is provisioned, with the stand-in for the target's kernel."""
+    archive = archives.controller_archive()
     base = images.vm_base(cache_directory(), recipe.debian(lab.release, archive, "vm"), lambda _: None)
     shutil.copyfile(base.kernel, folder / "vmlinuz")
     run.run(["qemu-img", "convert", "-O", "raw", base.disk, folder / "disk.raw"], doing="copy the disk")

@@ -11,11 +11,14 @@ from typing import Any
 
 import yaml
 
+from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform.debian import COMPONENTS
 from gdslab import guest
 from gdslab.archive import Archive, controller_archive
 from gdslab.state import Lab
 from tests.lab import mirrored
+from tests.lab.rollouts import upgraded_lock
+from tests.repos.archive import Key
 
 _OLD = {"driver": {"version": "535", "flavour": "open"}, "kernel": "6.1", "nvidia_fs": "2.13", "libcufile": "1.4"}
 _NEW = {"driver": {"version": "550", "flavour": "open"}, "kernel": "6.12"}
@@ -27,8 +30,8 @@ def repositories(archive: Archive, stack: str) -> dict[str, Any]:
     return {"debian": {"uri": archive.uri, "suites": suites, "components": list(COMPONENTS)}}
 
 
-def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The fleet of ``lab`` for ``stack`` ("old" or "new"); without a lab one host of each profile, to lock from.
+def fleet(stack: str, lab: Lab, rollout: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fleet of ``lab`` for ``stack`` ("old" or "new").
 
     VM hosts and nodes have different profiles, because nodes run the kernel of this machine.  One builder serves both.
     """
@@ -42,13 +45,10 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
             "vm": {**common, "storage": [{"mount": guest.NVME_MOUNT, "path": "compat"}], "gate": {"seconds": 300}},
             "node": {**common, "own_kernel": False},
         },
-        "hosts": {"gpu1": "vm", "node1": "node"},
+        "ssh": {"user": guest.USER, "identity_file": "id_ed25519", "known_hosts": "known_hosts"},
+        "hosts": {},
+        **mirrored.settings(lab, stack),
     }
-    if lab is None:
-        return value
-    value |= mirrored.settings(lab, stack)
-    value["ssh"] = {"user": guest.USER, "identity_file": "id_ed25519", "known_hosts": "known_hosts"}
-    value["hosts"] = {}
     for group in ("vm", "node"):
         for number, host in enumerate(lab.group(group)):
             value["hosts"][host.name] = {
@@ -67,6 +67,14 @@ def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None)
     return value
 
 
-def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:
-    """Write the fleet file of ``lab`` for ``stack``."""
+def lock(lab: Lab, stack: str, key: Key, rollout: Mapping[str, Any] | None = None) -> Lock:
+    """Write the lab's fleet file for ``stack``, lock it, and mirror what is locked.  key: of the mirrors."""
+    _write(lab, stack, rollout)
+    locked = upgraded_lock(lab.fleet_path)
+    mirrored.add(lab, stack, key)
+    _write(lab, stack, rollout)
+    return locked
+
+
+def _write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None) -> None:
     lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))

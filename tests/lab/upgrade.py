@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import gdslab as labs
 from gdsdeploy.model.lock import Lock
-from gdslab import guest, standin
+from gdslab import standin
 from gdslab.host import LabHost
 from gdslab.state import Lab
 from tests.lab import builder_key, mirrored, own_builds, two_stacks
+from tests.lab import image as images
 from tests.lab.program import gdsdeploy
-from tests.lab.rollouts import AtEnd, upgraded_lock
+from tests.lab.rollouts import AtEnd
 from tests.naming import unique
 from tests.repos.archive import Key
 
@@ -63,44 +63,37 @@ def begin(folder: Path, at_end: AtEnd) -> Fleet:
 
     folder: for files.  at_end: takes what ends the lab.
     """
-    first = folder / "fleet.yml"
-    first.write_text(yaml.safe_dump(two_stacks.fleet("old", None), sort_keys=False))
     lab, patch = Lab(unique("rollout")), pytest.MonkeyPatch()
     stack = ExitStack()
     at_end(stack.close)
     at_end(patch.undo)
     at_end(lambda: labs.down(lab))
-    preinstalled = guest.image_packages(upgraded_lock(first).targets["vm"])
-    labs.up(lab.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
+    labs.up(lab.name, vms=0, lights=1, nodes=1)
     builder_key.give(lab)
     key = stack.enter_context(mirrored.mirrors(lab, folder / "key"))
-    old, users = provisioned(lab, key), own_builds.separate(folder / "cache", patch)
-    two_stacks.write(lab, "new", ROLLOUT)
-    new = upgraded_lock(lab.fleet_path)
-    mirrored.add(lab, "new", key)
-    two_stacks.write(lab, "new", ROLLOUT)
+    old, users = provisioned(lab, key, folder), own_builds.separate(folder / "cache", patch)
+    new = two_stacks.lock(lab, "new", key, ROLLOUT)
     for kernel in standin.locked_kernels(lab):
         standin.plug_all(lab, [lab.host(name) for name in MACHINES], kernel)
-    own_builds.build(lab.fleet_path, new.targets["vm"], users, folder)
+    own_builds.build(lab, new.targets["vm"], users, folder)
     preview = gdsdeploy("rollout", "start", lab.fleet_path, "--dry-run", "--json").stdout
     return Fleet(lab, old, new, json.loads(preview))
 
 
-def provisioned(lab: Lab, key: Key) -> Lock:
-    """The old stack on one host of each kind, and then on all of them; its lock.  key: of the mirrors."""
-    two_stacks.write(lab, "old")
-    old = upgraded_lock(lab.fleet_path)
-    mirrored.add(lab, "old", key)
-    two_stacks.write(lab, "old")
-    mirrored.use(lab.hosts())
-    for kernel in standin.locked_kernels(lab):
-        standin.plug_all(lab, lab.group("vm"), kernel)
+def provisioned(lab: Lab, key: Key, folder: Path) -> Lock:
+    """The old stack on the light hosts, and on the VM host as an image; its lock.  key: of the mirrors."""
+    images.add_host(lab, folder)
+    old = two_stacks.lock(lab, "old", key)
+    mirrored.use([*lab.group("light"), *lab.group("node")])
     # The VM host gets the same modules; one look at what it hasn't yet takes a minute.
     argv = ["plan", lab.fleet_path, "--json", "--limit", "node1"]
     planned = json.loads(gdsdeploy(*argv, status=32).stdout)["hosts"]
     # A builder builds, whatever is kept; hosts do without it where they find what they need in the cache.
     from_cache = planned["node1"]["modules"]["from"] == "cache"
-    without_builder = ["--limit", "gpu*,node*"] if from_cache else []
-    gdsdeploy("provision", lab.fleet_path, *without_builder)
-    gdsdeploy("plan", lab.fleet_path, *without_builder)
+    light = "node1" if from_cache else "build1,node1"
+    gdsdeploy("provision", lab.fleet_path, "--limit", light)
+    image = images.make(lab, old.targets["vm"], folder)
+    image.provision()
+    image.boot()
+    gdsdeploy("plan", lab.fleet_path, "--limit", f"gpu1,{light}")
     return old
