@@ -20,11 +20,11 @@ from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
 from gdsdeploy.model.rollout import Outcome, Plan
-from gdsdeploy.rollout import control, journal, preconditions, session, status
+from gdsdeploy.rollout import control, display, journal, preconditions, session, status
+from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.preconditions import RolloutPreview, choose_participants, newest_rollout
 from gdsdeploy.rollout.report import page, preview, progress
-from gdsdeploy.rollout.session import Watch
 from gdsdeploy.rollout.status import Status
 from gdsdeploy.validate.output import require_folder, write
 
@@ -128,7 +128,7 @@ def _require_no_unfinished(fleet: Path) -> None:
     newest = newest_rollout(fleet)
     if newest is None or newest.finished:
         return
-    if session.has_driver(journal.path_of(fleet)):
+    if display.has_driver(journal.path_of(fleet)):
         raise Busy(f"the rollout {newest.id} is running", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
@@ -153,7 +153,7 @@ def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     if html is not None:
         write(html, page.stream(ended, live=False))
         console.say(f"The report is in {html}")
-    error = session.final_error(ended)
+    error = display.final_error(ended)
     if error is not None:
         raise error
     if not as_json:
@@ -183,7 +183,7 @@ def resume(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | Non
       gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
     """
     require_folder(html)
-    _, journaled = session.find_rollout(fleet, None)
+    _, journaled = display.find_rollout(fleet, None)
     current = status.fold(journaled)
     releases.require_signed(fleet, current.plan.lock_digest, current.plan.fleet_digest)
     ended = carry_out(fleet, session.resumption(current, fleet, accept, "by command"), as_json=as_json)
@@ -248,7 +248,7 @@ def rollback(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | No
     """
     options.require(yes or sys.stdin.isatty(), "standard input isn't a terminal: pass --yes")
     require_folder(html)
-    _, journaled = session.find_rollout(fleet, None)
+    _, journaled = display.find_rollout(fleet, None)
     now = status.fold(journaled)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()
@@ -267,7 +267,7 @@ def carry_out(fleet: Path, payload: Payload, *, as_json: bool) -> Status | None:
 
     Raises RolloutRefused if it cannot become that, Busy if the process that runs it doesn't answer, and as session.run.
     """
-    path = session.require_journal(fleet)
+    path = display.require_journal(fleet)
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {payload.kind}") as writer:

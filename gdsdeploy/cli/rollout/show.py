@@ -15,9 +15,9 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.host.io.wording import aligned, span
 from gdsdeploy.model.events import RolloutPaused
-from gdsdeploy.rollout import control, journal, session, status
+from gdsdeploy.rollout import control, display, journal, status
+from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.report import page, progress
-from gdsdeploy.rollout.session import Watch
 from gdsdeploy.validate.output import require_folder, write
 
 #: Seconds between two reads of the journal.
@@ -48,55 +48,55 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
       gdsdeploy rollout status fleet.yml --rollout 20261121T1054-7f3a --html rollout.html
     """
     require_folder(html)
-    path = session.require_journal(fleet)
-    summary, journaled = session.find_rollout(fleet, name)
-    display = Watch(as_json=as_json)
-    live = session.has_driver(path) and not summary.finished
+    path = display.require_journal(fleet)
+    summary, journaled = display.find_rollout(fleet, name)
+    view = Watch(as_json=as_json)
+    live = display.has_driver(path) and not summary.finished
     if watch and as_json:
         for event in journaled:
-            display.observe(event)
+            view.observe(event)
     else:
-        display.replay(journaled)
+        view.replay(journaled)
     if watch and live:
         if not as_json and not console.is_live():
-            console.say("\n".join(display.lines()))
-        with display.shown():
-            live = _follow(path, summary.id, display)
-    assert display.status is not None
+            console.say("\n".join(view.lines()))
+        with view.shown():
+            live = _follow(path, summary.id, view)
+    assert view.status is not None
     if not as_json:
-        console.data("\n".join(display.lines(live=live, whole=True)))
+        console.data("\n".join(view.lines(live=live, whole=True)))
     elif not watch:
-        console.data(page.to_json(display.status, live=live))
+        console.data(page.to_json(view.status, live=live))
     if html is not None:
-        write(html, page.stream(display.status, live=live))
+        write(html, page.stream(view.status, live=live))
         console.say(f"The report is in {html}")
-    if watch and (error := session.final_error(display.status)) is not None:
+    if watch and (error := display.final_error(view.status)) is not None:
         raise error
 
 
-def _follow(path: Path, rollout: str, display: Watch) -> bool:
+def _follow(path: Path, rollout: str, view: Watch) -> bool:
     """Show events until the rollout or its process ends; False: no process runs it any more."""
     try:
         while True:
             # Opening a journal checks all of it, which is too slow for each read, but useful now and then.
             with journal.reading(path) as book:
                 for _ in range(_READS):
-                    if not _show_new(book, path, rollout, display):
+                    if not _show_new(book, path, rollout, view):
                         return False
                     time.sleep(_PAUSE)
     except KeyboardInterrupt:
         raise Interrupted("no longer watched; the rollout continues") from None
 
 
-def _show_new(book: journal.Journal, path: Path, rollout: str, display: Watch) -> bool:
+def _show_new(book: journal.Journal, path: Path, rollout: str, view: Watch) -> bool:
     """Show new events; False: there will be no more."""
-    # Check this first, so that the last events are still display.
-    live = session.has_driver(path)
-    assert display.status is not None
-    last = display.status.last
+    # Check this first, so that the last events are still shown.
+    live = display.has_driver(path)
+    assert view.status is not None
+    last = view.status.last
     for event in book.events(rollout, after=last.number if last else 0):
-        display.observe(event)
-    return live and not display.status.finished
+        view.observe(event)
+    return live and not view.status.finished
 
 
 @click.command("history")
@@ -110,7 +110,7 @@ def list_rollouts(fleet: Path, as_json: bool) -> None:
       gdsdeploy rollout history fleet.yml
       gdsdeploy rollout history fleet.yml --json | jq -r '.[-1].rollout'
     """
-    path = session.journal_of(fleet)
+    path = display.journal_of(fleet)
     if path is None:
         console.say(f"There is no rollout of {fleet} yet")
     rollouts = list(_rollouts(path)) if path is not None else []
@@ -125,7 +125,7 @@ def list_rollouts(fleet: Path, as_json: bool) -> None:
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    live = session.has_driver(path)
+    live = display.has_driver(path)
     with journal.reading(path) as book:
         summaries = book.rollouts()
         for summary in summaries:
@@ -165,7 +165,7 @@ def pause(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
       gdsdeploy rollout resume fleet.yml
     """
-    path = session.require_journal(fleet)
+    path = display.require_journal(fleet)
     event, by_driver = control.tell(path, RolloutPaused(reason or "by command"))
     if as_json:
         console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))

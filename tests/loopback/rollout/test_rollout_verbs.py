@@ -21,7 +21,7 @@ from gdsdeploy.lock import lockfile, signatures
 from gdsdeploy.model.events import Kind, as_json
 from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout import journal, session, status
+from gdsdeploy.rollout import display, journal, session, status
 from tests.commandline import plain, run
 from tests.loopback.rollout import pretended_cli
 from tests.unit.rollout.planned_fleet import PATIENT, PlannedFleet
@@ -70,7 +70,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def status_of(fleet: PlannedFleet) -> status.Status:
-    _, events = session.find_rollout(fleet.path, None)
+    _, events = display.find_rollout(fleet.path, None)
     return status.fold(events)
 
 
@@ -305,12 +305,12 @@ def test_a_killed_controller_is_seen_and_resumed(
     process = command("start", fleet.path, "--yes")
     until(fleet, lambda now: any(host.away for host in now.hosts.values()))
     path = journal.path_of(fleet.path)
-    assert session.has_driver(path)
+    assert display.has_driver(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
     assert "is running\nhint: Watch it" in plain(capsys.readouterr().err)
     process.kill()
     process.wait()
-    assert not session.has_driver(path)
+    assert not display.has_driver(path)
     assert run("rollout", "status", fleet.path) == 0
     assert "running, but no process works on it" in capsys.readouterr().out
     assert run("rollout", "status", fleet.path, "--watch") == 51
@@ -416,7 +416,7 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
     for name, ended in zip("ab", outcomes, strict=False):
         story.say(Kind.OUTCOME, name, outcome=str(ended), reason="")
     story.say(phase[-1], reason="why", outcomes={})
-    error = session.final_error(status.fold(story.events))
+    error = display.final_error(status.fold(story.events))
     assert (error.exit_code if error else None) == code
 
 

@@ -13,7 +13,7 @@ from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.events import Event, Kind, StepBegun
 from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.rollout import journal, status
-from gdsdeploy.rollout.session import Watch
+from gdsdeploy.rollout.display import Watch
 
 PLAN = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
 FIRST = Event(1, 1.0, Kind.PLANNED, "", {"plan": PLAN.as_json()})
