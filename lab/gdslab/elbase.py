@@ -42,13 +42,13 @@ def recipe(system: System, kit: Kit, archive: Archive, boot: Boot | None) -> Rec
     content |= {f"run/rpms/{package.file}": places["baseos"] / package.file for package in el.base(versions(system))}
     if boot is not None:
         older, newest = versions(system).older, versions(system).kernel
-        kernels = [] if boot.has_kernel else el.kernel_files(older)
+        kernels = el.kernel_files(older)
         rpms = []
-        if boot.preinstalled is not None:
+        if boot.preinstalled:
             # With what dnf would take for them from the distribution.  DKMS needs headers of the kernel that is there.
-            kernels += el.kernel_files(older, "devel", "devel-matched") if kernels else []
+            kernels += el.kernel_files(older, "devel", "devel-matched")
             kernels += el.kernel_files(newest, "devel")
-            rpms = [_rpm(places.values(), *package) for package in boot.preinstalled.packages]
+            rpms = [_rpm(places.values(), *package) for package in boot.preinstalled]
             rpms += [path for name in el.ON_DEMAND for path in places["appstream"].glob(f"{name}-[0-9]*.rpm")]
         rpms += [places["baseos"] / name for name in kernels]
         content |= {

@@ -30,13 +30,13 @@ def recipe(system: System, kit: Kit, archive: Archive, boot: Boot | None) -> Rec
     packages, content = guest.packages(kind), _files(system, release, imitated, kind)
     sources: tuple[str, ...] = ()
     if boot is not None:
-        packages += () if boot.has_kernel else (f"linux-image-{ubuntu.release(family.older)}",)
+        packages += (f"linux-image-{ubuntu.release(family.older)}",)
         content |= {
             guest.RENAMER: boot.renamer,
             "etc/initramfs-tools/hooks/lab-release": guest.data("guest/lab-release.initramfs-tools").read_text(),
         }
-    if boot is not None and boot.preinstalled is not None:
-        packages += tuple(f"{name}={version}" for name, version in boot.preinstalled.packages)
+    if boot is not None and boot.preinstalled:
+        packages += tuple(f"{name}={version}" for name, version in boot.preinstalled)
         sources = (f"deb [signed-by={kit.keyring('cuda')}] copy://{kit.folder / 'cuda'} /",)
     return Recipe(system.os, kind, release, imitated, packages, content, sources=sources)
 

@@ -67,38 +67,21 @@ _DPKG_OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class ImagePackages:
-    """Packages in a host's image.
-
-    sources: one-line apt sources.  packages: (name, version).  kernel: whether a kernel is among them.
-    """
-
-    sources: tuple[str, ...]
-    packages: tuple[tuple[str, str], ...]
-    kernel: bool
-
-
 def source_line(index: Mapping[str, Any]) -> str:
     """The one-line apt source of a lock's index."""
     signed = f"[signed-by={index['host_keyring']}]"
     return f"deb {signed} {index['uri']} {index['suite']} {' '.join(index['components'])}"
 
 
-def image_packages(target: Target, *, kernel: bool = True) -> ImagePackages:
-    """The locked packages of one profile that a host needs if it doesn't build its modules.
+def image_packages(target: Target) -> tuple[tuple[str, str], ...]:
+    """The locked packages of one profile that a host needs if it doesn't build its modules: name and version.
 
-    kernel: whether those of the kernel are among them.
+    Those of the kernel aren't among them.
     """
-    chosen = [
-        package
+    return tuple(
+        (package.package, package.version)
         for package in target.packages
-        if package.needed_by in ("host", "both") and (kernel or not package.part.startswith("kernel-"))
-    ]
-    return ImagePackages(
-        sources=tuple(source_line(index.model_dump()) for index in target.indices),
-        packages=tuple((package.package, package.version) for package in chosen),
-        kernel=any(package.part == "kernel-image" for package in chosen),
+        if package.needed_by in ("host", "both") and not package.part.startswith("kernel-")
     )
 
 

@@ -32,7 +32,6 @@ from gdslab import (
 from gdslab.archive import Archive
 from gdslab.errors import LabUnavailable
 from gdslab.firmware import Firmware
-from gdslab.guest import ImagePackages
 from gdslab.host import LabHost
 from gdslab.kit import kits
 from gdslab.qemu import VmHost
@@ -60,14 +59,15 @@ def up(
     *,
     os: str | None = None,
     nodes: int | None = None,
-    preinstalled: ImagePackages | None = None,
+    preinstalled: tuple[tuple[str, str], ...] = (),
     firmware: Firmware | None = None,
     confirm: Callable[[str], bool] = agree,
 ) -> Lab:
     """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
 
     Missing hosts are made and stopped hosts started; running hosts stay as they are.
-    nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
+    nodes: number of light hosts to provision.  preinstalled: packages (name, version) in the image of new VM hosts,
+    which have another system than Debian.
     vms, lights, nodes: None: 1, 1 and 0 for Debian; 0, 0 and 1 for other systems.
     os: such as ``ubuntu-24.04``.  release: of Debian, such as ``trixie``.  Neither: the lab's own, or debian-13.
     firmware: what VM hosts boot by.  None: the lab's own, or BIOS.
@@ -100,7 +100,7 @@ def up(
             _serve(lab, system, archive)
         # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
         with ThreadPoolExecutor(max_workers=3) as pool:
-            light = pool.submit(_raise_lights, lab, {"light": (lights, None), "node": (nodes, preinstalled)}, archive)
+            light = pool.submit(_raise_lights, lab, {"light": lights, "node": nodes}, archive)
             _raise_vms(lab, vms, archive, preinstalled, pool)
             light.result()
         fleet.write(lab, archive)
@@ -157,29 +157,29 @@ def _serve(lab: Lab, system: System, archive: Archive) -> None:
         server.start(port_in_use(server.port))
 
 
-def _recipe(lab: Lab, kind: str, archive: Archive, preinstalled: ImagePackages | None) -> Recipe:
+def _recipe(lab: Lab, kind: str, archive: Archive, preinstalled: tuple[tuple[str, str], ...] = ()) -> Recipe:
     """What the base system of the lab's hosts of ``kind`` is made from."""
     server, system = lab.server, lab.system
     if server is None:
-        return recipe.debian(system.base, archive, kind, preinstalled)
-    if preinstalled is not None and kind == "light":
-        raise LabUnavailable(f"light hosts of {system.os} can't start with installed packages")
+        if preinstalled:
+            raise LabUnavailable(f"VM hosts of {system.os} can't start with installed packages")
+        return recipe.debian(system.base, archive, kind)
     if kind == "light":
         return _RECIPES[system.kit](system, server.kit, archive, None)
     renamer = standin.build(*standin.debian_kernel(archive)) / standin.RENAMER
     return _RECIPES[system.kit](system, server.kit, archive, Boot(renamer, preinstalled))
 
 
-def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:
-    for group, (count, preinstalled) in groups.items():
+def _raise_lights(lab: Lab, counts: Mapping[str, int], archive: Archive) -> None:
+    for group, count in counts.items():
         if lab.lacks(group, count):
-            base = images.light_base(cache_directory(), _recipe(lab, "light", archive, preinstalled))
+            base = images.light_base(cache_directory(), _recipe(lab, "light", archive))
             lab.add_hosts(group, count, base)
     start(lab, "light", archive)
 
 
 def _raise_vms(
-    lab: Lab, count: int, archive: Archive, preinstalled: ImagePackages | None, pool: ThreadPoolExecutor
+    lab: Lab, count: int, archive: Archive, preinstalled: tuple[tuple[str, str], ...], pool: ThreadPoolExecutor
 ) -> None:
     cache = cache_directory()
     if lab.lacks("vm", count):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gdslab import guest
 from gdslab.archive import Archive
-from gdslab.guest import ImagePackages, Release
+from gdslab.guest import Release
 
 #: Path on a host → text, or the file of this machine to copy.
 Content = Mapping[str, str | Path]
@@ -61,36 +61,25 @@ class Recipe:
 class Boot:
     """What VM hosts of systems other than Debian have.
 
-    renamer: the module that gives their kernels the packages' releases.  preinstalled: packages of the kit.
+    renamer: the module that gives their kernels the packages' releases.  preinstalled: the kit's packages, as name and
+    version.
     """
 
     renamer: Path
-    preinstalled: ImagePackages | None = None
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether a kernel is among the preinstalled packages; it replaces the older one."""
-        return self.preinstalled is not None and self.preinstalled.kernel
+    preinstalled: tuple[tuple[str, str], ...] = ()
 
 
-def debian(release: Release, archive: Archive, kind: str, preinstalled: ImagePackages | None = None) -> Recipe:
-    """The recipe of Debian's own hosts, with ``preinstalled`` packages; a kernel among them is the only one."""
-    packages, sources, scripts = [*guest.packages(kind)], [], []
-    if kind == "vm" and (preinstalled is None or not preinstalled.kernel):
+def debian(release: Release, archive: Archive, kind: str) -> Recipe:
+    """The recipe of Debian's own hosts."""
+    packages, sources = [*guest.packages(kind)], []
+    if kind == "vm":
         packages.append("linux-image-amd64")
         if release.kernel:
             # A pattern, because the archive may have dropped that kernel.
             packages.append(f"?name(^linux-image-{re.escape(release.kernel)}$)")
             sources.append(_source(archive, archive.uri, release.suite))
-    if preinstalled is not None:
-        exact = [f"{name}={version}" for name, version in preinstalled.packages]
-        scripts.append(("begin.sh", str(len(preinstalled.sources)), *preinstalled.sources, *exact))
     content = guest.base_files(release, archive, kind)
-    return Recipe(
-        *(release.name, kind, release, archive, tuple(packages), content),
-        scripts=tuple(scripts),
-        sources=tuple(sources),
-    )
+    return Recipe(release.name, kind, release, archive, tuple(packages), content, sources=tuple(sources))
 
 
 def from_archive(

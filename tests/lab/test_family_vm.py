@@ -113,7 +113,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
         # The machine is made from what this one locks.
         first = lab.fleet_path.with_name("first.yml")
         first.write_text(lab.fleet_path.read_text())
-        preinstalled = guest.image_packages(locked(first), kernel=False)
+        preinstalled = guest.image_packages(locked(first))
         labs.up(lab.name, vms=1, lights=0, nodes=0, preinstalled=preinstalled)
         target, host = locked(lab.fleet_path), lab.host("gpu1")
         for kernel in standin.locked_kernels(lab):

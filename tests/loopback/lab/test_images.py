@@ -32,13 +32,9 @@ def test_name_changes_with_recipe_and_archive_only(mirror: Archive) -> None:
 
 def test_hosts_begin_with_the_locked_packages_of_hosts_only() -> None:
     target = lockfile.read(Path(__file__).parents[2] / "golden/lab/gdsdeploy.lock").targets["gds"]
-    begins = guest.image_packages(target)
-    assert begins.kernel
-    names = dict(begins.packages)
-    assert {"libcuda1", "libcufile0", f"linux-image-{target.kernel.release}"} <= names.keys()
-    assert not {"dkms", "nvidia-fs-dkms", f"linux-headers-{target.kernel.release}"} & names.keys()
-    assert len(begins.sources) == len(target.indices)
-    assert all(line.startswith("deb [signed-by=/usr/share/keyrings/") for line in begins.sources)
+    names = dict(guest.image_packages(target)).keys()
+    assert {"libcuda1", "libcufile0"} <= names
+    assert not {"dkms", "nvidia-fs-dkms", f"linux-image-{target.kernel.release}"} & names
 
 
 def test_purge_keeps_what_a_lab_uses_and_discards_leftovers(tmp_path: Path) -> None:

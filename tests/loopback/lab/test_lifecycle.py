@@ -11,7 +11,6 @@ import pytest
 from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdslab import (
     emulator,
-    guest,
     images,
     lifecycle,
     nspawn,
@@ -116,9 +115,6 @@ def test_release_of_an_existing_lab_is_its_own(machines: Machines) -> None:
     assert lifecycle.up("old", vms=0).release.name == "bookworm"
     with pytest.raises(LabUnavailable, match="has debian-12 hosts, not debian-13"):
         lifecycle.up("old", vms=0, release="trixie")
-
-
-LOCKED = guest.ImagePackages((), (("nvidia-modprobe", "3:550.163.01-1.el9"),), kernel=False)
 
 
 def test_labs_do_not_disturb_each_other(machines: Machines) -> None:
