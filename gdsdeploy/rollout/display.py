@@ -13,7 +13,6 @@ from pathlib import Path
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable, RolloutFailed, RolloutRefused
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import Outcome
@@ -106,6 +105,7 @@ def journal_of(fleet: Path) -> Path | None:
     if path.exists():
         return path
     # With a journal nothing else reads the fleet file, and what reads it is half of what such a command imports.
+    from gdsdeploy.fleetfile.load import load_fleet
 
     load_fleet(fleet)
     return None
