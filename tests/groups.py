@@ -26,7 +26,7 @@ class Machines:
 MACHINES = {
     "upgrade": Machines(950, ("lab/test_rollout_story.py",)),
     # One VM host, from its image to its end.
-    "image": Machines(1400, (
+    "image": Machines(1450, (
         "lab/test_golden_image.py", "lab/test_story.py", "lab/test_vm_modules.py", "lab/test_secure_boot_story.py",
         "lab/test_removal_story.py",
     )),
@@ -41,15 +41,15 @@ MACHINES = {
     # They compile on both processors.
     "kmod": Machines(300, ("kmod/*",)),
     "preflight": Machines(250, ("preflight/*",)),
-    "drift": Machines(195, ("lab/test_apply_drift_light.py",)),
+    "drift": Machines(90, ("lab/test_apply_drift_light.py",)),
     "boot loaders": Machines(250, ("lab/test_vm_rollout_boot.py", "lab/test_vm_systemd_boot.py")),
     "storage": Machines(60, ("lab/test_vm_storage.py",)),
-    "refusals": Machines(110, ("lab/test_refusals.py",)),
+    "refusals": Machines(85, ("lab/test_refusals.py",)),
     "inventory": Machines(75, ("lab/test_inventory_light.py",)),
     "playbooks": Machines(110, ("lab/test_playbooks_light.py",)),
-    "init": Machines(70, ("lab/test_init_light.py",)),
+    "init": Machines(20, ("lab/test_init_light.py",)),
     "slurm": Machines(60, ("lab/test_slurm_lights.py",)),
-    "build once": Machines(40, ("lab/test_build_once.py",)),
+    "build once": Machines(30, ("lab/test_build_once.py",)),
 }  # fmt: skip
 
 #: The tests of ``make test``: (pattern of the path, name of the group; None: the path).
