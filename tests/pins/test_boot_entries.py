@@ -21,11 +21,11 @@ IN_PLACE = """
 set +e
 mount -t tmpfs tmpfs /boot
 mount -t tmpfs tmpfs /run
-mkdir -p /boot/TOKEN /tmp/out
+mkdir -p /boot/TOKEN
 cp -r "$1/." /
 program=$2
 call() { python3 -I -S "$program" "$@"; }
-cd /tmp/out
+cd "$(mktemp -d)" || exit
 call apply --json --desired /etc/desired.json > first
 kernel-install add NEWER /boot/vmlinuz-NEWER > kernel-install.txt 2>&1
 cat /boot/loader/entries/TOKEN-NEWER.conf > entry

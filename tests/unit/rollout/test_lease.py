@@ -27,7 +27,7 @@ from tests.unit.rollout.asked import ScriptedWork, status, work
 ROOT = Path(__file__).parents[3]
 OTHERS = status(apply={"run": "provision-1", "who": "anna@ops: provision", "works": False})
 #: Resources that no step of Ansible's applies: they are asked for, or steps of their own.
-ELSEWHERE = {"preflight", "boot_default", "loaded", "reboot"}
+ELSEWHERE = {"preflight", "boot_default", "loaded", "reboot", "image"}
 
 
 # -- waiting for others
