@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gdsdeploy.report.alike import Activity
+from gdsdeploy.report.model import Activity
 
 
 class Board:

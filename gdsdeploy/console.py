@@ -22,8 +22,8 @@ from rich.text import Text
 
 from gdsdeploy.board import Board
 from gdsdeploy.host.io.wording import printable, span
-from gdsdeploy.report import alike
-from gdsdeploy.report.alike import FEW
+from gdsdeploy.report import model
+from gdsdeploy.report.model import FEW
 
 
 class _Terminal(Console):
@@ -215,8 +215,8 @@ def _shown() -> Iterator[None]:
 
 
 def _lines(_columns: int, rows: int) -> Sequence[str]:
-    return alike.activity_lines(board.activities(), board.clock(), min(ROWS, rows - 2))
+    return model.activity_lines(board.activities(), board.clock(), min(ROWS, rows - 2))
 
 
 def _beat() -> str:
-    return alike.heartbeat(board.activities(), board.clock())
+    return model.heartbeat(board.activities(), board.clock())

@@ -13,7 +13,7 @@ import click
 from gdsdeploy import console, paths
 from gdsdeploy.cli.verbs import or_early
 from gdsdeploy.errors import GdsError
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.ssh import connections
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -208,7 +208,7 @@ def require(holds: bool, problem: str) -> None:
 
 def raise_last(failures: dict[str, GdsError], fleet: Path) -> None:
     """Print every failure once, with its hosts; the last one ends the command with its exit code."""
-    errors = alike.errors(failures)
+    errors = model.errors_alike(failures)
     for error in errors[:-1]:
         error.name_fleet(fleet)
         console.error(error.message, error.hint)

@@ -13,7 +13,7 @@ from gdsdeploy.converge import ansible as converge
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.model.hostnames import grouped
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -80,7 +80,7 @@ def command(
     results = {name: run.outcome.hosts.get(name) for name in names if name not in {*failures, *run.satisfied}}
     changes = grouped((name, len(result.changed) if result else 0) for name, result in results.items())
     for number, hosts in changes.items():
-        console.say(f"  {alike.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
+        console.say(f"  {model.on(hosts)}: {count(number, 'change') if number else 'nothing to change'}")
     options.raise_last(failures, fleet)
     console.say(images.left(image, lock) or f"Next: gdsdeploy validate {fleet}")
 

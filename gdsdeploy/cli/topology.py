@@ -17,7 +17,7 @@ from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.ssh import evidence_file, reply_schema
 from gdsdeploy.ssh.endpoint import TIMEOUT
 from gdsdeploy.validate.facts import ask_facts, golden_differences, require_topology, write_golden
@@ -97,7 +97,7 @@ def _show(shapes: dict[str, Topology], as_json: bool, *, alone: bool = False) ->
         console.json(next(iter(views.values()), None) if alone else views)
         return errors
     for text, names in hostnames.grouped((name, str(text)) for name, text in views.items()).items():
-        console.data((f"{alike.on(names)}:\n" if not alone else "") + text)
+        console.data((f"{model.on(names)}:\n" if not alone else "") + text)
     return errors
 
 

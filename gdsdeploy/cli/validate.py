@@ -259,19 +259,19 @@ def diff(before: Path, after: Path, as_json: bool) -> None:
       gdsdeploy diff before.json after.json
       gdsdeploy diff before.json after.json --json | jq -r '.changes[] | [.host, .what] | @tsv'
     """
-    from gdsdeploy.report import changes
+    from gdsdeploy.report import formats
 
-    comparison = changes.compare(_read(before), _read(after))
-    console.data(changes.to_json(comparison) if as_json else changes.to_text(comparison))
+    comparison = formats.compare(_read(before), _read(after))
+    console.data(formats.changes_json(comparison) if as_json else formats.changes_text(comparison))
     if comparison.changes:
         raise ReportsDiffer("")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from gdsdeploy.report import changes
+    from gdsdeploy.report import formats
 
     try:
-        return changes.report_from(reading.whole(str(path), changes.LIMIT).decode())
+        return formats.report_from(reading.whole(str(path), formats.REPORT_LIMIT).decode())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise GdsError(f"{path}: cannot be read: {reason}", hint=reading.look(str(path))) from None

@@ -17,7 +17,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.model import hostnames
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.validate import watch
 
 
@@ -80,7 +80,7 @@ def command(
         with console.step(f"Watching {hostnames.words(names)} for {every:g} s"):
             answers = round_of()
         _print(answers, as_json)
-        failed = alike.errors({name: error for name, error in answers.items() if isinstance(error, GdsError)})
+        failed = model.errors_alike({name: error for name, error in answers.items() if isinstance(error, GdsError)})
         if failed:
             raise failed[0]
         return

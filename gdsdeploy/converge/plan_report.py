@@ -14,7 +14,7 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.foreign import words as foreign_words
 from gdsdeploy.host.io.wording import aligned
 from gdsdeploy.model.hostnames import grouped, words
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 
 SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!", "not asked": "!"}
 
@@ -41,11 +41,11 @@ def text(plans: Plans, *, whole: bool = False) -> str:
     """
     groups = grouped((name, (_rank(plan), tuple(_lines(plan, name, masked=True)))) for name, plan in plans.items())
     blocks = [
-        [f"{SYMBOLS[state(plans[hosts[0]])]} {alike.on(hosts, whole=whole)}:", *_of_all(plans, hosts)]
+        [f"{SYMBOLS[state(plans[hosts[0]])]} {model.on(hosts, whole=whole)}:", *_of_all(plans, hosts)]
         for (_, lines), hosts in sorted(groups.items(), key=lambda group: group[0][0])
         if lines
     ]
-    details = "\n".join(alike.shown(blocks, whole=whole))
+    details = "\n".join(model.shown(blocks, whole=whole))
     parts = [sentence(plans), "\n".join(_table(plans, whole)), details, "\n".join(origins(_supplies(plans)))]
     return "\n\n".join(filter(None, parts))
 
@@ -60,7 +60,7 @@ def _of_all(plans: Plans, hosts: Sequence[str]) -> Sequence[str]:
     masked = _lines(plans[hosts[0]], hosts[0], masked=True)
     of_each = zip(*(_lines(plans[name], name) for name in hosts), strict=True)
     lines = [same[0] if len(set(same)) == 1 else line for same, line in zip(of_each, masked, strict=True)]
-    return [alike.for_all(line, hosts) for line in lines]
+    return [model.for_all(line, hosts) for line in lines]
 
 
 def line(name: str, plan: HostPlan | GdsError) -> str:
@@ -156,8 +156,8 @@ def _table(plans: Plans, whole: bool) -> list[str]:
         return (what, str(len(plan.changes)), plan.disruption) if isinstance(plan, HostPlan) else (what, "-", "-")
 
     groups = grouped((name, (_rank(plan), *row(plan))) for name, plan in plans.items())
-    rows = [[alike.cell(hosts, whole=whole), *cells] for (_, *cells), hosts in sorted(groups.items(), key=_first)]
-    return alike.cut(aligned([("host", "plan", "changes", "disruption"), *rows]), ROWS, whole=whole, indent="")
+    rows = [[model.cell(hosts, whole=whole), *cells] for (_, *cells), hosts in sorted(groups.items(), key=_first)]
+    return model.cut(aligned([("host", "plan", "changes", "disruption"), *rows]), ROWS, whole=whole, indent="")
 
 
 def _first(group: tuple[tuple[int, str, str, str], list[str]]) -> int:
@@ -170,12 +170,12 @@ def _lines(plan: HostPlan | GdsError, name: str, *, masked: bool = False) -> Ite
     masked: without what differs between hosts that are alike: their names, digests of their own files, processes.
     """
     if isinstance(plan, GdsError):
-        message = alike.general(plan.message, name) if masked else plan.message
+        message = model.general(plan.message, name) if masked else plan.message
         yield from (f"  {line}" for line in message.splitlines())
         if plan.hint:
-            yield f"      hint: {alike.general(plan.hint, name) if masked else plan.hint}"
+            yield f"      hint: {model.general(plan.hint, name) if masked else plan.hint}"
     elif not plan.satisfied:
-        yield from (alike.general(line, name) if masked else line for line in _words(plan, masked))
+        yield from (model.general(line, name) if masked else line for line in _words(plan, masked))
 
 
 def _words(plan: HostPlan, masked: bool) -> Iterator[str]:

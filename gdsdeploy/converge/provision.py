@@ -31,7 +31,7 @@ from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.ssh import machines
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer
@@ -164,7 +164,7 @@ def _play(
     play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]
 ) -> ProvisionRun:
     """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
-    first_lines = ((name, alike.about(error.message.splitlines()[0], name)) for name, error in refused.items())
+    first_lines = ((name, model.about(error.message.splitlines()[0], name)) for name, error in refused.items())
     for why, hosts in grouped(first_lines).items():
         progress(f"  {words(hosts)}: refused: {why}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]

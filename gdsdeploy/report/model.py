@@ -1,16 +1,164 @@
-"""A validation's result: one verdict per host with everything behind it."""
+"""What a validation found, in a shape that every report format reads; and what several hosts share, shown once.
+
+Only as much as people read is shown; docs/output.md describes it.  Work that is under way is shown so too: as lines for
+a live display, and as one line for a log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.facts.pci import Topology
+from gdsdeploy.host.io.wording import count, span
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
 from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
+from gdsdeploy.model import hostnames
 from gdsdeploy.model.hostnames import grouped
-from gdsdeploy.report.alike import general
+
+if TYPE_CHECKING:
+    from gdsdeploy.host.facts.pci import Topology
+
+#: Lines of blocks that are shown in full, and headings after them.
+LINES: Final = 32
+HEADINGS: Final = 10
+#: Hosts of which each has a line of its own while they are worked on.
+FEW: Final = 16
+#: Columns of the names in a row of a table.
+CELL: Final = 24
+MORE: Final = "--verbose shows everything"
+
+
+def general(text: str, host: str) -> str:
+    """``text`` as it would be for another host, to compare: without its name and address before it, and with HOST."""
+    # Most texts don't name their host, and each name makes another expression.
+    return _renamed((host,), "HOST", about(text, host)) if host in text else text
+
+
+def about(text: str, host: str) -> str:
+    """``text`` without the host that it begins with: ``gpu4 (192.0.2.14:22): cannot connect``."""
+    return re.sub(rf"^{re.escape(host)}(?: \([^)]*\))?: ", "", text)
+
+
+def for_all(text: str, hosts: Sequence[str]) -> str:
+    """``text`` of the first of ``hosts``, or a general one, whose commands select all: ``--limit 'gpu[1-3]'``.
+
+    Names that fill lines are left to the reader: ``--limit HOST,…``.
+    """
+    names = shlex.quote(hostnames.fold(hosts).replace(", ", ","))
+    names = names if len(names) <= 2 * hostnames.WIDTH else "HOST,…"
+    options = [f"--limit {name}" for name in (hosts[0], "HOST")]
+    return _renamed(options, f"--limit {names}", text) if len(hosts) > 1 else text
+
+
+def _renamed(names: Sequence[str], other: str, text: str) -> str:
+    """``other`` in place of ``names``, where they are whole words."""
+    return re.sub(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names))})(?![\w-]|\.\w)", lambda _: other, text)
+
+
+def on(hosts: Sequence[str], *, whole: bool = False) -> str:
+    """``gpu1``, or ``3 hosts: gpu[1-3]``."""
+    names = hostnames.words(hosts, 0 if whole else hostnames.WIDTH)
+    return names if len(hosts) == 1 else f"{count(len(hosts), 'host')}: {names}"
+
+
+def errors_alike(failures: Mapping[str, GdsError]) -> list[GdsError]:
+    """One error for all hosts that failed alike, the most hosts first."""
+
+    def key(host: str, error: GdsError) -> tuple[type[GdsError], str, str]:
+        return type(error), general(error.message, host), general(error.hint or "", host)
+
+    together: list[GdsError] = []
+    for kind, hosts in hostnames.grouped((host, key(host, error)) for host, error in failures.items()).items():
+        error = failures[hosts[0]]
+        if len(hosts) > 1:
+            hint = for_all(error.hint, hosts) if error.hint else None
+            error = kind[0](f"{on(hosts)}: {about(error.message, hosts[0])}", hint=hint)
+        together.append(error)
+    return together
+
+
+def cell(hosts: Sequence[str], *, whole: bool = False) -> str:
+    """``gpu1``, or ``gpu[1-3] (3)``, for a column of a table."""
+    names = hostnames.words(hosts, 0 if whole else CELL)
+    return names if len(hosts) == 1 else f"{names} ({len(hosts)})"
+
+
+def shown(blocks: Iterable[Sequence[str]], *, whole: bool = False) -> list[str]:
+    """The lines of the blocks: in full while there is room, then their first lines, then how many more there are."""
+    lines: list[str] = []
+    headings: list[str] = []
+    for number, block in enumerate(blocks if whole else (cut(block, LINES) for block in blocks)):
+        if whole or (not headings and (number == 0 or len(lines) + len(block) <= LINES)):
+            lines += block
+        else:
+            headings.append(block[0])
+    rest = len(headings) - HEADINGS
+    more = f"and {rest} more; {MORE}" if rest > 0 else f"({MORE})"
+    return [*lines, *headings[:HEADINGS], *([more] if headings else [])]
+
+
+def cut(lines: Sequence[str], most: int, *, whole: bool = False, indent: str = "    ") -> list[str]:
+    """At most ``most`` lines, and how many more there are."""
+    rest = len(lines) - most
+    return [*lines] if whole or rest < 2 else [*lines[:most], f"{indent}and {rest} more lines ({MORE})"]
+
+
+#: Activities in one line.
+FEW_ACTIVITIES: Final = 3
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What is done, and on which host; without a host: a step of this program."""
+
+    what: str
+    host: str
+    #: seconds of a clock that only advances
+    since: float
+    #: seconds; None: it isn't known
+    usual: float | None = None
+    #: whether its time says how long such work takes
+    timed: bool = True
+
+
+def activity_lines(activities: Iterable[Activity], now: float, rows: int) -> list[str]:
+    """The steps, then the hosts at work, the longest first; ``rows``: lines at most."""
+    steps, hosts = _activity_words(activities, now)
+    text = [*(f"‣ {words}" for words in steps), *(f"    {words}" for words in hosts)]
+    return text if len(text) <= rows else [*text[: max(1, rows - 1)], f"    and {len(text) - max(1, rows - 1)} more"]
+
+
+def heartbeat(activities: Iterable[Activity], now: float) -> str:
+    """``  still at work: …``; empty: nothing is under way."""
+    steps, hosts = _activity_words(activities, now)
+    # The outermost step, and what goes on in it.
+    words = [*steps[:1], *(hosts or steps[1:])]
+    rest = len(words) - 1 - FEW_ACTIVITIES
+    more = [f"and {rest} more"] if rest > 0 else []
+    return f"  still at work: {'; '.join([*words[: 1 + FEW_ACTIVITIES], *more])}" if words else ""
+
+
+def _activity_words(activities: Iterable[Activity], now: float) -> tuple[list[str], list[str]]:
+    ordered = sorted(activities, key=lambda each: each.since)
+    steps = [_activity_line(each.what, [each], now) for each in ordered if not each.host]
+    return steps, list(_activities_of_hosts([each for each in ordered if each.host], now))
+
+
+def _activities_of_hosts(ordered: list[Activity], now: float) -> Iterator[str]:
+    of = {each.host: each for each in ordered}
+    groups = grouped((each.host, each.what) for each in ordered)
+    for what, hosts in sorted(groups.items(), key=lambda group: of[group[1][0]].since):
+        yield _activity_line(f"{on(hosts)}: {what}", [of[host] for host in hosts], now)
+
+
+def _activity_line(words: str, same: list[Activity], now: float) -> str:
+    usual = next((each.usual for each in same if each.usual is not None), None)
+    return f"{words} for {span(now - same[0].since)}" + ("" if usual is None else f" (usually {span(usual)})")
+
 
 #: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"

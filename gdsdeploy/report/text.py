@@ -10,7 +10,7 @@ from rich.text import Text
 from gdsdeploy.host.explain import COMPAT
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.model.hostnames import grouped
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.report.model import (
     ORDER,
     SYMBOLS,
@@ -46,7 +46,7 @@ def fleet_table(report: Report, *, verbose: bool = False) -> Table:
     rows = sorted(groups.items(), key=lambda row: ORDER.index(row[0][0]))
     for (verdict, *cells), hosts in rows if verbose else rows[:ROWS]:
         words = Text(f"{SYMBOLS[verdict]} {WORDS[verdict]}", style=STYLES[verdict])
-        table.add_row(Text(alike.cell(hosts, whole=verbose), style="bold"), words, *map(Text, cells))
+        table.add_row(Text(model.cell(hosts, whole=verbose), style="bold"), words, *map(Text, cells))
     if len(rows) > ROWS and not verbose:
         table.add_row(f"and {sum(len(hosts) for _, hosts in rows[ROWS:])} more; --verbose")
     return table
@@ -80,19 +80,19 @@ def details(report: Report, *, verbose: bool = False) -> str:
         *_causes(report, FAIL, verbose), *_troubles(report, verbose), *_causes(report, UNKNOWN, verbose),
         *_causes(report, WAIVED, verbose), *([line] for line in _notes(report, verbose)),
     ]  # fmt: skip
-    return "\n".join(alike.shown(blocks, whole=verbose))
+    return "\n".join(model.shown(blocks, whole=verbose))
 
 
 def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:
     for findings in causes(report, verdict, evidence=verbose):
         hosts, finding = list(findings), next(iter(findings.values()))
         until = " until {until}: {reason}".format(**finding.waiver) if verdict == WAIVED and finding.waiver else ""
-        heading = f"{SYMBOLS[verdict]} {finding.check} ({WORDS[verdict]}{until}) on {alike.on(hosts, whole=verbose)}"
+        heading = f"{SYMBOLS[verdict]} {finding.check} ({WORDS[verdict]}{until}) on {model.on(hosts, whole=verbose)}"
         block = [heading, f"    {finding.title}"]
         for name in ("expected", "found"):
             block += _field(name, getattr(finding, name), verbose)
         if verdict != WAIVED:
-            block += [*_field("what to do", alike.for_all(finding.hint, hosts), verbose), *_evidence(findings, verbose)]
+            block += [*_field("what to do", model.for_all(finding.hint, hosts), verbose), *_evidence(findings, verbose)]
         yield block
 
 
@@ -102,15 +102,15 @@ def _evidence(findings: dict[str, Finding], verbose: bool) -> list[str]:
     lines = [f"    | {line}" for line in finding.evidence]
     if any(other.evidence != finding.evidence for other in findings.values()):
         lines.insert(0, f"    | on {host}:")
-    return alike.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
+    return model.cut(lines, EVIDENCE_LINES, whole=verbose, indent="    | ")
 
 
 def _troubles(report: Report, verbose: bool) -> Iterator[list[str]]:
     for alike_ones in troubles(report):
         hosts, first = list(alike_ones), next(iter(alike_ones.values()))
-        message = first.message if len(hosts) == 1 else alike.about(first.message, hosts[0])
-        hint = alike.for_all(first.hint, hosts)
-        heading = f"{SYMBOLS[UNREACHABLE]} {first.kind} on {alike.on(hosts, whole=verbose)}"
+        message = first.message if len(hosts) == 1 else model.about(first.message, hosts[0])
+        hint = model.for_all(first.hint, hosts)
+        heading = f"{SYMBOLS[UNREACHABLE]} {first.kind} on {model.on(hosts, whole=verbose)}"
         yield [heading, *_field("", message, verbose), *_field("what to do", hint, verbose)]
 
 
@@ -119,7 +119,7 @@ def _notes(report: Report, verbose: bool) -> Iterator[str]:
 
     def together(notes: Iterator[tuple[str, str]]) -> Iterator[str]:
         for words, hosts in grouped(notes).items():
-            yield f"  {words}, on {alike.on(hosts, whole=verbose)}"
+            yield f"  {words}, on {model.on(hosts, whole=verbose)}"
 
     each = [(host.host, finding) for host in report.hosts for finding in host.findings]
     mounts = ((name, one) for name, one in each if one.verdict == PASS and one.path == COMPAT)
@@ -140,4 +140,4 @@ def _field(name: str, text: str, verbose: bool) -> list[str]:
     """A value under its name, continued lines aligned; nothing when there is no value."""
     labels = [f"{name}:" if name else "", *[""] * text.count("\n")]
     lines = [f"    {label:<{12 if name else 0}}{line}" for label, line in zip(labels, text.splitlines(), strict=False)]
-    return alike.cut(lines, FIELD_LINES, whole=verbose)
+    return model.cut(lines, FIELD_LINES, whole=verbose)

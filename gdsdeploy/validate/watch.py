@@ -14,7 +14,7 @@ from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import explained
 from gdsdeploy.host.watch.table import lines, order, total
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 from gdsdeploy.ssh import reply_schema
 from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.reply_schema import Plain, Shape
@@ -132,4 +132,4 @@ def text(outcomes: dict[str, dict[str, Any] | GdsError], most: int = 0) -> list[
         if results["incomplete"]
     ]
     failed = {name: results for name, results in outcomes.items() if isinstance(results, GdsError)}
-    return [head, *lines(rows, most), *missing, *(f"✗ {error.message}" for error in alike.errors(failed))]
+    return [head, *lines(rows, most), *missing, *(f"✗ {error.message}" for error in model.errors_alike(failed))]

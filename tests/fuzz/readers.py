@@ -54,7 +54,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan, Wave
-from gdsdeploy.report import changes, formats, html, text
+from gdsdeploy.report import formats, html, text
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
@@ -267,12 +267,12 @@ def read_bundle(path: Path) -> None:
 
 
 def compare_reports(data: bytes) -> None:
-    good = changes.report_from(
+    good = formats.report_from(
         formats.json_text(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
     )
-    differences = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
-    changes.to_text(differences)
-    changes.to_json(differences)
+    differences = formats.compare(good, formats.report_from(data.decode("utf-8", "replace")))
+    formats.changes_text(differences)
+    formats.changes_json(differences)
 
 
 @functools.cache

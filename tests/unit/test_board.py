@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy import console, durations, paths
 from gdsdeploy.board import Board
-from gdsdeploy.report import alike
+from gdsdeploy.report import model
 
 
 class Clock:
@@ -43,7 +43,7 @@ def test_a_build_of_fifteen_minutes_says_something_every_minute(
 
     with board.step("Provisioning gpu1"):
         board.begin("build1", "gds_modules: Build nvidia", ago=5.0)
-        console.keep_beating(lambda: alike.heartbeat(board.activities(), clock()), wait)
+        console.keep_beating(lambda: model.heartbeat(board.activities(), clock()), wait)
     out, err = capsys.readouterr()
     assert out == ""
     beats = err.splitlines()

@@ -24,7 +24,7 @@ SOURCES = sorted(
 RUNS = {"eval", "exec", "compile", "system", "popen", "from_string"}
 RUNS_BY_DESIGN = {"gdsdeploy/zipapp/bootstrap.py", "lab/gdslab/fleet.py"}
 #: Jinja is given names of files there.
-TEMPLATES = {"gdsdeploy/report/page.py", "gdsdeploy/cufile/render.py", "lab/gdslab/fleet.py"}
+TEMPLATES = {"gdsdeploy/report/html.py", "gdsdeploy/cufile/render.py", "lab/gdslab/fleet.py"}
 FORMATS, STATEMENTS = {"format", "format_map"}, {"execute", "executemany", "executescript"}
 
 

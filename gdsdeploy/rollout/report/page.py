@@ -11,8 +11,8 @@ from typing import Any, Final
 from gdsdeploy.host.io.wording import count, span
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.rollout import FAILURES, Outcome
-from gdsdeploy.report import page
-from gdsdeploy.report.page import Texts
+from gdsdeploy.report import html
+from gdsdeploy.report.html import Texts
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.report.progress import ENDED, VERSION, stamp
@@ -42,7 +42,7 @@ def stream(status: Status, *, live: bool = True) -> Iterator[str]:
     problems = list(_problems(rows, status.plan.fleet))
     causes = {host: number for number, problem in enumerate(problems) for host in problem["hosts"]}
     symbols, texts = {**progress.SYMBOLS, "under way": "▸"}, Texts()
-    return page.stream(
+    return html.page(
         "rollout",
         [
             ("words", [[symbols, CLASSES]]),

@@ -16,7 +16,7 @@ from gdsdeploy.host.io.wording import HIDDEN, aligned, count, span
 from gdsdeploy.model import events, hostnames
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step
-from gdsdeploy.report.alike import for_all
+from gdsdeploy.report.model import for_all
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.status import HostStatus, Status, WaveStatus
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cli import main
-from gdsdeploy.report import changes, formats
+from gdsdeploy.report import formats
 from tests.unit.report.sample_report import report
 
 BEFORE = json.loads(formats.json_text(report()))
 
 
-def changed(change: Callable[[dict[str, Any]], object]) -> tuple[changes.Change, ...]:
+def changed(change: Callable[[dict[str, Any]], object]) -> tuple[formats.Change, ...]:
     after = copy.deepcopy(BEFORE)
     change(after)
-    return changes.compare(BEFORE, after).changes
+    return formats.compare(BEFORE, after).changes
 
 
 def finding(value: dict[str, Any], host: str, check: str) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def test_when_and_how_are_no_changes(change: Callable[[dict[str, Any]], object])
 def test_a_reboot_is_told_and_no_change() -> None:
     after = copy.deepcopy(BEFORE)
     after["hosts"]["gpu1"]["boot_id"] = "another"
-    comparison = changes.compare(BEFORE, after)
+    comparison = formats.compare(BEFORE, after)
     assert comparison.rebooted == ("gpu1",)
-    assert "rebooted in between: gpu1\nnothing changed between" in changes.to_text(comparison)
+    assert "rebooted in between: gpu1\nnothing changed between" in formats.changes_text(comparison)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.model.finding import NOT_APPLICABLE, PASS, UNKNOWN, Finding
 from gdsdeploy.report import formats, html, text
-from gdsdeploy.report.changes import compare, report_from
+from gdsdeploy.report.formats import compare, report_from
 from gdsdeploy.report.model import HostReport, Report, by_verdict, examined, sentence
 from gdsdeploy.validate import fleet_validation as validation
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, Finding
-from gdsdeploy.report import alike, text
+from gdsdeploy.report import model, text
 from gdsdeploy.report.model import HostReport, Report, Trouble, causes
 
 LINES = 60
@@ -123,20 +123,20 @@ def test_evidence_that_differs_is_one_cause_unless_verbose() -> None:
 
 
 def test_a_name_is_replaced_as_a_whole_word() -> None:
-    assert alike.general("gpu1 (192.0.2.1:22): gpu1 is not gpu10, gpu1.example or x-gpu1", "gpu1") == (
+    assert model.general("gpu1 (192.0.2.1:22): gpu1 is not gpu10, gpu1.example or x-gpu1", "gpu1") == (
         "HOST is not gpu10, gpu1.example or x-gpu1"
     )
-    assert alike.for_all("run `x --limit gpu1`, not --limit gpu11", ["gpu1", "gpu2", "a"]) == (
+    assert model.for_all("run `x --limit gpu1`, not --limit gpu11", ["gpu1", "gpu2", "a"]) == (
         "run `x --limit 'a,gpu[1-2]'`, not --limit gpu11"
     )
-    assert alike.for_all("x --limit gpu1", ["gpu1"]) == "x --limit gpu1"
-    assert alike.for_all("x --limit a0x0", [f"a{n}x{n}" for n in range(99)]) == "x --limit HOST,…"
+    assert model.for_all("x --limit gpu1", ["gpu1"]) == "x --limit gpu1"
+    assert model.for_all("x --limit a0x0", [f"a{n}x{n}" for n in range(99)]) == "x --limit HOST,…"
 
 
 def test_blocks_are_shown_in_full_while_there_is_room() -> None:
     blocks = [[f"heading {number}", *["line"] * 9] for number in range(20)]
-    lines = alike.shown(blocks)
-    assert len([line for line in lines if line == "line"]) == 9 * (alike.LINES // 10)
-    assert lines[-1] == f"and {20 - alike.LINES // 10 - alike.HEADINGS} more; --verbose shows everything"
-    assert len(alike.shown(blocks, whole=True)) == 200
-    assert len(alike.shown([["a"] * 100])) == alike.LINES + 1, "no block takes more than all the room"
+    lines = model.shown(blocks)
+    assert len([line for line in lines if line == "line"]) == 9 * (model.LINES // 10)
+    assert lines[-1] == f"and {20 - model.LINES // 10 - model.HEADINGS} more; --verbose shows everything"
+    assert len(model.shown(blocks, whole=True)) == 200
+    assert len(model.shown([["a"] * 100])) == model.LINES + 1, "no block takes more than all the room"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsdeploy.report.alike import Activity, activity_lines, heartbeat
+from gdsdeploy.report.model import Activity, activity_lines, heartbeat
 
 BUILD = "gds_modules: Build nvidia with DKMS"
 STEP = Activity("Provisioning gpu[1-40]", "", 0.0, 900.0)
