@@ -11,7 +11,7 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.lock import lockfile
-from gdsdeploy.mirror import openpgp
+from gdsdeploy.mirror import writing
 from gdsdeploy.mirror.fill import KEYRING, mirror, work
 from gdsdeploy.repo.fetch import Fetcher
 
@@ -57,7 +57,7 @@ def command(
       gdsdeploy mirror gdsdeploy.lock /srv/gds --key 0123…CDEF
     """
     content = lockfile.read(lock)
-    fingerprint = openpgp.signing_key(key)
+    fingerprint = writing.signing_key(key)
     unfinished = work(directory)
     with Fetcher() as indices, Fetcher(cache=unfinished) as files:
         result = mirror(

@@ -12,8 +12,7 @@ from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.repository import Repository as RepositoryEntry
 from gdsdeploy.platform.base import Preset, StackPlatform
-from gdsdeploy.repo.aptsources import controller_sources
-from gdsdeploy.repo.repository import Repository
+from gdsdeploy.repo.repository import Repository, controller_sources
 
 
 @dataclass(frozen=True)

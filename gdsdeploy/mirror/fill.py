@@ -1,27 +1,368 @@
-"""A local signed repository with exactly a lock's files, and the system packages that they need."""
+"""A local signed repository with exactly a lock's files, and the system packages that they need.
+
+A host's package manager decides which system packages it installs.  So the mirror carries the first alternative on
+offer, and both versions where two packages need different ones.
+
+There is one rpm repository per system and architecture, with metadata by createrepo_c and module streams.  Its packages
+keep their makers' signatures; the user's key signs repomd.xml.  A package of a repository whose own index isn't signed
+is checked by its own signature first.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
-from gdsdeploy.errors import GdsError, LockStale, RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.mirror import aptrepo, choice, openpgp, rpm
-from gdsdeploy.mirror.aptrepo import MirroredPackage
-from gdsdeploy.mirror.choice import File, Suite
-from gdsdeploy.mirror.host_vars import STACK, SYSTEM
-from gdsdeploy.model.lock import Index, Lock, Target
-from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo import apt
+import yaml
+
+from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.files import yamlfile
+from gdsdeploy.mirror import writing
+from gdsdeploy.mirror.host_vars import STACK, SYSTEM, rpm_folder
+from gdsdeploy.mirror.writing import MirroredPackage, write
+from gdsdeploy.model.lock import Index, Lock, Package, Target
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.repo import apt, packagefile, rpm
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
-from gdsdeploy.repo.packages import Candidate, PackageList, Universe
-from gdsdeploy.repo.repository import verify
+from gdsdeploy.repo.packages import Candidate, Group, IndexedList, Key, Order, PackageList, Universe
+from gdsdeploy.repo.repository import Repository, verify
+from gdsdeploy.repo.rpm import ModularUniverse, Modules, nevra
+from gdsdeploy.run import run, which
+
+
+def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tuple[list[Candidate], list[str]]:
+    """The dependencies of ``roots`` without these themselves, and each dependency that nothing satisfies, in words.
+
+    Depends and Pre-Depends are followed, as the roles install without Recommends.  A dependency beside another package,
+    rpm's ``(a if b)``, is carried if it is on offer, and missing only if that package is locked.
+    """
+    locked = {candidate.key: candidate for candidate in roots}
+    chosen: dict[Key, Candidate] = {}
+    lacking: list[str] = []
+    waiting = list(locked.values())
+    visits: set[Group] = set()
+    while waiting:
+        owner = waiting.pop()
+        for group in (*owner.pre_depends, *owner.depends):
+            if group in visits:
+                continue
+            visits.add(group)
+            answer = _answer(group, locked, chosen, universe, order)
+            if answer is None:
+                if not _absent(group, locked, universe):
+                    lacking.append(f"{owner} needs {' | '.join(map(str, group))}")
+            elif answer.key not in locked and answer.key not in chosen:
+                chosen[answer.key] = answer
+                waiting.append(answer)
+    return sorted(chosen.values(), key=lambda c: c.key), lacking
+
+
+def _answer(
+    group: Group, locked: dict[Key, Candidate], chosen: dict[Key, Candidate], universe: Universe, order: Order
+) -> Candidate | None:
+    """The package that satisfies a group: a locked one, else a chosen one, else the newest of the first name."""
+    group = tuple(relation for relation in group if not relation.negated)
+    fitting = [universe.answering(relation) for relation in group]
+    for packages in (locked, chosen):
+        for candidate in itertools.chain.from_iterable(fitting):
+            if candidate.key in packages:
+                return candidate
+    for relation, candidates in zip(group, fitting, strict=True):
+        own = [candidate for candidate in candidates if candidate.package == relation.package]
+        if own or candidates:
+            return max(own or candidates, key=lambda candidate: order.key(candidate.version))
+    return None
+
+
+def _absent(group: Group, locked: dict[Key, Candidate], universe: Universe) -> bool:
+    """Whether no locked package answers one of the negated relations."""
+    unwanted = (universe.answering(relation) for relation in group if relation.negated)
+    return any(not any(candidate.key in locked for candidate in candidates) for candidates in unwanted)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the mirror: its source, its expected content, its path below the mirror."""
+
+    uri: str
+    sha256: str
+    size: int
+    place: str
+    #: checks the file's own signature where no signed index vouches for it; raises RepositoryUntrusted
+    check: Callable[[Path], None] | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the mirror offers for one operating system."""
+
+    os: str
+    architecture: str
+    stack: int
+    system: int
+
+
+def locked_repository(index: Index, keyrings: Sequence[Path]) -> Repository:
+    """The repository of a locked index, limited to that suite; raises as :func:`keyring`."""
+    return Repository(
+        name=index.repository,
+        uri=index.uri,
+        keyring=keyring(index, keyrings),
+        fingerprints=(index.signed_by,) if index.signed_by else (),
+        host_keyring=index.host_keyring,
+        suites=(index.suite,) if index.suite else (),
+        components=index.components,
+        unsigned=index.why if index.metadata == "unsigned" else "",
+        package_keys=index.package_keys,
+    )
+
+
+def keyring(index: Index, keyrings: Sequence[Path]) -> Path:
+    """The file on this machine to check ``index`` with: the host's own, or one of ``keyrings`` that has its key.
+
+    Raises RepositoryUnusable where there is none.
+    """
+    paths = [path for path in (Path(index.host_keyring), *keyrings) if path.is_file()]
+    if len(paths) == 1:
+        return paths[0]
+    needed = [index.signed_by] if index.signed_by else list(index.package_keys)
+    for path in paths:
+        if all(writing.holds(path, key) for key in needed):
+            return path
+    raise RepositoryUnusable(
+        f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
+        hint=f"Name the file that has the key {' and '.join(needed)}: --keyring FILE",
+    )
+
+
+def locked_packages(packages: Iterable[Package], lists: Sequence[IndexedList]) -> list[Candidate]:
+    """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
+    listed: dict[Key, Candidate] = {}
+    missing: list[str] = []
+    for package in packages:
+        # Two suites may list the same version with different content.
+        candidates = (c for each in lists for c in each.named(package.package))
+        same = next((c for c in candidates if c.sha256 == package.sha256), None)
+        if same is None:
+            where = ", ".join(filter(None, (package.repository, package.suite)))
+            missing.append(f"  - {package.package} {package.version} ({where})")
+        else:
+            listed[same.key] = same
+    if missing:
+        raise LockStale(
+            "\n".join(["the repositories no longer list these locked files:", *sorted(missing)]),
+            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+        )
+    return [listed[key] for key in sorted(listed)]
+
+
+def needed_packages(
+    stack: Sequence[Candidate], universe: Universe, platform: StackPlatform, name: str
+) -> list[Candidate]:
+    """The packages of the system ``name`` that ``stack`` needs; raises NoSolution naming missing ones."""
+    packages, missing = closure(stack, universe, platform.order)
+    if missing:
+        raise NoSolution(
+            "\n".join([f"{name}: the repositories lack what locked packages need:", *(f"  - {w}" for w in missing)]),
+            hint="Add the operating system's own repositories to the profile, or mirror with --no-dependencies",
+        )
+    return packages
+
+
+_HINT: Final = "Install createrepo_c (Debian and Ubuntu: createrepo-c), which writes the metadata of rpm repositories"
+#: What the roles bring to hosts beside the lock; a repository need not have them.
+_TOOLS: Final = ("python3-dnf-plugin-versionlock",)
+_TIMESTAMP: Final = re.compile(rb"(<timestamp>)[^<]*(</timestamp>)")
+#: A line that begins with three hyphens begins a document, and nothing inside one can look so (YAML 1.2, 9.1.2).
+_DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_END: Final = re.compile(r"^\.\.\.(?:\s|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class RpmContent:
+    """One repository before it is written."""
+
+    suite: Suite
+    #: below the mirror
+    folder: str
+    files: list[File]
+    #: text of modules.yaml; empty where nothing belongs to a module
+    modules: str
+    date: datetime
+
+    def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
+        """Write and sign the metadata, unless what is there is the same; the packages are all there."""
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".repodata-") as scratch:
+            metadata = self._metadata(directory, Path(scratch))
+            _put(metadata, directory / self.folder / "repodata", fingerprint, keyring)
+
+    def _metadata(self, directory: Path, scratch: Path) -> Path:
+        """The unsigned metadata of exactly these files; the same files give the same bytes."""
+        names = scratch / "files"
+        names.write_text("".join(f"{file.place.removeprefix(self.folder + '/')}\n" for file in self.files))
+        stamp = str(int(self.date.timestamp()))
+        argv: list[str | Path] = [
+            which("createrepo_c", hint=_HINT), "--quiet", "--no-database", "--general-compress-type=gz",
+            f"--revision={stamp}", "--set-timestamp-to-revision",
+            "--pkglist", names, "--outputdir", scratch, directory / self.folder,
+        ]  # fmt: skip
+        run(argv, doing=f"write the metadata of {self.folder}", timeout=3600)
+        metadata = scratch / "repodata"
+        if self.modules:
+            (scratch / "modules.yaml").write_text(self.modules)
+            argv = [
+                which("modifyrepo_c", hint=_HINT),
+                "--mdtype=modules",
+                "--compress-type=gz",
+                scratch / "modules.yaml",
+                metadata,
+            ]
+            run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
+        index = metadata / "repomd.xml"
+        # modifyrepo_c has no way to be given a time.
+        index.write_bytes(_TIMESTAMP.sub(rb"\g<1>" + stamp.encode() + rb"\g<2>", index.read_bytes()))
+        return metadata
+
+
+def rpm_content(
+    name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
+) -> RpmContent:
+    """What the mirror has to have for the profiles ``targets`` of one system; raises as ``mirror`` does."""
+    for program in ("createrepo_c", "modifyrepo_c"):
+        which(program, hint=_HINT)
+    platform = stack_platform_for(name)
+    architecture = platform.architecture(arch)
+    indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
+    repositories = [locked_repository(index, keyrings) for index in indices.values()]
+    contents = rpm.contents(fetcher, repositories, architecture)
+    modules = Modules()
+    texts = {each.repomd.files["modules"].uri: each.modules for each in contents if each.modules is not None}
+    for uri, text in texts.items():
+        modules.add(text, uri)
+    lists = [each.primary for each in contents]
+    stack: dict[Key, Candidate] = {}
+    system: dict[Key, Candidate] = {}
+    streams: set[tuple[str, str]] = set()
+    for target in targets:
+        modular = ModularUniverse(lists, modules).with_streams(_streams(target))
+        own = locked_packages(target.packages, lists)
+        _visible(own, modular, target)
+        tools = _tools(modular, platform) if dependencies else []
+        needed = [*tools, *needed_packages([*own, *tools], modular, platform, name)] if dependencies else []
+        stack |= {c.key: c for c in own}
+        system |= {c.key: c for c in needed}
+        streams |= _active(modules, _streams(target), [*own, *needed])
+    system = {each: c for each, c in system.items() if each not in stack}
+    folder = rpm_folder(name, arch)
+    origins = {repository.name: repository for repository in repositories}
+    files = [_file(c, folder, origins[c.repository]) for c in (*stack.values(), *system.values())]
+    return RpmContent(
+        Suite(name, architecture, len(stack), len(system)),
+        folder,
+        files,
+        "".join(_documents(texts, streams)),
+        max(each.repomd.date for each in contents),
+    )
+
+
+def _streams(target: Target) -> dict[str, str]:
+    """Module → stream that a host of this profile enables."""
+    return dict(stream.split(":", 1) for stream in target.modules)
+
+
+def _tools(modular: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
+    """The newest of each that is on offer."""
+    offered = filter(None, map(modular.named, _TOOLS))
+    return [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
+
+
+def _visible(stack: Iterable[Candidate], modular: ModularUniverse, target: Target) -> None:
+    """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
+    hidden = [c for c in stack if c.key not in {other.key for other in modular.named(c.package)}]
+    if hidden:
+        raise LockStale(
+            "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
+                       *(f"  - {c} ({c.repository})" for c in hidden)]),
+            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+        )  # fmt: skip
+
+
+def _active(modules: Modules, enabled: Mapping[str, str], carried: Iterable[Candidate]) -> set[tuple[str, str]]:
+    """The streams (module, stream) that hosts need to know of: those they enable, and defaults that are carried."""
+    names = {nevra(candidate) for candidate in carried}
+    defaults = {
+        (name, stream)
+        for name, stream in modules.defaults.items()
+        if name not in enabled and names & modules.artifacts.get(name, {}).get(stream, set())
+    }
+    return {(name, stream) for name, stream in enabled.items() if name in modules.artifacts} | defaults
+
+
+def _documents(texts: Mapping[str, bytes], streams: set[tuple[str, str]]) -> Iterable[str]:
+    """The documents about ``streams`` in modules.yaml files (address → text), as they are written there."""
+    for uri, text in texts.items():
+        for piece in _DOCUMENT.split(text.decode("utf-8", "replace")):
+            document = _END.split(piece, maxsplit=1)[0].strip("\n")
+            try:
+                read = next(yamlfile.documents(document.encode()), None) or {}
+            except yaml.YAMLError as error:
+                raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
+            if _is_about(read, streams):
+                yield f"---\n{document}\n...\n"
+
+
+def _is_about(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> bool:
+    data = document.get("data") or {}
+    if document.get("document") == "modulemd":
+        return (data.get("name"), data.get("stream")) in streams
+    # A default that points to a stream that is left out would be none.
+    return document.get("document") == "modulemd-defaults" and (data.get("module"), data.get("stream")) in streams
+
+
+def _file(candidate: Candidate, folder: str, origin: Repository) -> File:
+    place = f"{folder}/packages/{candidate.repository}/{candidate.filename.removeprefix('Packages/')}"
+    uri = address(origin.uri, candidate.filename)
+    expected = packagefile.Expected(candidate.package, candidate.version, candidate.architecture)
+    check = partial(
+        packagefile.check_signature,
+        expected=expected,
+        keyring=origin.keyring,
+        fingerprints=origin.package_keys,
+        name=uri,
+    )
+    return File(uri, candidate.sha256, candidate.size, place, check if origin.unsigned else None)
+
+
+def _put(metadata: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
+    """Move metadata into place: lists first, then the index with its signature, then what neither names goes."""
+    new_index, index = metadata / "repomd.xml", repodata / "repomd.xml"
+    for path in metadata.iterdir():
+        if path != new_index:
+            write(repodata / path.name, path.read_bytes())
+    signature = repodata / "repomd.xml.asc"
+    text = new_index.read_bytes()
+    same = index.is_file() and index.read_bytes() == text
+    if not same or not writing.has_signature(text, signature, fingerprint, keyring):
+        fresh = metadata / "repomd.xml.asc"
+        writing.sign(fingerprint, new_index, fresh, clear=False)
+        write(index, text)
+        write(signature, fresh.read_bytes())
+    names = {path.name for path in metadata.iterdir()} | {signature.name}
+    for path in repodata.iterdir():
+        if path.name not in names:
+            path.unlink()
+
 
 #: The public key, beside it armoured as ``.asc``, for the fleet file's ``mirror.keyring``.
 KEYRING = "gdsdeploy-mirror.gpg"
@@ -44,7 +385,7 @@ class Mirrored:
 
 
 @dataclass(frozen=True)
-class _Content:
+class AptContent:
     """One suite before it is written: component → entries, and the files behind them."""
 
     suite: Suite
@@ -54,8 +395,8 @@ class _Content:
 
     def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
         """Write and sign the suite, whose files are all there."""
-        lists = {component: aptrepo.packages(entries) for component, entries in self.lists.items()}
-        release = aptrepo.write_suite(directory, self.suite.os, self.suite.architecture, lists, self.date)
+        lists = {component: writing.package_list(entries) for component, entries in self.lists.items()}
+        release = writing.write_suite(directory, self.suite.os, self.suite.architecture, lists, self.date)
         _sign(release, fingerprint, keyring)
 
 
@@ -83,17 +424,17 @@ def mirror(
     groups: dict[tuple[str, str], list[Target]] = {}
     for target in lock.targets.values():
         groups.setdefault((target.os, target.arch), []).append(target)
-    contents: list[_Content | rpm.Content] = []
+    contents: list[AptContent | RpmContent] = []
     for (name, arch), targets in sorted(groups.items()):
         with step(f"Reading the repositories of {name} {arch}"):
             of_rpm = stack_platform_for(name).kind == "rpm"
-            read = rpm.content if of_rpm else _content
+            read = rpm_content if of_rpm else apt_content
             contents.append(read(name, arch, targets, indices, keyrings, dependencies=dependencies))
     by_place = {file.place: file for content in contents for file in content.files}
     downloaded, size = _download(list(by_place.values()), directory, files, jobs, progress)
     keyring = directory / KEYRING
-    openpgp.export(fingerprint, keyring)
-    openpgp.export(fingerprint, keyring.with_suffix(".asc"), armour=True)
+    writing.export(fingerprint, keyring)
+    writing.export(fingerprint, keyring.with_suffix(".asc"), armour=True)
     for content in contents:
         content.publish(directory, fingerprint, keyring)
     suites = tuple(content.suite for content in contents)
@@ -110,26 +451,26 @@ def work(directory: Path) -> Path:
     return directory / _WORK
 
 
-def _content(
+def apt_content(
     name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
-) -> _Content:
+) -> AptContent:
     platform = stack_platform_for(name)
     architecture = platform.architecture(arch)
     indices = {(index.uri, index.suite): index for target in targets for index in target.indices}
     lists, date = _read(indices.values(), architecture, fetcher, keyrings)
     locked = {(p.repository, p.file): p for target in targets for p in target.packages}
-    stack = choice.locked(locked.values(), lists)
-    system = choice.dependencies(stack, Universe(lists), platform, name) if dependencies else []
+    stack = locked_packages(locked.values(), lists)
+    system = needed_packages(stack, Universe(lists), platform, name) if dependencies else []
     uris = {index.repository: index.uri for index in indices.values()}
     stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *system])}
     written: dict[str, list[MirroredPackage]] = {STACK: [], SYSTEM: []}
     files = []
     for component, candidates in ((STACK, stack), (SYSTEM, system)):
         for c in candidates:
-            where = aptrepo.place(c.repository, c.filename)
+            where = writing.place(c.repository, c.filename)
             written[component].append(MirroredPackage(c.package, c.version, stanzas[c.repository, c.filename], where))
             files.append(File(address(uris[c.repository], c.filename), c.sha256, c.size, where))
-    return _Content(Suite(name, architecture, len(stack), len(system)), written, files, date)
+    return AptContent(Suite(name, architecture, len(stack), len(system)), written, files, date)
 
 
 def _read(
@@ -139,7 +480,7 @@ def _read(
     lists: list[PackageList] = []
     dates = []
     for index in indices:
-        release = apt.release(fetcher, choice.repository(index, keyrings), index.suite, now=datetime.now(UTC))
+        release = apt.release(fetcher, locked_repository(index, keyrings), index.suite, now=datetime.now(UTC))
         dates.append(release.date)
         components = index.components or ("",)
         lists += [apt.package_list(fetcher, release, component, architecture) for component in components]
@@ -213,9 +554,9 @@ def _sign(release: Path, fingerprint: str, keyring: Path) -> None:
     text = release.read_bytes()
     try:
         signed = verify(clear.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(clear))
-        if signed.text == text and openpgp.has_signature(text, detached, fingerprint, keyring):
+        if signed.text == text and writing.has_signature(text, detached, fingerprint, keyring):
             return
     except (OSError, RepositoryUntrusted):
         pass
-    openpgp.sign(fingerprint, release, detached, clear=False)
-    openpgp.sign(fingerprint, release, clear, clear=True)
+    writing.sign(fingerprint, release, detached, clear=False)
+    writing.sign(fingerprint, release, clear, clear=True)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from gdsdeploy import console
 from gdsdeploy.errors import LockStale, NoSolution
-from gdsdeploy.mirror.choice import closure
+from gdsdeploy.mirror.fill import closure
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root

@@ -1,7 +1,8 @@
 """The repository that an index belongs to, and OpenPGP signatures over indices, checked by gpgv.
 
 Only pinned primary keys count, whatever the keyring has.  The signed text is what gpgv itself extracted: nothing
-outside the signature is ever read.
+outside the signature is ever read.  A repository without ``uri`` in the fleet file takes its address from the
+controller's own apt sources.  Nothing here downloads: verbs that only validate read addresses, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.host.apply.packages.aptsources import SUFFIXES, Source, SourcesError, parse_sources
 from gdsdeploy.model.lock import Index
 from gdsdeploy.run import run, which
 
@@ -229,3 +231,26 @@ def _judge(status: str, pinned: Sequence[str]) -> tuple[set[str], list[str]]:
             else:
                 good.add(primary)
     return good, bad or ([] if good else unusable)
+
+
+def controller_sources(etc: Path = Path("/etc/apt")) -> list[Source]:
+    """Every enabled source of this machine, in apt's order; an empty list where there is no apt.
+
+    Raises RepositoryUnusable naming a file that cannot be read, or the line that apt would not accept either.
+    """
+    files = [etc / "sources.list"]
+    parts = etc / "sources.list.d"
+    if parts.is_dir():
+        files += sorted(p for p in parts.iterdir() if p.suffix in SUFFIXES)
+    sources: list[Source] = []
+    for path in files:
+        if not path.is_file():
+            continue
+        try:
+            sources += parse_sources(path.read_text(encoding="utf-8", errors="replace"), str(path))
+        except OSError as error:
+            hint = "Make it readable, or set `uri` of each repository in the fleet file"
+            raise RepositoryUnusable(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+        except SourcesError as error:
+            raise RepositoryUnusable(error.message, hint=error.hint) from None
+    return sources

@@ -20,7 +20,7 @@ from pathlib import Path
 from gdsdeploy import cancel, paths
 from gdsdeploy.errors import GdsError, RepositoryUntrusted, RepositoryUnusable, RollbackFailed
 from gdsdeploy.host.apply.packages import dnf, managers
-from gdsdeploy.mirror import aptrepo, openpgp
+from gdsdeploy.mirror import writing
 from gdsdeploy.model.lock import Package, Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
@@ -128,29 +128,29 @@ def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path
     root, home = folder / "repository", folder / "key"
     entries = [_entry(package, file) for package, file in files.items()]
     for package, file in files.items():
-        place = root / aptrepo.place(package.repository, package.file)
+        place = root / writing.place(package.repository, package.file)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, place)
     architecture = stack_platform_for(target.os).architecture(target.arch)
-    lists = {COMPONENT: aptrepo.packages(entries)}
-    release = aptrepo.write_suite(root, SUITE, architecture, lists, datetime.now(UTC))
+    lists = {COMPONENT: writing.package_list(entries)}
+    release = writing.write_suite(root, SUITE, architecture, lists, datetime.now(UTC))
     keyring = folder / "restore.gpg"
     with _key(home) as fingerprint:
-        openpgp.sign(fingerprint, release, release.with_name("InRelease"), clear=True, home=home)
-        openpgp.export(fingerprint, keyring, home=home)
+        writing.sign(fingerprint, release, release.with_name("InRelease"), clear=True, home=home)
+        writing.export(fingerprint, keyring, home=home)
     archive = folder / "repository.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(root, ".")
     return Offer(archive, keyring)
 
 
-def _entry(package: Package, file: Path) -> aptrepo.MirroredPackage:
+def _entry(package: Package, file: Path) -> writing.MirroredPackage:
     """An index entry: the package's control fields and its checksum."""
     argv: list[str | Path] = [_programs()[0], "--field", file]
     control = run(argv, doing=f"read {package.package}", timeout=60).stdout
     stanza = f"{control.rstrip()}\nSize: {package.size}\nSHA256: {package.sha256}\n"
-    return aptrepo.MirroredPackage(
-        package.package, package.version, stanza, aptrepo.place(package.repository, package.file)
+    return writing.MirroredPackage(
+        package.package, package.version, stanza, writing.place(package.repository, package.file)
     )
 
 
@@ -164,7 +164,7 @@ def _key(home: Path) -> Iterator[str]:
     try:
         command = [*argv, "--passphrase", "", "--quick-generate-key", name, "ed25519", "sign", "1d"]
         run(command, doing="make a key for one use", timeout=60)
-        (fingerprint,) = openpgp.secret_keys(home=home)
+        (fingerprint,) = writing.secret_keys(home=home)
         yield fingerprint
     except ValueError:
         raise GdsError("gpg made no key", hint=f"Try it by hand: {' '.join(argv[:1])} --full-generate-key") from None

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from gdsdeploy import run
 from gdsdeploy.host.apply.packages.aptsources import Source
-from gdsdeploy.repo.aptsources import controller_sources
+from gdsdeploy.repo.repository import controller_sources
 from gdslab.errors import LabUnavailable
 
 #: The keyring that Debian's own sources name.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from gdsdeploy.repo import apt, packages, rpm, rpmprimary
+from gdsdeploy.repo import apt, packages, rpm
 from gdsdeploy.repo.repository import Signed
 from gdsdeploy.repo.rpm import Modules
 
@@ -110,7 +110,7 @@ def package_list(data: bytes) -> None:
 
 def primary(data: bytes) -> None:
     listing, _, files = data.partition(b"\0\0\0")
-    parsed = rpmprimary.Primary(
+    parsed = rpm.Primary(
         listing, packages.Origin("r", "", "", "r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
     )
     for name in list(parsed.names()):

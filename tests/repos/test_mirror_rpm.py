@@ -19,7 +19,7 @@ from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import host_vars
-from gdsdeploy.mirror.choice import closure
+from gdsdeploy.mirror.fill import closure
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher

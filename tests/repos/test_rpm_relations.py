@@ -15,8 +15,7 @@ import pytest
 from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, solve
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import RPM, Candidate, Order
-from gdsdeploy.repo.rpm import Repository, read
-from gdsdeploy.repo.rpmprimary import MAX_DEPTH, rich_groups, rpm_relation
+from gdsdeploy.repo.rpm import MAX_DEPTH, Repository, read, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
 

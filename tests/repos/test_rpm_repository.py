@@ -14,8 +14,7 @@ import pytest
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Relation, Universe
-from gdsdeploy.repo.rpm import MAX_LIST, Repository, read
-from gdsdeploy.repo.rpmprimary import rpm_relation
+from gdsdeploy.repo.rpm import MAX_LIST, Repository, read, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel
 

@@ -8,7 +8,7 @@ import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
-from gdsdeploy.repo.aptsources import controller_sources
+from gdsdeploy.repo.repository import controller_sources
 
 DEB822 = """\
 # written by the installer

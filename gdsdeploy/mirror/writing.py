@@ -1,14 +1,88 @@
-"""Signs with the user's OpenPGP key, through gpg and its agent; this program never reads the secret key."""
+"""The files of a mirror: apt's package lists with the Release file that names them, and signatures by the user's key.
+
+gpg and its agent sign; this program never reads the secret key.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import lzma
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 
+from gdsdeploy import atomic
 from gdsdeploy.errors import GdsError, ProgramFailed, RepositoryUntrusted
 from gdsdeploy.repo.repository import verify
 from gdsdeploy.run import run, which
+
+#: Fields that the mirror writes itself, or leaves out: where the file lies, and checksums that are too weak.
+_DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512):.*\n(?:[ \t].*\n)*", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class MirroredPackage:
+    """A package in a list: its stanza in the original index, and where its file lies in the mirror."""
+
+    package: str
+    version: str
+    stanza: str
+    filename: str
+
+
+def place(repository: str, filename: str) -> str:
+    """Where the file ``filename`` of ``repository`` lies, relative to the mirror."""
+    return f"pool/{repository}/{filename.removeprefix('pool/')}"
+
+
+def package_list(entries: Iterable[MirroredPackage]) -> bytes:
+    """The text of a package list, sorted."""
+    blocks = []
+    for entry in sorted(entries, key=lambda entry: (entry.package, entry.version)):
+        text = _DROPPED.sub("", entry.stanza.strip("\n") + "\n")
+        blocks.append(f"{text}Filename: {entry.filename}\n")
+    return "\n".join(blocks).encode()
+
+
+def write_suite(root: Path, suite: str, architecture: str, lists: Mapping[str, bytes], date: datetime) -> Path:
+    """Write package lists (component → text) and the unsigned Release file; return its path.
+
+    The same lists and date give the same bytes.  There is no Valid-Until: a mirror is what it was when it was made.
+    """
+    folder = root / "dists" / suite
+    listed = []
+    for component, text in sorted(lists.items()):
+        for ending, data in (("", text), (".gz", gzip.compress(text, mtime=0)), (".xz", lzma.compress(text))):
+            name = f"{component}/binary-{architecture}/Packages{ending}"
+            listed.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {name}")
+            write(folder / name, data)
+    fields = {
+        "Origin": "gdsdeploy mirror",
+        "Label": "gdsdeploy mirror",
+        "Suite": suite,
+        "Codename": suite,
+        "Date": format_datetime(date.astimezone(UTC), usegmt=True),
+        "Architectures": architecture,
+        "Components": " ".join(sorted(lists)),
+        "Description": "The packages of a gdsdeploy.lock, and what they need",
+    }
+    release = "\n".join([*(f"{key}: {value}" for key, value in fields.items()), "SHA256:", *listed, ""])
+    write(folder / "Release", release.encode())
+    return folder / "Release"
+
+
+def write(path: Path, data: bytes) -> bool:
+    """Write a file in one step if its content differs; whether it did."""
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, data)
+    return True
+
 
 _MAKE = 'gpg --quick-generate-key "Our mirror" ed25519 sign never'
 
@@ -69,7 +143,7 @@ def has_signature(text: bytes, signature: Path, fingerprint: str, keyring: Path)
 def export(fingerprint: str, path: Path, *, armour: bool = False, home: Path | None = None) -> None:
     """Write the public key to ``path``, as gpgv and apt read it, or armoured, as rpm does."""
     argv = [*_gpg(home), "--batch", *(["--armor"] if armour else []), "--export", fingerprint]
-    _write(path, argv, f"export the public key {fingerprint}", timeout=60)
+    _write_output(path, argv, f"export the public key {fingerprint}", timeout=60)
 
 
 def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool, home: Path | None = None) -> None:
@@ -80,13 +154,13 @@ def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool, home
     kind = ["--clearsign"] if clear else ["--armor", "--detach-sign"]
     argv = [*_gpg(home), "--local-user", fingerprint, "--digest-algo", "SHA256", *kind, str(document)]
     try:
-        _write(signature, argv, f"sign {document.name}")
+        _write_output(signature, argv, f"sign {document.name}")
     except ProgramFailed as error:
         hint = 'Try `gpg --clearsign` by hand; in a terminal, set GPG_TTY="$(tty)" for its questions'
         raise GdsError(error.message, hint=hint) from None
 
 
-def _write(path: Path, argv: Sequence[str | Path], doing: str, timeout: float | None = None) -> None:
+def _write_output(path: Path, argv: Sequence[str | Path], doing: str, timeout: float | None = None) -> None:
     """Replace ``path`` by the output of a gpg command in one step."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
