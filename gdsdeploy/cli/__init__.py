@@ -36,7 +36,9 @@ VERBS = {
     "help": "Show the help of a verb",
 }
 #: Verb → its module, where that isn't named as the verb.
-_MODULES = {"diff": "validate", "support-bundle": "validate", "help": "verbs"}
+_MODULES = {"diff": "validate", "support-bundle": "validate", "help": "verbs", "mirror": "lock", "gdscheck": "explain"}
+_MODULES |= dict.fromkeys(("plan", "remove", "inventory"), "provision")
+_MODULES |= dict.fromkeys(("topology", "prometheus"), "watch")
 #: Heading of the help → verbs.
 SECTIONS = {
     "Everyday": ("init", "lock", "plan", "provision", "validate", "remove"),

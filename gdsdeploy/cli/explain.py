@@ -1,8 +1,10 @@
-"""``gdsdeploy explain``."""
+"""``gdsdeploy explain``, and ``gdscheck``: the output of NVIDIA's gdscheck as data."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +13,18 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ChecksUnknown, GdsError
+from gdsdeploy.cli.verbs import Verbs
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError
 from gdsdeploy.host.errors import UsageError
+from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
+from gdsdeploy.host.gdscheck.report import DIRECT
+from gdsdeploy.host.io import reading
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
-# What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
 if TYPE_CHECKING:
     from gdsdeploy.host.facts import HostFacts
+
+# What an answer needs is imported by the function that gives it: --error prints a table and asks no host.
 
 
 @click.command()
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
 @options.timeout(TIMEOUT, "Seconds for the host.")
 @options.as_json()
-def command(
+def explain(
     host: str | None,
     mount: str | None,
     more: tuple[str, ...],
@@ -174,3 +181,90 @@ def _logs(names: list[str], as_json: bool) -> None:
     if not answer.recognised:
         hint = "Add more of it: what the kernel says (dmesg), cufile.log, or the whole output of gdscheck -p"
         raise ChecksUnknown("nothing in this text is known here", hint=hint)
+
+
+STDIN = "-"
+
+
+@click.group(cls=Verbs)
+def gdscheck() -> None:
+    """Parse the output of NVIDIA's gdscheck.
+
+    gdscheck succeeds even if every I/O is in compat mode, and its format changed between releases. On a host without
+    gdscheck, `gdsdeploy-host.pyz gdscheck` makes the same report from libcufile alone.
+    """
+
+
+@gdscheck.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--exit-status",
+    type=click.IntRange(-255, 255),
+    metavar="N",
+    help="gdscheck's exit status, if FILE doesn't end in a line like rc=255. It doesn't change the verdict.",
+)
+@click.option(
+    "--require", type=click.Choice([DIRECT]), help="Fail unless every FILE has this verdict, for use as a gate."
+)
+@options.as_json("Print one JSON object per file, each on one line.")
+def parse(files: tuple[Path, ...], exit_status: int | None, require: str | None, as_json: bool) -> None:
+    """Parse the output of `gdscheck -p`, or a cufile.log, of libcufile 1.4 to 1.20.
+
+    Each FILE is one recording; without FILE, or with -, it is standard input. If a file has several runs, the last one
+    counts, and the output says so. Only a cufile.log of logging.level INFO, DEBUG or TRACE has the rows; for any other
+    log, use `gdsdeploy explain --log`.
+
+    \b
+    The verdict follows from the rows, never from the exit status or from "Platform verification succeeded":
+      direct     a storage type has a direct path, and a GPU supports it
+      compat     the report is complete, and no I/O takes a direct path
+      broken     the report claims a direct path that its own versions rule out
+      refused    the library gave up; the reason is shown
+      errors     a log without a report: calls failed, and the library didn't give up
+      unknown    the text is cut, mixed, or not gdscheck's
+
+    \b
+    Exit code:
+      31   the verdict on a FILE is unknown
+      30   --require: a FILE has another verdict
+      0    every FILE has another verdict
+
+    \b
+    Examples:
+      gdscheck -p 2>&1 | gdsdeploy gdscheck parse
+      gdscheck -p 2>&1 | gdsdeploy gdscheck parse -q --require direct || drain-this-node
+      gdsdeploy gdscheck parse --json gpu1.txt gpu2.txt | jq -r '[.file, .verdict] | @tsv'
+      gdsdeploy gdscheck parse /var/log/cufile.log
+    """
+    unknown: list[str] = []
+    others: list[str] = []
+    for file in files or (Path(STDIN),):
+        name = str(file)
+        recording = runs.read(_bytes(file), exit_status)
+        verdict = recording.report.verdict
+        unknown += [name] * (verdict == UNKNOWN)
+        others += [f"{name}: {verdict}"] * (verdict not in (UNKNOWN, require))
+        if as_json:
+            console.data(json.dumps(document.document(recording, name), ensure_ascii=False))
+        else:
+            console.data(document.text(recording, name))
+    if unknown:
+        hint = (
+            "Record one complete run again: gdscheck -p >FILE 2>&1; or read any log with: gdsdeploy explain --log FILE"
+        )
+        raise ChecksUnknown(f"{', '.join(unknown)}: not a complete output of gdscheck, nor a cufile.log", hint=hint)
+    if require and others:
+        raise ChecksFailed(f"the verdict isn't {require}: {', '.join(others)}", hint="Read why: gdsdeploy explain")
+
+
+def _bytes(file: Path) -> bytes:
+    """The beginning of a file: up to one byte more than is parsed."""
+    if str(file) == STDIN:
+        return sys.stdin.buffer.read(runs.LIMIT + 1)
+    try:
+        return reading.beginning(str(file), runs.LIMIT)
+    except OSError as error:
+        raise click.FileError(str(file), hint=error.strerror or str(error)) from None
+
+
+commands = {"explain": explain, "gdscheck": gdscheck}

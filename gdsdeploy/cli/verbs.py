@@ -1,4 +1,4 @@
-"""Groups that import a verb's module only when the verb runs, so that `--help` is fast."""
+"""Groups that import a verb's module only when the verb runs, so that `--help` is fast; and what they once had."""
 
 from __future__ import annotations
 
@@ -8,8 +8,49 @@ from collections.abc import Mapping, Sequence
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli.removed import explain_removed
 from gdsdeploy.errors import did_you_mean
+
+SUPPORT = "Read docs/filesystems.md: each filesystem's modes, and what they need"
+PROMETHEUS = "Ask your Prometheus server: docs/prometheus.md has the queries. Or read the gates with --since-boot"
+REPORT = "Save the report with validate --json, and sign it with ssh-keygen -Y sign: docs/lock.md shows how"
+#: Verb, or verb and option, as a user types it after ``gdsdeploy`` → what to use now.
+REMOVED = {
+    "completion": 'Run eval "$(_GDSDEPLOY_COMPLETE=bash_source gdsdeploy)"; docs/command-line.md has other shells',
+    "docs": "Read the folder docs/ of gdsdeploy's sources, or gdsdeploy VERB --help",
+    "kmod build --units": "Leave it out: gdsdeploy kmod build builds the driver",
+    "kmod preflight --full": "Leave it out: gdsdeploy kmod preflight builds and audits every module",
+    "cufile effective": "Run gdsdeploy cufile check FILE --libcufile VERSION for keys without effect; on a host, "
+    "gdsdeploy validate compares the file with what its libcufile uses",
+    "cufile migrate": "Run gdsdeploy cufile check FILE --libcufile NEW, which names what NEW reads differently",
+    "explain --for": "Read docs/consumers.md for what each library needs, and run gdsdeploy explain for this host",
+    "explain --launch": "Copy the command for your container manager from docs/containers.md",
+    "explain --gpu": SUPPORT,
+    "explain --kernel": SUPPORT,
+    "explain --libcufile": SUPPORT,
+    "explain --mode": SUPPORT,
+    "explain --redact": "Pack what others may see with gdsdeploy support-bundle, which replaces names and addresses",
+    "explain --ticket": "Pack one file for a vendor's support with gdsdeploy support-bundle FLEET -o FILE --limit HOST",
+    "explain --support": SUPPORT,
+    "lock --key": "Name the key behind --sign: gdsdeploy lock --sign KEY FLEET",
+    "mode": "Run gdsdeploy explain HOST for what keeps a host from a path; docs/modes.md says how to change the mode",
+    "validate --attest": REPORT,
+    "validate --key": REPORT,
+    "validate --prometheus": PROMETHEUS,
+    "validate --prometheus-config": PROMETHEUS,
+    "validate --prometheus-label": PROMETHEUS,
+    "verify": "Check a lock with gdsdeploy lock --check FLEET, and a signed report with ssh-keygen: see docs/lock.md",
+    "watch --probe": "Set cufile_stats: 3 for the profile: gdsdeploy watch then counts the bytes of each program",
+    "rollout render": "Write a static inventory for these engines with gdsdeploy inventory FLEET -o DIR",
+}
+
+
+def explain_removed(context: click.Context, word: str) -> None:
+    """End with a usage error if ``word``, a verb or an option, once stood behind ``context``'s command."""
+    # The first word is the program's name.
+    removed = " ".join([*context.command_path.split()[1:], word])
+    if removed in REMOVED:
+        raise click.UsageError(f"gdsdeploy {removed} was removed. {REMOVED[removed]}", ctx=context)
+
 
 #: Key of a context for options that stand before the verb: ``gdsdeploy --json plan`` is ``gdsdeploy plan --json``.
 EARLY = "gdsdeploy.cli.early"
@@ -40,8 +81,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self._verbs:
             module = importlib.import_module(self._verbs[cmd_name][0])
-            commands: Mapping[str, click.Command] = getattr(module, "commands", {})
-            command = commands[cmd_name] if commands else module.command
+            command = getattr(module, "commands", {}).get(cmd_name) or module.command
         else:
             command = super().get_command(ctx, cmd_name)
         return command if command is None or isinstance(command, click.Group) else _accept_quiet(command)
@@ -73,9 +113,11 @@ class Verbs(click.Group):
                 formatter.write_dl([(name, texts[name]) for name in names])
 
 
-def below(package: str, texts: Mapping[str, str], modules: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """The ``verbs`` of a package; ``modules``: verb → its module, where the module hasn't the verb's name."""
-    return {name: (f"{package}.{modules.get(name, name)}", text) for name, text in texts.items()}
+def below(
+    package: str, texts: Mapping[str, str], modules: Mapping[str, str], other: str = ""
+) -> dict[str, tuple[str, str]]:
+    """The ``verbs`` of a package; ``modules``: verb → its module.  Others' is ``other``; empty: named as the verb."""
+    return {name: (f"{package}.{modules.get(name, other or name)}", text) for name, text in texts.items()}
 
 
 def _accept_quiet(command: click.Command) -> click.Command:

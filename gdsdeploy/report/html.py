@@ -12,15 +12,14 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
-from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.io.wording import HIDDEN, count
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.host.topology import text as topology
 from gdsdeploy.model import hostnames
 from gdsdeploy.report.model import (
     ORDER,
@@ -37,6 +36,9 @@ from gdsdeploy.report.model import (
     sentence,
     troubles,
 )
+
+if TYPE_CHECKING:
+    from gdsdeploy.host.facts.pci import Topology
 
 #: Parts of the template that are written together.
 _TOGETHER = 64
@@ -185,6 +187,9 @@ def render(report: Report) -> str:
 
 def stream(report: Report) -> Iterator[str]:
     """The page in parts: a large fleet's is never held whole."""
+    # A rollout's page, made by this module, too, has no facts.
+    from gdsdeploy.host.topology import text as topology
+
     every_cause = list(_causes(report))
     records = _Records(every_cause)
     names: dict[str, list[str]] = {verdict: [] for verdict in ORDER}

@@ -35,10 +35,10 @@ def command(ctx: click.Context, lab_name: str, yes: bool) -> None:
     lab = lifecycle.up(lab_name, confirm=confirm)
     fleet = lab.fleet_path
     _say("lock", f"gdsdeploy lock {fleet}")
-    ctx.invoke(lock_verb.command, fleet=fleet, check=False, as_json=False)
+    ctx.invoke(lock_verb.lock_fleet, fleet=fleet, check=False, as_json=False)
     _plug(lab)
     _say("provision", f"gdsdeploy provision {fleet}")
-    ctx.invoke(provision_verb.command, fleet=fleet, ansible=(), limit=None, as_json=False)
+    ctx.invoke(provision_verb.provision_hosts, fleet=fleet, ansible=(), limit=None, as_json=False)
     _say("validate", f"gdsdeploy validate {fleet}")
     report = lab.directory / "report.html"
     try:

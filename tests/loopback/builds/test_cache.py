@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from gdsdeploy.builds import cache as buildcache
 from gdsdeploy.builds.cache import BuildCache
-from gdsdeploy.cli.kmod.builds import cache_group as command
+from gdsdeploy.cli.kmod import cache_group as command
 from gdsdeploy.errors import BuildCacheUnusable
 from gdsdeploy.host.archive import provenance
 from gdsdeploy.host.archive.key import INGREDIENTS, key_of

@@ -127,7 +127,7 @@ def test_exit_codes(
     plans: list[HostPlan | GdsError], code: int, make_fleet: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet_plan = plan_fleet.FleetPlan({f"h{i}": plan for i, plan in enumerate(plans)}, {})
-    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: fleet_plan)
+    monkeypatch.setattr("gdsdeploy.cli.provision.plan_fleet", lambda *_, **__: fleet_plan)
     ended, out, err = run("plan", make_fleet(gpu1=RIGHT).path)
     assert ended == code
     assert "Traceback" not in err
@@ -138,7 +138,7 @@ def test_errors_of_every_kind_name_the_fleet_file(make_fleet: Make, run: Run, mo
     def fail(*_: object, **__: object) -> None:
         raise HostUnfit("gpu1: x", hint="Run: gdsdeploy topology FLEET --limit gpu1")
 
-    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", fail)
+    monkeypatch.setattr("gdsdeploy.cli.provision.plan_fleet", fail)
     fleet = make_fleet(gpu1=RIGHT).path
     assert run("plan", fleet)[2].endswith(f"hint: Run: gdsdeploy topology {fleet} --limit gpu1\n")
 

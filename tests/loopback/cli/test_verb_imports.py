@@ -75,7 +75,7 @@ def test_a_lock_is_resolved_without_what_asks_and_builds() -> None:
 
 
 def test_a_rollout_is_shown_and_paused_without_what_its_steps_need() -> None:
-    assert loaded("import gdsdeploy.cli.rollout.show") == {"pydantic", "jinja2"}
+    assert loaded("import gdsdeploy.cli.rollout") == {"pydantic", "jinja2"}
 
 
 def test_a_lab_reads_no_lock_and_no_certificate_before_it_needs_them() -> None:

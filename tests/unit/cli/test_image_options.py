@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gdsdeploy.cli import plan, provision, remove
+from gdsdeploy.cli import provision
 from gdsdeploy.errors import HostUnfit
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
-VERBS = {"plan": plan.command, "provision": provision.command, "remove": remove.command}
+VERBS = {"plan": provision.plan, "provision": provision.provision_hosts, "remove": provision.remove_hosts}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.cli.kmod import preflight as verb
+from gdsdeploy.cli import kmod_preflight as verb
 from gdsdeploy.lock.compat import Verdict
 from gdsdeploy.preflight import Answer, Cell, StackCandidate
 from gdsdeploy.preflight.record import ModuleResult, PreflightRecord

@@ -13,7 +13,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
-from gdsdeploy.cli.plan import say_plans
+from gdsdeploy.cli.provision import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutFailed, RolloutRefused
 from gdsdeploy.host.io.wording import count

@@ -1,4 +1,4 @@
-"""``gdsdeploy rollout status``, ``history`` and ``pause``, which need little of what runs a rollout."""
+"""``gdsdeploy rollout``, and its ``status``, ``history`` and ``pause``, which need little of what runs a rollout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.cli import options
+from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import Interrupted
 from gdsdeploy.host.io.wording import aligned, span
 from gdsdeploy.model.events import RolloutPaused
@@ -19,6 +20,31 @@ from gdsdeploy.rollout import control, display, journal, status
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.report import page, progress
 from gdsdeploy.validate.output import require_folder, write
+
+#: Verb → what it does, in the order of use.
+VERBS = {
+    "start": "Show the plan, ask, and bring the fleet to its lock, wave by wave",
+    "status": "Show a rollout's progress; --watch follows it, --html writes its report",
+    "pause": "Start no more hosts; hosts in progress finish their step",
+    "resume": "Continue a rollout that was paused, has halted, or whose controller died",
+    "abort": "Roll back the hosts in progress, and start no more",
+    "rollback": "Roll back every host of the rollout to its earlier state",
+    "history": "List the rollouts of a fleet",
+}
+
+
+#: Verb → its module.
+_MODULES = dict.fromkeys(("start", "resume", "abort", "rollback"), "rollout_run")
+
+
+@click.group(cls=Verbs, verbs=below("gdsdeploy.cli", VERBS, _MODULES, "rollout"))
+def command() -> None:
+    """Move a fleet from the lock that its hosts have to the one beside the fleet file.
+
+    Canaries go first, then waves. A host is drained, changed, rebooted if necessary, validated in that boot, and only
+    then brought back. A failed host is rolled back. See docs/rollout.md.
+    """
+
 
 #: Seconds between two reads of the journal.
 _PAUSE = 1.0
