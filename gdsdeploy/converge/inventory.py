@@ -21,7 +21,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.metrics import FILE
 from gdsdeploy.host.io.prometheus import places
-from gdsdeploy.host.model.companions import services_of
+from gdsdeploy.host.model.system import services_of
 from gdsdeploy.lock import repo_settings
 from gdsdeploy.lock.signatures import lock_order
 from gdsdeploy.mirror import host_vars

@@ -23,7 +23,7 @@ from gdsdeploy import atomic
 from gdsdeploy.errors import FleetInvalid, RepositoryUntrusted
 from gdsdeploy.files import yamlfile
 from gdsdeploy.fleetfile.load import Problem, parse_document
-from gdsdeploy.host.model import compat, version_rules
+from gdsdeploy.host.model import compat
 from gdsdeploy.host.model.compat import SUBJECTS, Combination, Rule, Verdict
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.model.repository import Repository
@@ -40,8 +40,8 @@ def _require_subjects(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple
     for subject, expressions in conditions.items():
         if subject not in SUBJECTS:
             raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
-        for text in expressions if subject in version_rules.VERSIONS else ():
-            version_rules.parse(text)
+        for text in expressions if subject in compat.VERSIONS else ():
+            compat.parse_versions(text)
     return conditions
 
 

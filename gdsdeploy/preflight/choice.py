@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError, NoSolution
-from gdsdeploy.host.model import version_rules
+from gdsdeploy.host.model import compat
 from gdsdeploy.lock.compat import Verdict, judge
 from gdsdeploy.lock.resolve import options, resolve
 from gdsdeploy.lock.resolve.options import Option, Options
@@ -131,7 +131,7 @@ def _pick(where: str, offered: Options, subject: str, texts: Sequence[str]) -> l
     picked: list[Option] = []
     for text in texts:
         try:
-            pin = version_rules.parse(text)
+            pin = compat.parse_versions(text)
         except ValueError as error:
             raise GdsError(
                 f"{where}: {subject} {text!r}: {error}", hint='Give a release, a version, a branch, or "newest"'

@@ -22,8 +22,7 @@ from ..foreign import ForeignInstall, Locked, findings, words
 from ..io import reading
 from ..kmod.flavour import flavour_of
 from ..kmod.kernel import Kernel
-from ..model.companions import FABRIC, NVSWITCH, services_of
-from ..model.system import system_of
+from ..model.system import FABRIC, NVSWITCH, services_of, system_of
 from ..paths import IMAGE, IMEX_NODES, PCI
 from ..rootdir import LoopError, inside, list_folder
 from . import services

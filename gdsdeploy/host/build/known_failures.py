@@ -7,7 +7,7 @@ import re
 from typing import Dict, List, Mapping
 
 from ..kmod.kernel import Kernel
-from ..model import compat, version_rules
+from ..model import compat
 from ..model.compat import Conditions, Rule
 from ..rootdir import read_text
 from .kbuild import BuildRequest
@@ -72,7 +72,7 @@ def kernel_version(kernel: Kernel) -> str:
 
 def _all(conditions: Conditions, combination: Mapping[str, str]) -> bool:
     return all(
-        not combination.get(subject) or version_rules.holds(subject, texts, combination[subject])
+        not combination.get(subject) or compat.holds(subject, texts, combination[subject])
         for subject, texts in conditions.items()
     )
 

@@ -16,8 +16,8 @@ from ..facts.kernel_messages import messages as logged
 from ..facts.pci import NVIDIA_VENDOR
 from ..facts.unknown import if_known
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
-from ..model.companions import FABRIC, NVSWITCH, services_of
 from ..model.expectation import Expectation
+from ..model.system import FABRIC, NVSWITCH, services_of
 from ..paths import IMEX_NODES
 from ..secure_boot.signature import KEYRINGS
 from .registry import Answer, capitalized, check, failed, not_applicable, passed, unknown

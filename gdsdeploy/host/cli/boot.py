@@ -1,11 +1,27 @@
-"""``boot …``: what the next boot starts, and whether one is needed."""
+"""``boot …``: what the next boot starts, and whether one is needed.
+
+``guard status|judge|default|hook`` of the program on the host.
+
+Exit status: of ``status`` 0 when what boots next is admitted, of ``judge`` when that kernel is, else 1; of ``default``
+0, or 1 when the kernel is not admitted and the default is as before; 2 for anything that cannot be used.  ``hook`` is
+called by package managers and always ends with 0: a failing hook leaves packages half-configured, which is worse than
+what it warns of.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
+import syslog
+from dataclasses import asdict
 from typing import Any
 
-from ..boot import grub, needed
-from .parsers import group
+from ..boot import grub, guard, needed
+from ..errors import AuditError, HostError, guarded
+from ..model.expectation import Expectation, from_json
+from ..paths import EXPECTATION
+from .parsers import command, group
 
 
 def add_parsers(commands: Any) -> None:
@@ -13,3 +29,90 @@ def add_parsers(commands: Any) -> None:
     verbs = group(commands, "boot", "what the next boot starts, and whether one is needed")
     needed.add_parser(verbs)
     grub.add_parsers(verbs)
+
+
+IDENT = "gdsdeploy-guard"
+
+
+def add_guard(commands: Any) -> None:
+    """Add ``guard`` to the program's commands."""
+    verbs = group(commands, "guard", "which kernels may boot by default, and why not")
+    words = "say which installed kernels are admitted"
+    status = command(verbs, "status", guarded(_status), words, description=guard.__doc__)
+    status.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+    words = "say whether one kernel has the modules that are expected, and audit them"
+    judge = command(verbs, "judge", guarded(_judge), words)
+    judge.add_argument("--kernel", metavar="REL", help="default: the one that is expected")
+    words = "make the locked kernel the boot default if its modules are good"
+    default = command(verbs, "default", guarded(_default), words)
+    default.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    words = "answer a kernel that was installed or removed; always ends with 0"
+    hook = command(verbs, "hook", _hook, words, json=False)
+    hook.add_argument("event", choices=(guard.INSTALLED, guard.REMOVED))
+    hook.add_argument("kernel", metavar="REL", help="kernel release")
+    for parser in (status, judge, default, hook):
+        parser.add_argument("--expectation", default=EXPECTATION, metavar="FILE", help="default: %(default)s")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    answer = guard.status(_expectation(arguments.expectation), arguments.root)
+    if arguments.json:
+        print(json.dumps(answer, indent=2, sort_keys=True))
+        return 0 if answer["ok"] else 1
+    for kernel in answer["kernels"]:
+        release = kernel["release"]
+        marks = [name for name in ("locked", "running", "default", "next") if answer[name] == release]
+        word = "admitted" if kernel["admitted"] else f"not admitted: {'; '.join(kernel['reasons'])}"
+        suffix = f" ({', '.join(marks)})" if marks else ""
+        print(f"{release}{suffix}: {word}")
+    if answer["problem"]:
+        print(f"the boot default cannot be told: {answer['problem']}")
+    return 0 if answer["ok"] else 1
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    expectation = _expectation(arguments.expectation)
+    verdict = guard.judge(arguments.kernel or expectation.kernel_release, expectation)
+    if arguments.json:
+        print(json.dumps(asdict(verdict), indent=2, sort_keys=True))
+    else:
+        print(f"{verdict.release}: {'admitted' if verdict.admitted else f'not admitted: {verdict.why()}'}")
+    return 0 if verdict.admitted else 1
+
+
+def _default(arguments: argparse.Namespace) -> int:
+    expectation = _expectation(arguments.expectation)
+    release = expectation.kernel_release
+    # Its modules were audited when it became the default, and at every later installation.
+    if grub.set_default(release, check=True)["changed"]:
+        verdict = guard.judge(release, expectation)
+        if not verdict.admitted:
+            hint = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
+            raise AuditError(f"kernel {release} is not admitted: {verdict.why()}", hint)
+    result = grub.set_default(release, check=arguments.check)
+    print(json.dumps(result, indent=2, sort_keys=True) if arguments.json else f"default: {result['kernel']}")
+    return 0
+
+
+def _hook(arguments: argparse.Namespace) -> int:
+    try:
+        answer = guard.respond(arguments.event, arguments.kernel, _expectation(arguments.expectation))
+        text, alarm = answer.says, answer.alarm or bool(answer.keep)
+    except (HostError, OSError, ValueError) as error:
+        text = f"cannot tell whether kernel {arguments.kernel} may boot by default: {error}"
+        text, alarm = f"{text}; look at: gdsdeploy-host.pyz guard status", True
+    print(f"gdsdeploy: {text}", file=sys.stderr)
+    syslog.openlog(IDENT)
+    syslog.syslog(syslog.LOG_WARNING if alarm else syslog.LOG_NOTICE, text)
+    return 0
+
+
+def _expectation(path: str) -> Expectation:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return from_json(file.read())
+    except OSError as error:
+        hint = "have the host provisioned, which puts it there"
+        raise HostError(f"{path} cannot be read: {error.strerror}", hint) from None
+    except ValueError as error:
+        raise HostError(f"{path} is not an expectation: {error}") from None

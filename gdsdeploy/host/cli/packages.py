@@ -1,4 +1,7 @@
-"""``gdsdeploy-host.pyz packages``: what is installed here; ``gdsdeploy lock --adopt`` asks for it."""
+"""``gdsdeploy-host.pyz packages``: what is installed here; ``gdsdeploy lock --adopt`` asks for it.
+
+``gdsdeploy-host.pyz pins refresh``: what apt runs after it has read package lists.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,23 @@ import json
 import os
 from typing import Any, Dict
 
+from ..apply.host import ManagedHost
 from ..apply.packages import state
-from ..errors import RolloutError
+from ..apply.packages.apt import Apt
+from ..errors import ApplyError, CannotTellError, RolloutError
 from ..model.system import system_of
 from ..rootdir import read_text
-from .parsers import command
+from .parsers import command, group
 
 
-def add_parser(commands: Any) -> None:
+def add_packages(commands: Any) -> None:
     """Add ``packages`` to the host program's commands."""
     text = "the packages that are installed here, with their versions and holds"
-    parser = command(commands, "packages", run, text)
+    parser = command(commands, "packages", run_packages, text)
     parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_packages(arguments: argparse.Namespace) -> int:
     """Exit status: 0 done; 1 the package manager can't be asked."""
     root = arguments.root
     try:
@@ -41,4 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for name, entry in answer["packages"].items():
             print(f"{name} {entry['version']}{' (held)' if entry['held'] else ''}")
+    return 0
+
+
+def add_pins(commands: Any) -> None:
+    """Add ``pins`` to the host program's commands."""
+    verbs = group(commands, "pins", "which packages stay out of this host")
+    command(verbs, "refresh", refresh_pins, "keep out what the repositories have had since the last provisioning")
+
+
+def refresh_pins(arguments: argparse.Namespace) -> int:
+    """Exit status: 0 done; 1 the file of preferences can't be read or written."""
+    try:
+        changed = Apt().refresh_pins(ManagedHost())
+    except (ApplyError, CannotTellError) as error:
+        print(
+            json.dumps({"error": str(error)}) if arguments.json else f"gdsdeploy-host: the pins are as before: {error}"
+        )
+        return 1
+    if arguments.json:
+        print(json.dumps({"changed": changed}))
     return 0

@@ -28,7 +28,7 @@ from ..paths import (
     PEERS,
     SERVICE_FOLDERS,
 )
-from ..proof import proof, registration
+from ..proof import proof
 from .recorder import EvidenceRequest, Recorder
 from .storage import mount_of
 
@@ -153,4 +153,4 @@ def collect_proof(recorder: Recorder, request: EvidenceRequest) -> None:
 
 def collect_registration(recorder: Recorder, request: EvidenceRequest) -> None:
     if request.registration and recorder.names(NVIDIA + "/gpus") and recorder.names(INFINIBAND):
-        registration.register(recorder.command)
+        proof.register_memory(recorder.command)

@@ -1,6 +1,6 @@
 """RDMA: network interfaces that can do it, with their addresses, and whether adapters registered memory of GPUs.
 
-Registrations are those of a trial: see host/proof/registration.py.
+Registrations are those of a trial: see host/proof/proof.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Iterable, Mapping, Optional, Tuple
 
-from ..model.version_rules import VERSIONS, holds
+from ..model.compat import VERSIONS, holds
 from . import signs
 from .parts import Line, Part
 

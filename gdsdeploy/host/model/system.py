@@ -1,11 +1,14 @@
 """Operating systems as profiles name them, from the ID and VERSION_ID of os-release.  Pure.
 
 A system whose profiles use its own ID and VERSION_ID, and whose family has its own name, needs no entry here.
+
+Services that have to be of the driver's version, or that some GPUs need.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Iterable, List
 
 _FIELD = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
 #: ID of os-release → the system's name in a profile.
@@ -34,3 +37,20 @@ def family_of(name: str) -> str:
     """The family by which compatibility rules speak about a system: rhel for rocky-9."""
     system = name.split("-")[0]
     return "rhel" if system in _RHEL_FAMILY else system
+
+
+#: Class code of NVSwitch: bridge, other.
+NVSWITCH = 0x068000
+#: Pattern of a package's name in both repositories → its service.
+SERVICES = (
+    (re.compile(r"nvidia-persistenced"), "nvidia-persistenced.service"),
+    (re.compile(r"nvidia-fabric-?manager(-\d+)?"), "nvidia-fabricmanager.service"),
+    (re.compile(r"nvidia-imex(-\d+)?"), "nvidia-imex.service"),
+)
+FABRIC = "nvidia-fabricmanager.service"
+
+
+def services_of(packages: Iterable[str]) -> List[str]:
+    """The services that packages with these names bring."""
+    names = list(packages)
+    return [unit for pattern, unit in SERVICES if any(map(pattern.fullmatch, names))]

@@ -6,6 +6,10 @@ log of it show which one.  If it fails, a second try with compat mode allowed te
 
 Each try is its own program (child.py): the library may crash, or never return.  It reads the host's configuration with
 an overlay, key by key, that sets ``allow_compat_mode`` only.
+
+Proves GPUDirect RDMA: memory of each GPU is registered with each adapter, and deregistered (rdma_child.py).
+
+The program runs for itself: a driver may crash it, or never return.  ``facts/rdma.py`` judges its record.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any, Callable, Dict, Sequence
 
 from ..libcufile.probe import libraries, without_cufile
 from ..odirect.scratch import PREFIX, ended_cleanly
-from ..paths import CUFILE, NVFS, PROOF, PROOF_COMPAT
+from ..paths import CUFILE, NVFS, PROOF, PROOF_COMPAT, REGISTRATION
 from ..process import PYTHON
 
 #: Seconds for one try: CUDA alone may take several to start, and each mount and GPU has its own operations.
@@ -96,3 +100,12 @@ def configuration(text: str, path: str) -> Any:
     except (ValueError, RecursionError):
         # The library and the check cufile.accepted report the error.
         return {}
+
+
+#: Seconds: CUDA alone may take several to start; a registration takes milliseconds.
+REGISTRATION_TIMEOUT = 30.0
+
+
+def register_memory(command: Callable[..., Any], timeout: float = REGISTRATION_TIMEOUT) -> None:
+    """Try every GPU with every adapter through ``command`` (Recorder.command)."""
+    command(REGISTRATION, [*PYTHON, "-c", source("rdma_child.py")], timeout=timeout)

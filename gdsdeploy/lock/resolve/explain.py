@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gdsdeploy.errors import NoSolution
-from gdsdeploy.host.model import version_rules
+from gdsdeploy.host.model import compat
 from gdsdeploy.lock.compat import Rule, shipped
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
@@ -170,7 +170,7 @@ def _against(stack: _Stack, levels: Sequence[Sequence[Option]], level: int, opti
     """Everything against one option: its pin, or the rules and dependencies of every combination with it."""
     key = _PINS.get(option.subject, option.subject)
     pin = {**pins(stack.profile), "doca": "newest"}[key]
-    if not version_rules.parse(pin).admits(*option.names):
+    if not compat.parse_versions(pin).admits(*option.names):
         return [f"[pin] the pin {key}: {pin!r} does not admit it"]
     against: list[str] = []
     for others in (keep.hold(levels), keep.prefer(levels)):

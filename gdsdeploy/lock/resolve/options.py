@@ -18,7 +18,7 @@ from typing import Literal
 
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.host.kmod.flavour import has_nvme_hooks
-from gdsdeploy.host.model import version_rules
+from gdsdeploy.host.model import compat
 from gdsdeploy.lock.compat import Combination, Rule, Verdict, judge
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, RefusedChoice
@@ -99,7 +99,7 @@ class Options:
 
         otherwise: the problem if no version is complete.  instead: what else is on offer, for either problem.
         """
-        expression = version_rules.parse(pin)
+        expression = compat.parse_versions(pin)
         offered: list[Option] = []
         for version in versions:
             if isinstance(version, Option):
@@ -452,7 +452,7 @@ def _other_flavours(kernels: Sequence[KernelImage], profile: Profile, platform: 
     if not newest:
         return ""
     listed = ", ".join(f"{name} ({newest[name].release})" for name in sorted(newest))
-    pin = version_rules.parse(profile.kernel.version)
+    pin = compat.parse_versions(profile.kernel.version)
     admitted = next((k.flavour for k in kernels if pin.admits(*platform.kernel_names(k))), "")
     version = f'version: "{profile.kernel.version}", ' if admitted and pin.terms else ""
     line = f"`kernel: {{{version}flavour: {admitted or min(newest)}}}`"

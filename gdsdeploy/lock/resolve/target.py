@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.host.kmod.driver import OPEN
-from gdsdeploy.host.model import version_rules
+from gdsdeploy.host.model import compat
 from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.lock.lockfile import pins
 from gdsdeploy.lock.resolve import dependencies, options
@@ -53,7 +53,7 @@ def unpinned_nvidia_fs(profile: Profile, choice: Choice, facts: dict[str, str | 
     """The kernel whose packaged nvidia-fs its pin doesn't admit, and that as a verdict; None: the pin admits it."""
     kernel = next((option for option in choice if option.modules is not None), None)
     version = facts.get("nvidia_fs")
-    if kernel is None or not version or version_rules.parse(profile.nvidia_fs).admits(version):
+    if kernel is None or not version or compat.parse_versions(profile.nvidia_fs).admits(version):
         return None
     package = kernel.packages["nvidia-fs-modules"]
     words = f"The pin nvidia_fs: {profile.nvidia_fs!r} doesn't admit {version}, which {package} has."

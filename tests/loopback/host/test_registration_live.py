@@ -14,7 +14,7 @@ from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.rdma import DMABUF, PEERMEM, Registration, registrations
-from gdsdeploy.host.proof import registration
+from gdsdeploy.host.proof import proof
 from tests.loopback.host.test_proof_live import CUDA, compiled
 
 EXPORTS = """
@@ -63,7 +63,7 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def tried(folder: Path, verbs: str, timeout: float = 20.0) -> object:
     compiled(folder, "libibverbs.so.1", VERBS + verbs)
     recorder = Recorder()
-    registration.register(recorder.command, timeout)
+    proof.register_memory(recorder.command, timeout)
     return registrations(Document({"commands": recorder.document["commands"]}))
 
 
@@ -132,7 +132,7 @@ def test_a_crash_or_a_hang_leaves_the_rest_unknown(tmp_path: Path, how: str, wor
 def test_without_libibverbs_nothing_is_known(tmp_path: Path) -> None:
     (tmp_path / "libibverbs.so.1").write_text("no library")
     recorder = Recorder()
-    registration.register(recorder.command)
+    proof.register_memory(recorder.command)
     answer = registrations(Document({"commands": recorder.document["commands"]}))
     assert isinstance(answer, Unknown)
     assert answer.reason.startswith("a library was not loaded: ")

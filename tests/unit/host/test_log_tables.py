@@ -14,7 +14,7 @@ from gdsdeploy.host.logs import signs
 from gdsdeploy.host.logs.files import answer_to
 from gdsdeploy.host.logs.parts import split
 from gdsdeploy.host.model import causes
-from gdsdeploy.host.model.version_rules import VERSIONS, parse
+from gdsdeploy.host.model.compat import VERSIONS, parse_versions
 
 FOLDER = Path(data.__file__).parent
 #: Messages of libcufile are looked for in its log alone.
@@ -51,7 +51,7 @@ def test_a_row_names_causes_groups_and_conditions_that_exist(row: dict[str, Any]
     subjects = {fact["subject"] for fact in table("log_facts")}
     for subject, text in row.get("when", {}).items():
         assert subject in subjects
-        assert subject not in VERSIONS or parse(text)
+        assert subject not in VERSIONS or parse_versions(text)
 
 
 @pytest.mark.parametrize("row", table("log_facts"), ids=lambda row: f"{row['subject']} {row['sample'][:40]}")

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
 from ...kmod.packaged import PREFIX
-from ...model import version_rules
+from ...model import compat
 from ...rootdir import inside, list_folder
 from .. import files
 from ..file_resource import restore
@@ -173,7 +173,7 @@ release=$1
     # Packages
 
     def order(self, version: str) -> Any:
-        return version_rules.order(version)
+        return compat.version_order(version)
 
     def simulate(
         self, host: ManagedHost, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()

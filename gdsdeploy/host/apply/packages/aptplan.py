@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from ...errors import CannotTellError, NotOfferedError
-from ...model import version_rules
+from ...model import compat
 from ...process import Output
 from ...rootdir import inside, list_folder
 from ..host import ManagedHost
@@ -170,7 +170,7 @@ def moves(host: ManagedHost, shown: str, sources: str) -> List[Change]:
     changes = []
     for name, before, after in _INST.findall(shown):
         if before != after:
-            newer = not before or version_rules.order(before) < version_rules.order(after)
+            newer = not before or compat.version_order(before) < compat.version_order(after)
             kind = ("upgrade" if newer else "downgrade") if before else "install"
             changes.append(Change(kind, name, before, after))
     going: Dict[str, str] = dict(REMOVED.findall(shown))

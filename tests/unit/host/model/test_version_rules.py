@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.build import known_failures
-from gdsdeploy.host.model.version_rules import order, parse
+from gdsdeploy.host.model.compat import parse_versions, version_order
 from gdsdeploy.lock import compat
 from gdsdeploy.repo.packages import deb
 
@@ -41,13 +41,13 @@ from gdsdeploy.repo.packages import deb
     ],
 )
 def test_what_an_expression_admits(text: str, names: tuple[str, ...], admitted: bool) -> None:
-    assert parse(text).admits(*names) is admitted
+    assert parse_versions(text).admits(*names) is admitted
 
 
 @pytest.mark.parametrize("text", ["", "five", ">=", "1,,2", ">= a b", "><1", ">=1_2", "<1-"])
 def test_what_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse(text)
+        parse_versions(text)
 
 
 #: Condition, version, whether the condition holds: the edges of ranges, where ``~`` comes before the end.
@@ -89,11 +89,11 @@ VERSIONS = st.from_regex(r"(?a:([0-9]{1,2}:)?[0-9][0-9a-cZ.+~-]{0,7}[0-9a-c.+~])
 
 @given(VERSIONS, VERSIONS)
 def test_the_order_is_dpkgs(one: str, other: str) -> None:
-    have, expected = (order(one), order(other)), (deb(one), deb(other))
+    have, expected = (version_order(one), version_order(other)), (deb(one), deb(other))
     assert (have[0] < have[1], have[0] == have[1]) == (expected[0] < expected[1], expected[0] == expected[1])
 
 
 @pytest.mark.parametrize(("one", "other"), [("1", "1-0"), ("0", "00"), ("1.0", "1.00"), ("1a", "1a0"), ("0:1", "1")])
 def test_different_texts_of_one_version_are_equal(one: str, other: str) -> None:
-    assert order(one) == order(other)
+    assert version_order(one) == version_order(other)
     assert deb(one) == deb(other)

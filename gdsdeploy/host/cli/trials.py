@@ -1,34 +1,44 @@
-"""``odirect PATH…``: direct I/O tried on this machine's mounts, and what their filesystems do with the data."""
+"""``odirect PATH…``: direct I/O tried on this machine's mounts, and what their filesystems do with the data.
+
+``proof PATH…``: a read through cuFile on this machine's mounts, and the path that it proves.
+
+``rdma``: whether the RDMA adapters of this machine register memory of its GPUs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
 from ..evidence import storage
 from ..evidence.recorder import EvidenceRequest, Recorder
 from ..evidence.storage import inside
 from ..explain import blocks
+from ..facts import as_dict
 from ..facts.document import Document
+from ..facts.proof import Proof, proofs
+from ..facts.rdma import Registration, registrations
 from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
-from ..facts.unknown import Unknown
+from ..facts.unknown import Maybe, Unknown
+from ..gdscheck.live import seconds
 from ..io.wording import aligned, line
 from ..odirect.audit import SECONDS, audit
-from ..paths import MOUNTINFO
+from ..paths import CUFILE, MOUNTINFO
+from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
 from . import parsers
 
-VERSION = 1
+ODIRECT_VERSION = 1
 
 
-def add_parser(commands: Any) -> None:
+def add_odirect(commands: Any) -> None:
     """Add ``odirect`` to the host program's commands."""
     words = "try in a scratch file whether direct I/O on a mount bypasses the page cache; the file is always removed"
-    parsers.trial(commands, "odirect", command, words, SECONDS)
+    parsers.trial(commands, "odirect", try_odirect, words, SECONDS)
 
 
-def command(arguments: argparse.Namespace) -> int:
+def try_odirect(arguments: argparse.Namespace) -> int:
     """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
     print(answer(arguments.path, arguments.json, arguments.timeout))
     return 0
@@ -41,8 +51,8 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     facts, tried = storage_facts(document), audits(document)
     answers = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
-        return json.dumps({"version": VERSION, "paths": answers}, sort_keys=True)
-    return "\n".join(line(words) for entry in answers for words in _text(entry)).rstrip("\n")
+        return json.dumps({"version": ODIRECT_VERSION, "paths": answers}, sort_keys=True)
+    return "\n".join(line(words) for entry in answers for words in _odirect_text(entry)).rstrip("\n")
 
 
 def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
@@ -84,7 +94,7 @@ def _condition(condition: Condition) -> Dict[str, Any]:
     return {"name": condition.name, "state": state, "reason": reason, "said": list(condition.evidence)}
 
 
-def _text(entry: Dict[str, Any]) -> Iterator[str]:
+def _odirect_text(entry: Dict[str, Any]) -> Iterator[str]:
     where = "{filesystem} on {source}".format(**entry) if entry["mount"] else "no mount is known"
     yield f"{entry['path']}  {where}"
     if entry["reason"]:
@@ -102,3 +112,77 @@ def _text(entry: Dict[str, Any]) -> Iterator[str]:
          for each in entry["conditions"]], "    ",
     )  # fmt: skip
     yield ""
+
+
+PROOF_VERSION = 1
+
+
+def add_proof(commands: Any) -> None:
+    """Add ``proof`` to the host program's commands."""
+    words = "read a scratch file through cuFile with each GPU, and say which path that proves; the file is removed"
+    parsers.trial(commands, "proof", try_proof, words, TIMEOUT)
+
+
+def try_proof(arguments: argparse.Namespace) -> int:
+    """Print the answer; 0 whatever it is, because ``validate`` is what fails."""
+    folders = [os.path.abspath(path) for path in arguments.path]
+    results = try_paths(folders, arguments.timeout)
+    if arguments.json:
+        print(json.dumps({"version": PROOF_VERSION, "proofs": as_dict(results)}, sort_keys=True))
+    else:
+        print("\n".join(line for folder in folders for line in proof_text(folder, results.get(folder, ()))))
+    return 0
+
+
+def try_paths(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tuple[Proof, ...]]:
+    """What a read on each of ``folders`` proves, by folder and with each GPU; at most two tries of ``seconds``."""
+    recorder = Recorder()
+    recorder.text(CUFILE, limit=256 * 1024)
+    prove(recorder.command, folders, {}, seconds)
+    return proofs(Document(recorder.finish()))
+
+
+def proof_text(folder: str, results: Sequence[Proof]) -> Iterator[str]:
+    if not results:
+        yield f"{folder}  not proven: the try printed nothing"
+    for proof in results:
+        name = f"{folder}  {f'GPU {proof.gpu}' if proof.gpu else 'no GPU'}"
+        if isinstance(proof.path, Unknown):
+            yield f"{name}: not proven: {proof.path.reason}"
+        else:
+            yield f"{name}: {proof.path.upper()}: {proof.how}"
+        yield from ("    " + line for line in proof.evidence)
+
+
+RDMA_VERSION = 1
+
+
+def add_rdma(commands: Any) -> None:
+    """Add ``rdma`` to the host program's commands."""
+    words = "register memory of each GPU with each RDMA adapter, through peermem and as DMA-BUF, and deregister it"
+    parser = parsers.command(commands, "rdma", try_registration, words)
+    parser.add_argument(
+        "--timeout", type=seconds, default=REGISTRATION_TIMEOUT, metavar="SECONDS", help="for all (%(default)g)"
+    )
+
+
+def try_registration(arguments: argparse.Namespace) -> int:
+    """Print the results; 0 whatever they are, because ``validate`` is what fails."""
+    recorder = Recorder()
+    register_memory(recorder.command, arguments.timeout)
+    results = registrations(Document(recorder.finish()))
+    if arguments.json:
+        print(json.dumps({"version": RDMA_VERSION, "registrations": as_dict(results)}, sort_keys=True))
+    else:
+        print("\n".join(registration_lines(results)))
+    return 0
+
+
+def registration_lines(results: Maybe[Tuple[Registration, ...]]) -> Iterator[str]:
+    if isinstance(results, Unknown):
+        yield f"not tried: {results.reason}"
+    elif not results:
+        yield "there is no GPU or no RDMA adapter"
+    else:
+        for result in results:
+            yield f"{result.by} {result.words}"
