@@ -42,6 +42,16 @@ def test_the_readers_of_pages_see_what_is_there() -> None:
     assert sum(counts.values()) > 100
     assert counts["docs/cli.md"] >= 40
     assert sum(len(docs_commands.shown_commands(text(page))) for page in docs_pages.pages()) > 400
+    for wrong in (
+        "lok fleet.yml",
+        "lock --upgrad fleet.yml",
+        "plan fleet.yml another.yml",
+        "validate --connections 0",
+    ):
+        assert len(docs_commands.problems(f"    gdsdeploy {wrong}\n")) == 1, wrong
+    assert stray_comments("<!-- not executed: why -->\n\ntext\n") != []
+    (block,) = blocks("<!-- exits with one -->\n\n    gdsdeploy plan\n")
+    assert block.problems
 
 
 def test_every_path_on_the_page_of_the_architecture_exists() -> None:

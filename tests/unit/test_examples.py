@@ -47,10 +47,3 @@ def test_an_example_with_its_own_mirror_asks_only_there() -> None:
     platform = stack_platform_for("debian-12")
     sources = repositories(fleet, "gpu", platform, [])
     assert [r.uri for r in sources] == ["https://mirror.example/debian", "https://mirror.example/debian-security"]
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short_and_explained(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    assert len(lines) <= 50
-    assert lines[0].startswith("# ")

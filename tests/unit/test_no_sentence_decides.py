@@ -13,23 +13,18 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile import render as fitting
-from gdsdeploy.host import checks, errors
+from gdsdeploy.host import checks
 from gdsdeploy.host.audit import audit, expected
-from gdsdeploy.host.checks import registry
 from gdsdeploy.host.checks import storage as storage_check
 from gdsdeploy.host.explain import cause, mounts
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts import proof as proofs
 from gdsdeploy.host.facts.document import Document, Ran
 from gdsdeploy.host.facts.kernel import audit_facts
-from gdsdeploy.host.gdscheck import meanings
 from gdsdeploy.host.kmod import findings
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import RefusedChoice
-from gdsdeploy.preflight import trial
-from gdsdeploy.preflight.record import Answer, ModuleResult
 from gdsdeploy.report import text
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.report.sample_report import report as sample_report
@@ -51,16 +46,6 @@ def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
     assert fitting.fit(profile, host, (1, 20)).values == before.values
 
 
-def test_a_cufile_json_is_fitted_without_running_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a check was run")
-
-    profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
-    monkeypatch.setattr(storage_check, "path", refuse)
-    monkeypatch.setattr(registry, "run", refuse)
-    fitting.fit(profile, fitting.FitTarget("gpu1", facts_from(rdma_host())), (1, 20))
-
-
 def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
     monkeypatch.setattr(storage_check, "description", lambda _: "in other words")
@@ -69,13 +54,6 @@ def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.Monk
     assert by_check["storage.path:/"].found.startswith("in other words")
     assert by_check["storage.path:/"].path in ("", *finding.PATHS)
     assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, mounts.NONE}
-
-
-def test_reports_take_the_path_from_the_finding() -> None:
-    report = sample_report()
-    reworded = replace(report, hosts=tuple(_reworded(host, path=True) for host in report.hosts))
-    assert "takes in other words" in text.details(reworded), "the mount in compat mode is still told"
-    assert "✗ /mnt/nvme compat" in text._paths(reworded.hosts[1])
 
 
 def test_a_report_from_before_the_field_shows_no_path() -> None:
@@ -103,12 +81,6 @@ def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
     assert row["severity"] == "warning", "older programs know no other"
 
 
-def test_an_id_that_ends_like_an_undecided_one_decides_nothing() -> None:
-    row = findings.finding("nothing-unknown", findings.WARNING, "words")
-    assert audit._verdict([row]) is True
-    assert findings.decisive([row]) == []
-
-
 @pytest.mark.parametrize(
     ("recorded", "outcome"),
     [
@@ -127,32 +99,12 @@ def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any],
     assert read.modules[0].findings[0].outcome == outcome
 
 
-def test_a_stub_is_known_by_its_id() -> None:
-    error = {"id": errors.StubError.id, "message": "reworded", "hint": "", "rules": []}
-    outcome = {"module": "nvidia-peermem", "files": [], "error": error}
-    assert trial.modules_of(outcome) == [
-        ModuleResult(trial.PEERMEM, Answer.NOT_TRIED, Answer.UNKNOWN, error="reworded")
-    ]
-    assert trial.modules_of({**outcome, "error": {**error, "id": ""}})[0].builds is Answer.NO
-
-
 @pytest.mark.parametrize(("status", "tried"), [(127, False), (124, True), (1, True), (-11, True)])
 def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: bool) -> None:
     ending = proofs._Try(Ran(status, "", "no such thing"))._end("where")
     assert ending.tried is tried
     reworded = proofs._Pair("read", {}, ending._replace(why="libcufile or CUDA gives up"))
     assert proofs._is_untried(reworded) is not tried
-
-
-def test_lines_that_only_point_at_a_reason_are_marked() -> None:
-    for meaning in meanings._errors():
-        pointing = any(f"the reason is in {line}" in meaning.means for line in ("an earlier line", "a later line"))
-        assert bool(meaning.points) is pointing, meaning.means
-
-
-def test_what_a_lock_refused_is_split_in_one_place() -> None:
-    refused = RefusedChoice(what="kernel 6.12.107+deb13-amd64", rule="r", words="w")
-    assert (refused.subject, refused.choice) == ("kernel", "6.12.107+deb13-amd64")
 
 
 def test_no_module_takes_our_sentences_apart() -> None:

@@ -8,6 +8,7 @@ import random
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,6 +22,7 @@ from gdsdeploy.cufile.model import EXAMINED_RELEASES, known_keys, release_of
 from gdsdeploy.errors import CufileInvalid
 from tests.cufile.differential import deviations
 from tests.cufile.documents import document, nest
+from tests.unit.host import cases
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
@@ -34,109 +36,20 @@ def finding_lines(text: str | bytes, release: tuple[int, int], facts: MachineFac
     return [f"{one.line}:{one.column} {one.severity} {one.id} {one.key}" for one in report.findings]
 
 
-@pytest.mark.parametrize(
-    ("release", "text", "accepted", "expected"),
-    [
-        ("1.20", "{}", True, []),
-        ("1.20", "", False, ["1:1 error invalid-json "]),
-        ("1.20", "[" * 2000, False, ["1:1001 error too-deep "]),
-        ("1.20", "3", False, ["1:1 error not-an-object "]),
-        ("1.20", "[]", True, ["1:1 error not-an-object "]),
-        ("1.20", '{"fs":\n 3}', False, ["2:2 error not-an-object fs"]),
-        ("1.20", '{\n  "propertis": {"a": 1}}', True, ["2:17 error unknown-key propertis.a"]),
-        ("1.9", '{"properties": {"use_pci_p2pdma": true}}', True, ["1:17 error newer-key properties.use_pci_p2pdma"]),
-        ("1.16", '{"profile": {"nvtx": true}}', True, ["1:14 error dropped-key profile.nvtx"]),
-        ("1.16", '{"blacklist": {"mounts": []}}', True, ["1:16 error renamed-key blacklist.mounts"]),
-        ("1.19", '{"properties": {"posix_io_mode": true}}', True, ["1:17 error renamed-key properties.posix_io_mode"]),
-        (
-            "1.18",
-            '{"properties": {"vanilla_posix_io_mode": true}}',
-            True,
-            ["1:17 error renamed-key properties.vanilla_posix_io_mode"],
-        ),
-        ("1.20", '{"properties": {"rdma_transport_type": ""}}', True,
-         ["1:17 error not-written properties.rdma_transport_type"]),
-        ("1.20", '{"properties": {"io_batchsize": true}}', True, ["1:33 error wrong-type properties.io_batchsize"]),
-        ("1.20", '{"properties": {"io_batchsize": "5"}}', False, ["1:33 error wrong-type properties.io_batchsize"]),
-        ("1.20", '{"properties": {"io_batchsize": 300}}', False, ["1:33 error out-of-range properties.io_batchsize"]),
-        ("1.20", '{"properties": {"max_direct_io_size_kb": 2000}}', False,
-         ["1:42 error not-a-multiple properties.max_direct_io_size_kb"]),
-        ("1.20", '{"logging": {"level": "LOUD"}}', True, ["1:23 error unknown-word logging.level"]),
-        ("1.15", '{"properties": {"rdma_dev_addr_list": ["ens1"]}}', True,
-         ["1:39 error bad-format properties.rdma_dev_addr_list"]),
-        # The library has a mode for names of interfaces from 1.16 on.
-        ("1.16", '{"properties": {"rdma_dev_addr_list": ["ens1", "mlx5_0"]}}', True, []),
-        ("1.20", '{"properties": {"rdma_dev_addr_list": ["192.0.2.300"]}}', True,
-         ["1:39 error bad-format properties.rdma_dev_addr_list"]),
-        ("1.4", '{"properties": {"posix_pool_slab_size_kb": [4]}}', False,
-         ["1:44 error list-lengths properties.posix_pool_slab_size_kb"]),
-        ("1.20", '{"properties": {"gpu_bounce_buffer_slab_config":\n{"slab_size_kb": [8, 4], "slab_count": [1, 1]}}}',
-         True, ["2:2 error slab-order properties.gpu_bounce_buffer_slab_config.slab_size_kb"]),
-        ("1.13", '{"properties": {"max_direct_io_size_kb": 512}}', False,
-         ["1:42 error buffer-exceeds-request properties.max_direct_io_size_kb"]),
-        ("1.11", '{"properties": {"max_direct_io_size_kb": 512}}', True,
-         ["1:17 warning upgrade-trap properties.max_direct_io_size_kb"]),
-        ("1.9", '{"properties": {"force_compat_mode": true, "allow_compat_mode": false}}', True,
-         ["1:38 error compat-contradiction properties.force_compat_mode"]),
-        ("1.16", '{"properties": {"force_compat_mode": true}, "block": {"nvme": {"use_pci_p2pdma": true}}}', True,
-         ["1:64 error p2pdma-contradiction block.nvme.use_pci_p2pdma"]),
-        # The two halves of P2PDMA; up to 1.15 there is but one.
-        ("1.16", '{"properties":\n{"use_pci_p2pdma": true}}', True,
-         ["2:20 error p2pdma-half-set properties.use_pci_p2pdma"]),
-        ("1.20", '{"properties": {"use_pci_p2pdma": true}, "block": {"nvme": {"use_pci_p2pdma": false}}}', True,
-         ["1:35 error p2pdma-half-set properties.use_pci_p2pdma"]),
-        ("1.20", '{"block": {"nvme":\n {"use_pci_p2pdma": true}}}', True,
-         ["2:21 error p2pdma-half-set block.nvme.use_pci_p2pdma"]),
-        ("1.20", '{"properties": {"use_pci_p2pdma": false}, "fs": {"virtiofs": {"use_pci_p2pdma": true}}}', True,
-         ["1:81 error p2pdma-half-set fs.virtiofs.use_pci_p2pdma"]),
-        ("1.20", '{"properties": {"use_pci_p2pdma": true}, "block": {"nvmeof": {"use_pci_p2pdma": true}}}', True, []),
-        ("1.15", '{"properties": {"use_pci_p2pdma": true}}', True, []),
-        ("1.20", '{"properties": {"use_pci_p2pdma": false}}', True, []),
-        ("1.16", '{"properties": {"use_pci_p2pdma": true}, "fs": {"gpfs": {"use_pci_p2pdma": true}}}', True,
-         ["1:58 warning no-p2pdma-route fs.gpfs.use_pci_p2pdma"]),
-        ("1.20", '{"properties": {"rdma_dynamic_routing": true}}', True,
-         ["1:17 warning no-effect properties.rdma_dynamic_routing"]),
-        ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": []}}', True,
-         ["1:17 warning no-effect properties.rdma_dynamic_routing"]),
-        ("1.20", '{"properties": {"rdma_dynamic_routing": true, "rdma_dev_addr_list": ["192.0.2.1"]}}', True, []),
-        ("1.20", '{"properties": {"rdma_dynamic_routing": true}, "fs": {"nfs": ' + TABLE + "}}", True, []),
-        ("1.20", '{"fs": {"nfs": {"rdma_dev_addr_list": ["192.0.2.1"],\n ' + TABLE[1:] + "}}", True,
-         ["2:2 warning two-address-lists fs.nfs.mount_table"]),
-        ("1.20", '{"properties": {"rdma_dev_addr_list": ["192.0.2.1", "2001:db8::1"]}}', True,
-         ["1:17 warning ipv6-address properties.rdma_dev_addr_list"]),
-        ("1.20", '{"fs": {"nfs": {"mount_table": {"/": {"rdma_dev_addr_list": ["::1"]}}}}}', True,
-         ["1:17 warning ipv6-address fs.nfs.mount_table"]),
-        ("1.20", '{"properties": {"rdma_topN_ranks": 0}}', True,
-         ["1:17 warning no-near-interface properties.rdma_topN_ranks"]),
-        ("1.20", '{"properties": {"rdma_topN_ranks": 1}}', True, []),
-        ("1.20", '{"properties": {"max_device_cache_size_kb": 65536}}', True,
-         ["1:17 warning small-cache properties.max_device_cache_size_kb"]),
-        ("1.20", '{"properties": {"io_batchsize": 129, "max_device_cache_size_kb": 131072}}', True,
-         ["1:17 warning small-cache properties.io_batchsize"]),
-        ("1.20", '{"properties": {"per_buffer_cache_size_kb": 512, "max_device_cache_size_kb": 65536}}', True, []),
-        # Slabs replace both sizes.
-        ("1.20", '{"properties": {"max_device_cache_size_kb": 64, ' + SLABS + "}}", True, []),
-        ("1.20", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
-        ("1.4", '{"properties": {"rdma_load_balancing_policy": "FirstFit"}}', True, []),
-        ("1.20", '{"miscellaneous": {"enable_static_routing": true}}', True,
-         ["1:20 warning no-effect miscellaneous.enable_static_routing"]),
-        ("1.18", '{"properties": {"rdma_multipath_enabled": true, "rdma_io_retry_count": 11}}', True,
-         ["1:72 error clamped properties.rdma_io_retry_count"]),
-        ("1.18", '{"properties": {"rdma_max_backup_devices": 3}}', True,
-         ["1:17 warning no-effect properties.rdma_max_backup_devices"]),
-        ("1.18", '{"properties": {"io_batchsize": null}}', True, ["1:33 warning null-value properties.io_batchsize"]),
-        ("1.18", '{"properties": {"io_batchsize": 500,\n"io_batchsize": 5}}', True,
-         ["1:17 warning repeated-key properties.io_batchsize"]),
-        ("1.18", "{}\n // c\n}", True, ["3:1 warning text-after-end "]),
-        ("1.4", '{"profile": {"cufile_stats": 4294967296}}', False, ["1:30 error out-of-range profile.cufile_stats"]),
-        ("1.4", '{"properties": {"per_buffer_cache_size_kb": 0}}', False,
-         ["1:45 error out-of-range properties.per_buffer_cache_size_kb"]),
-    ],
-)  # fmt: skip
-def test_each_finding(release: str, text: str, accepted: bool, expected: list[str]) -> None:
-    nearest, _ = judged_release(release)
-    assert finding_lines(text, nearest) == expected
-    assert check(text.encode(), nearest).accepted is accepted
+CASES = cases.load("cufile/check")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['release']} {case['text']!s:.40}")
+def test_each_finding(case: dict[str, Any]) -> None:
+    assert set(case) == {"release", "text", "accepted", "finds"}
+    nearest, _ = judged_release(case["release"])
+    assert finding_lines(case["text"], nearest) == case["finds"]
+    assert check(case["text"].encode(), nearest).accepted is case["accepted"]
+
+
+def test_values_that_lie_too_deep() -> None:
+    assert finding_lines("[" * 2000, (1, 20)) == ["1:1001 error too-deep "]
+    assert not check(b"[" * 2000, (1, 20)).accepted
 
 
 @pytest.mark.parametrize(
@@ -165,7 +78,7 @@ def test_what_this_machine_has_to_say(text: str, accepted: bool, expected: list[
 
 
 def test_every_id_is_shown_above_and_documented() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
+    text = Path(__file__).read_text(encoding="utf-8") + str(CASES)
     unseen = {kind for kind in kinds() if f" {kind} " not in text and f'"{kind} ' not in text}
     # One is for files that cannot be read (below), the other for what nobody has met.
     assert unseen <= {"unreadable-file", "refused"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.events import Event, Kind, StepError
-from gdsdeploy.model.rollout import Outcome, Wave
+from gdsdeploy.model.rollout import Outcome, Step, Task, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
-from gdsdeploy.rollout.machine import StateMachine
+from gdsdeploy.rollout.machine import STALE, StateMachine
+from tests.unit.host import cases
 from tests.unit.rollout.rehearsed import (
     ERROR,
     FORWARD_STEPS,
@@ -22,30 +24,85 @@ from tests.unit.rollout.rehearsed import (
     one,
     plan,
     reach,
+    refolded,
     run,
     step_data,
     unavailable,
+    waits,
 )
 
+CASES = cases.load("rollout/machine")
+WORDS = {"error": ERROR, "silent": SILENT}
+
+
+def act(play: Play, what: str, value: Any) -> None:
+    """One thing that happens, as tests/cases/rollout/machine.yml names it."""
+    words = value if isinstance(value, list) else [value]
+    match what:
+        case "run":
+            run(play, failing(**{step: WORDS[error] for step, error in value.items()}))
+        case "reach":
+            reach(play, *words)
+        case "soak":
+            run(play, until=lambda p: p.machine.waves[0].state == "soaking")
+        case "step":
+            play.step()
+        case "end":
+            play.end(*words)
+        case "fail":
+            play.fail(words[0], *(WORDS[error] for error in words[1:]))
+        case "say":
+            kind, *host = [word for word in words if isinstance(word, str)]
+            play.say(Kind(kind), *host, **(words[-1] if isinstance(words[-1], dict) else {}))
+        case "now":
+            play.now += STALE if value == "stale" else value
+        case "open":
+            play.open = value
+        case _:
+            raise LookupError(what)
+
+
+def steps(names: list[str]) -> list[str]:
+    whole = {"FORWARD": FORWARD_STEPS, "UNDO": UNDO}
+    return [step for name in names for step in whole.get(name, [name])]
+
+
+#: Expectation → what is held against it, in its shape.
+FOUND: dict[str, Callable[[Play, Any], Any]] = {
+    "steps": lambda play, expected: {host: play.steps(host) for host in expected},
+    "ends": lambda play, expected: {host: play.steps(host)[-len(names) :] for host, names in expected.items()},
+    "outcome": lambda play, expected: {host: play.outcome(host) for host in expected},
+    "outcomes": lambda play, _: play.machine.outcomes(),
+    "phase": lambda play, _: play.machine.phase,
+    "halted": lambda play, _: play.machine.halted,
+    "going": lambda play, _: sorted(play.under_way),
+    "in": lambda play, _: {host: task.step.value for host, task in play.under_way.items()},
+    "away": lambda play, _: unavailable(play.machine),
+    "out": lambda play, expected: {host: play.machine.hosts[host].out for host in expected},
+    "over": lambda play, _: play.decide().over,
+    "wakes": lambda play, _: (play.decide().wake_at or 0) - play.now,
+    "waits": lambda play, _: waits(play.decide()),
+    "said": lambda play, expected: {kind: len(play.occurrences(Kind(kind))) for kind in expected},
+    "waves": lambda play, _: [wave.state for wave in play.machine.waves],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    case = CASES[name]
+    waves = case.get("waves", [{"hosts": case.get("hosts"), "halt_at": 99}])
+    named = [Wave(str(number), **{**wave, "hosts": tuple(wave["hosts"])}) for number, wave in enumerate(waves, 1)]
+    play = Play(plan(*named, **{**case.get("plan", {}), "down": tuple(case.get("plan", {}).get("down", ()))}))
+    for number, entry in enumerate(case["play"], 1):
+        (what, value), *expectations = entry.items()
+        act(play, what, value)
+        for subject, expected in expectations:
+            if subject in ("steps", "ends"):
+                expected = {host: steps(names) for host, names in expected.items()}
+            assert FOUND[subject](play, expected) == expected, f"act {number}: {subject}"
+
+
 # -- one host
-
-
-def test_everything_goes_well() -> None:
-    play = run(one())
-    assert play.steps("a") == FORWARD_STEPS
-    assert play.outcome("a") is Outcome.DONE
-    assert play.machine.phase == "finished"
-    assert play.events[-1].data == {"outcomes": {"done": 1}}
-    assert play.decide().over
-
-
-def test_a_host_that_has_the_lock_is_not_drained() -> None:
-    play = one()
-    play.step()
-    play.end("a", {"satisfied": True, "boot_id": "x"})
-    run(play)
-    assert play.steps("a") == ["preflight"]
-    assert play.outcome("a") is Outcome.SATISFIED
 
 
 def test_what_steps_found_is_known_to_later_ones() -> None:
@@ -105,118 +162,7 @@ def test_a_way_back_that_fails(step: str, error: dict[str, Any], outcome: Outcom
     assert unavailable(play.machine) == 1
 
 
-def test_an_undo_that_needs_no_reboot() -> None:
-    play = one()
-    reach(play, "a", "apply")
-    play.fail("a")
-    play.step()
-    play.end("a", {"disruption": "none"})
-    run(play)
-    assert play.steps("a")[-3:] == ["undo", "undo-validate", "return"]
-    assert play.outcome("a") is Outcome.ROLLED_BACK
-
-
-def test_what_boot_it_is_in_is_not_known_after_a_reboot_until_it_is_proven() -> None:
-    """It came back as it was, so that nothing has to be booted for the way back."""
-    play = one()
-    reach(play, "a", "boot")
-    play.fail("a")
-    play.step()
-    play.end("a", {"disruption": "none"})
-    play.step()
-    play.end("a", {"validated_boot": "boot-2"})
-    run(play)
-    assert play.steps("a")[-4:] == ["boot", "undo", "undo-validate", "return"]
-
-
-def test_a_host_that_does_not_come_back_is_lost() -> None:
-    play = run(one(), failing(a_boot=SILENT))
-    assert play.steps("a")[-1] == "boot"
-    assert play.outcome("a") is Outcome.LOST
-    assert unavailable(play.machine) == 1
-
-
-def test_power_heals_a_host_that_does_not_come_back() -> None:
-    play = one(**POWER)
-    reach(play, "a", "boot")
-    play.fail("a", SILENT)
-    run(play)
-    assert play.steps("a")[-8:] == ["boot", "power", "boot", *UNDO]
-    assert play.outcome("a") is Outcome.ROLLED_BACK
-
-
-def test_a_host_that_answers_needs_no_power() -> None:
-    assert "power" not in run(one(**POWER), failing(a_boot=ERROR)).steps("a")
-
-
-def test_power_that_does_not_help() -> None:
-    play = run(one(**POWER), failing(a_boot=SILENT, a_power=ERROR))
-    assert play.steps("a")[-2:] == ["boot", "power"]
-    assert play.outcome("a") is Outcome.LOST
-    play.say(Kind.RESUMED)
-    run(play)
-    assert play.steps("a")[-3:] == ["boot", "validate", "return"], "asked again, it is back"
-    assert play.outcome("a") is Outcome.DONE
-
-
-def test_power_on_the_way_back_is_tried_once() -> None:
-    play = run(one(**POWER), failing(a_apply=ERROR, a_undo_boot=SILENT))
-    assert play.steps("a")[-3:] == ["undo-boot", "power", "undo-boot"]
-    assert play.outcome("a") is Outcome.LOST
-
-
-def test_power_and_keep() -> None:
-    play = one(settings={**POWER["settings"], "on_failure": "keep"})
-    reach(play, "a", "boot")
-    play.fail("a", SILENT)
-    run(play)
-    assert play.steps("a")[-3:] == ["boot", "power", "boot"]
-    assert play.outcome("a") is Outcome.KEPT
-
-
-def test_a_host_that_is_silent_after_power_too() -> None:
-    play = run(one(**POWER), failing(a_boot=SILENT))
-    assert play.steps("a")[-3:] == ["boot", "power", "boot"]
-    assert play.outcome("a") is Outcome.LOST
-
-
 # -- no return without a validation of this boot
-
-
-def test_a_return_that_is_refused_is_judged_again_a_few_times() -> None:
-    play = run(one(), failing(a_return=ERROR))
-    assert play.steps("a")[8:] == ["validate", "return"] * (MAX_REFUSALS + 1)
-    assert play.outcome("a") is Outcome.KEPT
-    assert play.machine.hosts["a"].failed_at == "return"
-
-
-def test_a_return_that_is_refused_once() -> None:
-    play = one()
-    reach(play, "a", "return")
-    play.fail("a")
-    play.step()
-    assert play.under_way["a"].step == "validate"
-    play.end("a", {"validated_boot": "boot-9"})
-    run(play)
-    assert play.outcome("a") is Outcome.DONE
-    assert play.machine.hosts["a"].failed_at is None
-
-
-def test_one_that_may_be_in_work_is_drained_before_it_is_changed() -> None:
-    """The return failed, perhaps after it had happened; then the host is not what it should be."""
-    play = one()
-    reach(play, "a", "return")
-    play.fail("a")
-    run(play, failing(a_validate=ERROR))
-    assert play.steps("a")[-8:] == ["return", "validate", "drain", *UNDO]
-    assert play.outcome("a") is Outcome.ROLLED_BACK
-
-
-def test_a_refused_return_on_the_way_back() -> None:
-    play = run(one(), failing(a_apply=ERROR, a_return=ERROR))
-    assert play.steps("a")[-2:] == ["undo-validate", "return"]
-    assert play.steps("a").count("undo-validate") == MAX_REFUSALS + 1
-    assert play.outcome("a") is Outcome.KEPT
 
 
 @pytest.mark.parametrize("data", [{"validated_boot": "boot-9"}, {"validated_boot": ""}, {}])
@@ -330,20 +276,212 @@ def waiting(**changed: Any) -> Play:
     return Play(plan(Wave("console-1", ("a",), halt_at=99, console=True), **changed))
 
 
-def test_a_key_is_enrolled_after_the_drain_and_before_any_change() -> None:
-    play = run(waiting())
-    assert play.steps("a") == ["preflight", "drain", "enrol", *FORWARD_STEPS[2:]]
-    assert play.outcome("a") is Outcome.DONE
+# -- thresholds, pause, resume
 
 
-def test_a_host_whose_key_was_not_confirmed_is_validated_as_it_was_and_returns() -> None:
-    play = run(waiting(), failing(a_enrol=ERROR))
-    assert play.steps("a") == ["preflight", "drain", "enrol", "undo-validate", "return"]
+@pytest.mark.parametrize("step", FORWARD_STEPS)
+def test_pause_lets_a_step_end_and_keeps_the_host_where_it_is(step: str) -> None:
+    play = one("a", "b", settings={"parallel": 1})
+    reach(play, "a", step)
+    play.say(Kind.PAUSED, reason="lunch")
+    assert not play.decide().over
+    play.end("a")
+    decided = play.step()
+    assert decided.over
+    assert play.machine.phase == "paused"
+    assert play.machine.hosts["a"].out is (step not in ("preflight", "return"))
+    play.say(Kind.RESUMED)
+    run(play)
+    assert play.steps("a") == FORWARD_STEPS
+    assert play.machine.outcomes() == {"done": 2}
+
+
+# -- abort, recall, rollback
+
+
+@pytest.mark.parametrize(
+    ("step", "way", "outcome"),
+    [
+        ("preflight", [], Outcome.SKIPPED),
+        ("drain", ["undo-validate", "return"], Outcome.ROLLED_BACK),
+        ("snapshot", ["undo-validate", "return"], Outcome.ROLLED_BACK),
+        ("apply", UNDO, Outcome.ROLLED_BACK),
+        ("modules", UNDO, Outcome.ROLLED_BACK),
+        ("audit", UNDO, Outcome.ROLLED_BACK),
+        ("reboot", ["boot", *UNDO], Outcome.ROLLED_BACK),
+        ("boot", UNDO, Outcome.ROLLED_BACK),
+        ("validate", UNDO, Outcome.ROLLED_BACK),
+        ("return", ["drain", *UNDO], Outcome.ROLLED_BACK),
+    ],
+)
+@pytest.mark.parametrize("waits", [False, True])
+def test_abort_takes_back_who_is_under_way(step: str, way: list[str], outcome: Outcome, waits: bool) -> None:
+    play = one("a", "b", settings={"parallel": 1, "on_failure": "keep"})
+    reach(play, "a", step)
+    if waits:
+        play.say(Kind.PAUSED)
+        play.end("a")
+    play.say(Kind.ABORTED, reason="no more")
+    if not waits:
+        play.end("a")
+    run(play)
+    assert play.steps("a") == FORWARD_STEPS[: FORWARD_STEPS.index(step) + 1] + way
+    assert play.outcome("a") is outcome
+    assert play.steps("b") == []
+    assert play.outcome("b") is None
+    assert play.machine.phase == "aborted"
+    assert play.machine.finished
+    assert unavailable(play.machine) == 0
+
+
+@pytest.mark.parametrize("step", FORWARD_STEPS[1:-1])
+def test_a_step_that_fails_after_the_abort(step: str) -> None:
+    play = one(settings={"on_failure": "keep"})
+    reach(play, "a", step)
+    play.say(Kind.ABORTED)
+    play.fail("a")
+    run(play)
     assert play.outcome("a") is Outcome.ROLLED_BACK
 
 
-def test_a_host_that_does_not_come_back_from_its_console_is_lost_and_asked_again() -> None:
-    play = run(waiting(), failing(a_enrol=SILENT))
-    assert play.outcome("a") is Outcome.LOST
-    assert play.machine.hosts["a"].step == "enrol"
-    assert play.machine.hosts["a"].out
+def test_rollback_takes_everything_back_the_last_wave_first_within_the_budget() -> None:
+    waves = Wave("1", ("a", "b"), soak=5), Wave("2", ("c", "d")), Wave("3", ("e",))
+    play = Play(plan(*waves, max_unavailable=2))
+    run(play, until=lambda p: "e" in p.under_way and p.under_way["e"].step is Step.APPLY)
+    play.open = False
+    play.say(Kind.ROLLBACK, reason="it was a bad driver")
+    assert play.machine.phase == "rolling-back"
+    order: list[str] = []
+
+    def look(p: Play) -> bool:
+        order.extend(host for host, task in p.under_way.items() if task.step is Step.DRAIN and host not in order)
+        assert unavailable(p.machine) <= 2
+        return False
+
+    run(play, until=look)
+    assert order == ["c", "d", "a", "b"]
+    assert play.machine.outcomes() == {"rolled-back": 5}
+    assert play.machine.phase == "finished"
+    assert play.machine.failed() == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_recall_of_one_host(again: bool) -> None:
+    play = run(one("a", "b"), failing(b_validate=ERROR, b_undo=ERROR))
+    for host in "ab":
+        play.say(Kind.RECALL, host, reason="it is needed as it was")
+    if again:
+        play.say(Kind.RECALL, "a", reason="twice")
+    play.machine.finished = False
+    run(play)
+    assert play.machine.outcomes() == {"rolled-back": 2}
+
+
+# -- hosts that leave the fleet
+
+
+def test_hosts_that_leave_the_fleet() -> None:
+    play = one("a", "b", "c", settings={"parallel": 1})
+    reach(play, "a", "apply")
+    for event in play.machine.removed(["a", "c", "unknown"], play.now):
+        play.say(event.kind, event.host, **event.data)
+    assert play.outcome("c") is Outcome.SKIPPED
+    assert play.occurrences(Kind.NOTE) == ["note"]
+    run(play)
+    assert play.machine.outcomes() == {"done": 2, "skipped": 1}
+    assert play.machine.removed(["a"], play.now) == ()
+
+
+# -- killed and resumed
+
+
+@pytest.mark.parametrize("step", [*FORWARD_STEPS, "soak", *UNDO, "power"])
+def test_an_interrupted_step_is_begun_again(step: str) -> None:
+    play = Play(plan(Wave("1", ("a",), soak=9, halt_at=9), **POWER))
+    fault = failing(a_boot=SILENT) if step == "power" else failing(a_apply=ERROR) if step in UNDO[:-1] else failing()
+    run(play, fault, until=lambda p: "a" in p.under_way and p.under_way["a"].step == step)
+    before = play.under_way["a"]
+    for attempt in (2, 3):
+        play.kill()
+        play.open = False
+        play.step()
+        assert play.under_way["a"] == Task("a", before.step, attempt, before.data)
+    play.open = True
+    run(play, failing(a_apply=ERROR) if step in UNDO[:-1] else failing())
+    assert play.machine.phase == "finished"
+    assert unavailable(play.machine) == 0
+
+
+@pytest.mark.parametrize(
+    ("step", "way"),
+    [
+        ("preflight", []),
+        ("drain", ["undo-validate", "return"]),
+        ("apply", UNDO),
+        ("reboot", UNDO),
+        ("boot", ["boot", *UNDO]),
+        ("return", ["drain", *UNDO]),
+    ],
+)
+@pytest.mark.parametrize("order", ["abort first", "kill first"])
+def test_killed_and_aborted(step: str, way: list[str], order: str) -> None:
+    play = one()
+    reach(play, "a", step)
+    if order == "kill first":
+        play.kill()
+        play.say(Kind.ABORTED)
+    else:
+        play.say(Kind.ABORTED)
+        play.kill()
+    run(play)
+    assert play.steps("a")[FORWARD_STEPS.index(step) + 1 :] == way
+    assert unavailable(play.machine) == 0
+    refolded(play.plan, play.events)
+
+
+# -- waves, soak, budget
+
+
+def test_waves_follow_each_other() -> None:
+    play = run(Play(plan(Wave("1", ("a", "b")), Wave("2", ("c",)))))
+    about = [(e.kind.value, e.host or e.data.get("wave", "")) for e in play.events]
+    assert about.index(("closed", "1")) > about.index(("outcome", "b"))
+    assert about.index(("opened", "2")) < about.index(("begin", "c"))
+    assert about.index(("closed", "1")) < about.index(("opened", "2"))
+
+
+def test_so_many_are_worked_on_at_a_time() -> None:
+    play = one(*"abcdef", settings={"parallel": 2})
+    run(play, until=lambda p: len(p.under_way) > 2 or len(p.machine.slots.held) > 2)
+    assert play.machine.phase == "finished"
+
+
+# -- windows
+
+
+@pytest.mark.parametrize(("down", "going"), [(["x"], 1), (["x", "y"], 0)])
+def test_what_went_down_meanwhile_counts_at_the_gate(down: list[str], going: int) -> None:
+    play = one("a", "b", max_unavailable=2)
+    play.step()
+    play.open = False
+    play.end("a")
+    play.end("b")
+    play.step()
+    play.say(Kind.RESUMED, down=down)
+    play.open = True
+    play.step()
+    assert len(play.under_way) == going
+    assert bool(play.machine.halted) is (going == 0)
+
+
+@pytest.mark.parametrize("passed", [STALE + 1, -1])
+def test_a_host_that_waited_long_is_asked_again_what_it_is(passed: int) -> None:
+    play = one()
+    play.step()
+    play.open = False
+    play.end("a")
+    play.step()
+    play.now += passed
+    play.open = True
+    run(play)
+    assert play.steps("a") == ["preflight", *FORWARD_STEPS]
