@@ -26,8 +26,6 @@ from tests.unit.host import cases
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
-TABLE = '{"mount_table": {"/": {"rdma_dev_addr_list": ["192.0.2.2"]}}}'
-SLABS = '"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64], "slab_count": [1]}'
 MACHINE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
 
 

@@ -1,4 +1,4 @@
-"""The host program changes files through ``atomic`` only, or is on this page, with the reason why it may."""
+"""The host program changes files through ``atomic`` only, or by a call that tests/cases/host/writers.yml has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gdsdeploy.host
+from tests.unit.host import cases
 
 HOST = Path(gdsdeploy.host.__file__).parent
 
@@ -40,116 +41,8 @@ PROGRAMS = set(_PROGRAMS.split())
 #: ``os.open`` with nothing but these only reads.
 HARMLESS = {f"os.O_{name}" for name in ("RDONLY", "CLOEXEC", "NOFOLLOW", "NONBLOCK", "DIRECTORY", "PATH")}
 
-#: In a folder that this program has just made by mkdtemp(3): 0700, and root's; TMPDIR names no folder of others.
-OWN = "in a folder of mode 0700 of its own"
-#: In /lib/modules, /var/lib/gdsdeploy and the like: ``atomic`` has refused the folder if others can change it.
-ROOTS = "in a folder that atomic has walked to, or that the distribution keeps for root"
-#: In /run/gdsdeploy, which has been looked at: it is root's, and others can't change it.
-RUN = "in /run/gdsdeploy, a folder of root's alone"
-#: A name is taken away; what a link at its end leads to stays.  shutil.rmtree follows no link either.
-AWAY = "takes a name away"
-#: The folder of a look: made by mkdtemp(3) for root, who alone writes there; others may read, as apt's own user does.
-LOOK = "in a folder with a random name that only root can write to"
-#: On a mount of users: O_TMPFILE or O_EXCL, a name that nobody can guess, mode 0600, by descriptor from then on.
-SCRATCH = "a scratch file without a name, or made by O_EXCL under a random one"
-
-REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
-    "__main__.py": {"os.open": (1, "/dev/null")},
-    "apply/files.py": {"os.unlink": (1, AWAY), "os.rmdir": (1, AWAY), "shutil.rmtree": (1, AWAY)},
-    "apply/host.py": {
-        "tempfile.TemporaryDirectory": (2, LOOK),
-        "os.chmod": (2, LOOK),
-        "os.mkdir": (1, LOOK),
-        "os.unlink": (1, AWAY),
-        "shutil.rmtree": (1, AWAY),
-    },
-    "apply/modules.py": {"os.unlink": (1, AWAY)},
-    "apply/packages/aptplan.py": {
-        "tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600"),
-        "tempfile.mkdtemp": (1, LOOK),
-        "os.makedirs": (1, LOOK),
-        "open": (2, LOOK),
-        "shutil.copyfile": (1, LOOK),
-        "shutil.copystat": (1, LOOK),
-        "os.symlink": (2, LOOK),
-    },
-    "apply/packages/dnf.py": {"open": (1, LOOK)},
-    "apply/packages/dnf_child.py": {"tempfile.TemporaryDirectory": (1, LOOK), "os.symlink": (2, LOOK)},
-    "apply/packages/future.py": {"open": (1, LOOK), "os.chmod": (1, LOOK)},
-    "apply/restore.py": {"os.unlink": (1, AWAY)},
-    "io/cache.py": {"os.mkdir": (1, RUN)},
-    "zipapp/bootstrap.py": {
-        "os.makedirs": (1, RUN),
-        "os.mkdir": (1, RUN),
-        "zipfile.ZipFile(io.BytesIO(program)).extractall": (1, RUN),
-        "open": (1, RUN),
-        "os.rename": (1, RUN),
-        "shutil.rmtree": (2, AWAY),
-        "tempfile.TemporaryFile": (1, "it has no name"),
-    },
-    "libcufile/probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
-    "evidence/environment.py": {"tempfile.TemporaryDirectory": (1, OWN)},
-    "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
-    "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
-    "build/dkms_backup.py": {
-        "tempfile.mkdtemp": (1, ROOTS),
-        "os.makedirs": (1, OWN),
-        "shutil.copy2": (1, OWN),
-        "os.rename": (1, ROOTS),
-        "os.unlink": (1, AWAY),
-        "shutil.rmtree": (3, AWAY),
-    },
-    "build/run.py": {
-        "tempfile.mkdtemp": (1, ROOTS),
-        "shutil.rmtree": (1, AWAY),
-        "shutil.copytree": (2, OWN),
-        "open": (1, OWN),
-        "[make]": (2, OWN),
-        "[bash]": (1, "./configure of the source, " + OWN),
-    },
-    "kmod/files.py": {"tempfile.SpooledTemporaryFile": (1, "it has no name")},
-    "secure_boot/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
-    "build/kbuild.py": {
-        "os.makedirs": (1, OWN),
-        "shutil.copytree": (1, OWN),
-        "open": (3, OWN),
-        "[make]": (2, OWN),
-    },
-    "secure_boot/mok.py": {
-        "tempfile.TemporaryDirectory": (2, ROOTS),
-        "open": (3, OWN),
-        "os.open": (1, OWN),
-        "os.chmod": (2, OWN),
-        "os.link": (2, ROOTS),
-        "os.unlink": (2, AWAY),
-    },
-    "archive/pack.py": {
-        "tempfile.mkdtemp": (2, ROOTS),
-        "os.chmod": (1, "of what mkdtemp has made"),
-        "os.rename": (3, ROOTS),
-        "os.unlink": (1, AWAY),
-        "shutil.rmtree": (3, AWAY),
-        "tarfile.open": (1, "into a file that atomic has opened"),
-        "[install]": (1, "the name of a function"),
-    },
-    "secure_boot/signing.py": {
-        "tempfile.mkdtemp": (1, OWN),
-        "open": (3, OWN),
-        "lzma.open": (1, "into a file that atomic has opened"),
-        "shutil.rmtree": (1, AWAY),
-    },
-    "odirect/scratch.py": {"os.open": (4, SCRATCH), "os.unlink": (2, SCRATCH)},
-    "proof/proof.py": {
-        "tempfile.TemporaryDirectory": (1, OWN),
-        "os.mkdir": (1, OWN),
-        "open": (1, OWN),
-        "os.unlink": (1, AWAY),
-    },
-    "proof/child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
-    "archive/keep.py": {"shutil.rmtree": (1, AWAY)},
-    "rollout/reload.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
-    "rootdir.py": {"open": (1, "its opener only reads")},
-}
+#: Module → call → how often, and why it may.
+REVIEWED: dict[str, dict[str, tuple[int, str]]] = cases.load("host/writers")
 
 
 def writing(tree: ast.AST) -> Iterator[str]:

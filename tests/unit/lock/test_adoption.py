@@ -13,7 +13,7 @@ from gdsdeploy.platform import stack_platform_for
 from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_driver
 from tests.repos.dkmspackages import sources
 from tests.repos.stack import Stanza, package, without
-from tests.unit.lock.test_resolve_cuda import Offer, universe, versions
+from tests.unit.lock.test_resolve import Offer, universe, versions
 
 UBUNTU = stack_platform_for("ubuntu-24.04")
 VERSION = "580.95.05"

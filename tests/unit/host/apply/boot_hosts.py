@@ -12,7 +12,6 @@ from gdsdeploy.host.process import Output
 RELEASE, OLDER = "6.12.94-1", "6.12.90-1"
 TOKEN = "0123456789abcdef0123456789abcdef"
 BOOT_ID = "11111111-2222-3333-4444-555555555555"
-GRUB_LINE = "root=UUID=0f3c ro  quiet splash $vt_handoff"
 
 
 def put(root: Path, path: str, text: str | bytes) -> Path:
