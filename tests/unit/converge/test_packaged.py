@@ -23,7 +23,8 @@ from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.preflight import StackChoices, preflight
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.rollout.preconditions import Trial
-from tests.unit.lock.test_resolve_packaged import NVIDIA, SPARK, SPARK_VERSION, target
+from tests.unit.lock.test_resolve import SPARK, SPARK_VERSION
+from tests.unit.lock.test_resolve_packaged import NVIDIA, target
 
 DRIVER, NVIDIA_FS = f"linux-modules-nvidia-580-open-{SPARK}", f"linux-modules-nvidia-fs-{SPARK}"
 PROFILE = {"os": "ubuntu-24.04", "modules": "packaged", **NVIDIA}

@@ -14,13 +14,15 @@ from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.lock.compat import load, shipped
 from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.lock.resolve.target import Keep
+from gdsdeploy.lock.sources import PackagedModules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
-from tests.repos import cuda, stack
+from tests.repos import cuda, packagedmodules, stack
 from tests.repos.cuda import CUDA_DEBIAN, CUDA_RESOLUTE, CUDA_UBUNTU, DOCA, NOBLE, UBUNTU_SURROUNDINGS, nvlink5
 from tests.repos.dkmspackages import sources, with_tree
+from tests.repos.packagedmodules import LIBRARIES, archive, in_packages, kernel_of, modules, userland
 from tests.repos.stack import (
     SURROUNDINGS,
     TRIXIE,
@@ -30,6 +32,7 @@ from tests.repos.stack import (
     package,
     proprietary_driver,
     text,
+    without,
 )
 from tests.unit.host import cases, expect
 
@@ -59,6 +62,33 @@ WITH_CUDA: Offer = {"cuda": ("nvidia", CUDA_DEBIAN), "debian": ("debian", TRIXIE
 WITH_NVLSM: Offer = {
     **UBUNTU, "ubuntu": ("ubuntu", [*NOBLE, package("nvlsm", "2026.01.01-0ubuntu1", depends="libc6")])
 }  # fmt: skip
+#: A userland, and a kernel of Canonical's with nvidia-fs.
+USERLAND = "580.159.03-0ubuntu0.24.04.1"
+SPARK, SPARK_VERSION = "6.17.0-1032-nvidia", "6.17.0-1032.32"
+#: Noble: two generic kernels of the hardware-enablement stack, an aws one, and two nvidia ones with nvidia-fs.
+PACKAGED = archive(
+    kernel_of("generic", "6.17.0-22", "6.17.0-22.22~24.04.1"),
+    kernel_of("generic", "6.17.0-35", "6.17.0-35.35~24.04.1"),
+    kernel_of("aws", "6.17.0-1010", "6.17.0-1010.10", "6.17"),
+    kernel_of("nvidia", "6.17.0-1026", "6.17.0-1026.26", "6.17"),
+    kernel_of("nvidia", "6.17.0-1032", SPARK_VERSION, "6.17"),
+    userland("580", USERLAND),
+    userland("580-server", USERLAND),
+    userland("570", "570.211.01-0ubuntu0.24.04.1"),
+    [
+        modules("580", "580.142", "6.17.0-22-generic", "6.17.0-22.22~24.04.1"),
+        modules("580", "580.159.03", "6.17.0-22-generic", "6.17.0-22.22~24.04.1+1"),
+        modules("580", "580.159.03", "6.17.0-35-generic", "6.17.0-35.35~24.04.1", bounded=False),
+        modules("580-server", "580.159.03", "6.17.0-35-generic", "6.17.0-35.35~24.04.1"),
+        modules("570", "570.211.01", "6.17.0-22-generic", "6.17.0-22.22~24.04.1"),
+        modules("580", "580.159.03", "6.17.0-1010-aws", "6.17.0-1010.10+1"),
+        modules("580", "580.159.03", "6.17.0-1026-nvidia", "6.17.0-1026.26+2"),
+        modules("580", "580.159.03", SPARK, "6.17.0-1032.32+1"),
+        modules("580", "580.159.03", SPARK, "6.17.0-1032.32+1", flavour="proprietary"),
+    ],
+)
+LATER_USERLAND = userland("580", "580.159.03-2ubuntu1")
+WITHOUT_USERLAND = without(PACKAGED, *(p["Package"] for p in userland("580", USERLAND)))
 CUDA_12_4 = [p for p in CUDA_UBUNTU if p["Package"] != "cuda" or p["Version"].startswith("12.4")]
 OFFERS: dict[str, Offer] = {
     "debian": {"debian": ("debian", TRIXIE)},
@@ -75,6 +105,15 @@ OFFERS: dict[str, Offer] = {
     "ubuntu with doca": {**UBUNTU, "doca": ("mellanox technologies", DOCA)},
     "ubuntu 22.04": {**UBUNTU, "ubuntu": with_kernel("5.15.0-140")},
     "ubuntu 26.04": {"cuda": ("nvidia", CUDA_RESOLUTE), "ubuntu": with_kernel("7.0.0-12", driver=False)},
+    "packaged": {"cuda": ("nvidia", LIBRARIES), "ubuntu": ("ubuntu", PACKAGED)},
+    "packaged, with a later userland": {
+        "cuda": ("nvidia", LIBRARIES),
+        "ubuntu": ("ubuntu", [*WITHOUT_USERLAND, *userland("580", "580.159.03-2ubuntu1")]),
+    },
+    "packaged, with a userland of NVIDIA's": {
+        "cuda": ("nvidia", [*LIBRARIES, *userland("580", USERLAND)]),
+        "ubuntu": ("ubuntu", WITHOUT_USERLAND),
+    },
     "ubuntu 26.04, kernel 7.2": {"cuda": ("nvidia", CUDA_RESOLUTE), "ubuntu": with_kernel("7.2.0-3", driver=False)},
 }
 
@@ -89,9 +128,14 @@ def universe(offer: Offer | Iterable[Stanza]) -> Universe:
     return Universe(lists)
 
 
-def solve(offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", **profile: Any) -> Resolution:
+READER = in_packages("580.159.03")
+
+
+def solve(
+    offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", reader: PackagedModules = READER, **profile: Any
+) -> Resolution:
     wish = Profile.model_validate({"os": os, **profile})
-    return resolve("gds", wish, stack_platform_for(os), universe(offer), [], sources)
+    return resolve("gds", wish, stack_platform_for(os), universe(offer), [], sources, modules=reader)
 
 
 def target(offer: Offer | Iterable[Stanza] = TRIXIE, os: str = "debian-13", **profile: Any) -> Target:
@@ -115,7 +159,7 @@ def offered(case: dict[str, Any]) -> Offer:
         added: list[Stanza] = []
         for maker, *words in case.get("add", {}).get(repository, ()):
             named = words.pop() if isinstance(words[-1], dict) else {}
-            made = getattr(stack, maker, None) or getattr(cuda, maker)
+            made = next(getattr(kit, maker) for kit in (stack, cuda, packagedmodules) if hasattr(kit, maker))
             more = made(*words, **named)
             added += more if isinstance(more, list) else [more]
         result[repository] = (origin, [p | case.get("change", {}).get(p["Package"], {}) for p in [*rest, *added]])
@@ -130,10 +174,13 @@ def reasons(error: NoSolution) -> list[str]:
 def found(case: dict[str, Any]) -> dict[str, Any]:
     offer = offered(case)
     os = case.get("os", "ubuntu-24.04" if "ubuntu" in offer else "debian-13")
+    words = case.get("modules", ["580.159.03"])
+    named = words[-1] if isinstance(words[-1], dict) else {}
+    reader = in_packages(*(word for word in words if word is not named), **named)
     try:
-        resolution = solve(offer, os, **case.get("profile", {}))
+        resolution = solve(offer, os, reader, **case.get("profile", {}))
     except NoSolution as error:
-        return {"reasons": reasons(error)}
+        return {"reasons": reasons(error), "error": f"{error.message}\n{error.hint}"}
     target = resolution.target
     return {
         "kernel": target.kernel.release,
@@ -149,13 +196,15 @@ def found(case: dict[str, Any]) -> dict[str, Any]:
         "words": {refused.what: refused.words for refused in target.refused},
         "rules": list(target.rules),
         "warnings": [verdict.rule for verdict in resolution.warnings],
+        "warned": {verdict.rule: verdict.words for verdict in resolution.warnings},
+        "packaged": [module.model_dump() for module in target.packaged],
         "pins": dict(target.pins),
     }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str) -> None:
-    assert set(CASES[name]) <= {"offer", "os", "profile", "without", "add", "change", "found"}
+    assert set(CASES[name]) <= {"offer", "os", "profile", "modules", "without", "add", "change", "found"}
     assert CASES[name]["found"]
     for difference in expect.differences(CASES[name]["found"], found(CASES[name]), "found"):
         pytest.fail(f"tests/cases/lock/resolve.yml: {name}: {difference}", pytrace=False)
