@@ -13,11 +13,12 @@ from hypothesis import given, settings, strategies
 from gdsdeploy.builds.assign import BuildFacts, CachedBuild, Supply, by_intent, supplies
 from gdsdeploy.builds.assign import want as want_of
 from gdsdeploy.converge.expectation import expectation
-from gdsdeploy.converge.plan_report import built_on, origins, supply_words
+from gdsdeploy.converge.plan_report import built_on, origins
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.lock import Target
+from tests.unit.host import cases, expect
 
 LOCK = lockfile.read(Path(__file__).parents[2] / "golden" / "lab" / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]
@@ -59,20 +60,41 @@ def summary(hosts: dict[str, Supply]) -> dict[str, str]:
     return {name: supply.builder or supply.source for name, supply in hosts.items()}
 
 
-def test_a_host_that_builds_by_the_fleet_file_supplies_the_others() -> None:
-    hosts = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
-    assert summary(hosts) == {"a": "b", "b": "build", "c": "b"}
-    assert hosts["b"].why == "the fleet file says so"
-    assert supply_words(hosts["a"]) == "receives its modules from b: b builds for its key"
+CASES = cases.load("builds/assign")
+#: What a machine tells, in a word.
+TOLD = {
+    "plain": PLAIN,
+    "ofed": OFED,
+    "built": replace(PLAIN, built=True),
+    "ofed and built": replace(OFED, built=True),
+    "received": replace(PLAIN, received=True),
+    "kernel": replace(PLAIN, kernel_build=KERNEL),
+    "other kernel": replace(PLAIN, kernel_build=(KERNEL[0], "bb")),
+    "away": replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc")),
+    "enforcing": replace(PLAIN, signatures="enforced"),
+}
 
 
-def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None:
-    hosts = chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), want(TARGET, PLAIN))
-    assert summary(hosts) == {"a": "build", "b": "build"}
-    assert not any(supply.delivers for supply in hosts.values())
-    assert hosts["a"].why == (
-        "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    for number, look in enumerate(CASES[name], 1):
+        given = {"hosts", "builder", "profile", "asked", "told", "kept", "by", "manifest"}
+        expected = {key: value for key, value in look.items() if key not in given}
+        assert expected
+        own = {host: modules for host, modules in look["hosts"].items() if modules}
+        builder = look.get("builder", False)
+        intent = fleet(*look["hosts"], builder=builder, profile=look.get("profile"), **own)
+        asked = look.get("asked", [*(["build1"] if builder else []), *look["hosts"]])
+        facts = {host: TOLD[look.get("told", {}).get(host, "plain")] for host in asked}
+        kept = [want(TARGET, TOLD[look["kept"]])] if "kept" in look else []
+        hosts = chosen(intent, facts, *kept, manifest=look.get("manifest"), by=look.get("by", ""))
+        found = {
+            "supplies": summary(hosts),
+            "delivers": [host for host, supply in hosts.items() if supply.delivers],
+            **{key: {host: getattr(hosts[host], key) for host in hosts} for key in ("why", "lack", "origin")},
+        }
+        for difference in expect.differences(expected, found, f"look {number}"):
+            pytest.fail(f"tests/cases/builds/assign.yml: {name}: {difference}", pytrace=False)
 
 
 @pytest.mark.parametrize("builder", [True, False])
@@ -85,69 +107,6 @@ def test_a_machine_that_is_named_to_build_supplies_other_profiles_of_the_same_st
     facts = dict.fromkeys(("build1", "a", "b"), PLAIN)
     hosts = supplies(Fleet.model_validate(value), lock, facts, lambda *_: None)
     assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build1"}
-
-
-def test_hosts_with_another_ofed_tree_build_themselves_or_get_the_builder_that_the_fleet_names() -> None:
-    facts = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
-    hosts = chosen(fleet("a", "b", "c", "d", a="build"), facts)
-    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "build"}
-    assert hosts["b"].why == "a, which would supply it, builds for another key"
-    assert hosts["a"].want != hosts["b"].want
-    hosts = chosen(fleet("a", "b", "c", "d", a="build", b="build"), facts)
-    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "b"}
-
-
-def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselves() -> None:
-    intent = fleet("a", "b", "c", builder=True)
-    hosts = chosen(intent, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
-    assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build", "c": "build"}
-    assert hosts["b"].why == "build1, which would supply it, builds for another key"
-
-
-def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
-    key = want(TARGET, PLAIN)
-    intent = fleet("a", "b", "c", c="build")
-    assert summary(chosen(intent, dict.fromkeys("ab", PLAIN), key)) == {"a": "cache", "b": "cache"}
-    assert summary(chosen(fleet("a", builder=True), {"a": PLAIN}, key)) == {"a": "cache"}
-
-
-def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
-    (supply,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
-    assert supply.source == "none"
-    assert "build1, the builder of its profile, is not in this run" in supply.lack
-
-
-def test_what_was_built_or_received_stays() -> None:
-    built, received = replace(PLAIN, built=True), replace(PLAIN, received=True)
-    hosts = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
-    assert summary(hosts) == {"a": "build", "b": "build", "c": "kept"}
-    assert summary(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
-
-
-def test_the_fleet_file_has_the_last_word() -> None:
-    hosts = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
-    assert summary(hosts) == {"a": "cache", "b": "build", "c": "cache"}
-    assert summary(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "none", "b": "build"}
-    assert summary(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
-    hosts = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
-    assert {supply.source for supply in hosts.values()} == {"none"}
-    facts = {"build1": OFED, "a": PLAIN, "b": PLAIN}
-    for fallback, source in ((False, "none"), (True, "b")):
-        profile = {"modules": "receive", "builder_fallback": fallback}
-        hosts = chosen(fleet("a", "b", builder=True, profile=profile, b="build"), facts)
-        assert summary(hosts) == {"build1": "build", "a": source, "b": "build"}
-
-
-def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
-    one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
-    hosts = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
-    assert summary(hosts) == {"a": "build", "b": "build", "c": "a"}
-    manifest = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
-    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=manifest)
-    assert summary(hosts) == {"a": "build", "b": "cache"}
-    away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
-    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
-    assert summary(hosts) == {"a": "build", "b": "a"}, "nothing to compare"
 
 
 def test_an_ofed_of_the_lock_is_the_same_on_every_host() -> None:
@@ -212,25 +171,6 @@ def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None
         assert "libcufile0" in packages
 
 
-def test_of_those_that_build_the_same_one_hands_it_over() -> None:
-    built = replace(PLAIN, built=True)
-    hosts = chosen(fleet("a", "b", "c", c="build", a="build"), {"a": built, "b": built, "c": replace(OFED, built=True)})
-    assert [name for name, supply in hosts.items() if supply.delivers] == ["a", "c"]
-    hosts = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
-    assert summary(hosts) == {"a": "build", "b": "build1", "build1": "build"}
-    assert [name for name, supply in hosts.items() if supply.delivers] == ["build1"]
-
-
-def test_a_builder_whose_build_is_kept_packs_no_other_one() -> None:
-    """Alone, too: its hosts would have to receive the other one."""
-    intent = fleet("gpu1", builder=True)
-    for facts in ({"build1": PLAIN}, {"build1": PLAIN, "gpu1": PLAIN}):
-        assert chosen(intent, facts)["build1"].delivers
-        assert not chosen(intent, facts, want(TARGET, PLAIN))["build1"].delivers
-    # Where the kept build is by a machine that may not supply it, it hands over its own.
-    assert chosen(intent, {"build1": PLAIN}, want(TARGET, PLAIN), by="evil")["build1"].delivers
-
-
 def test_what_a_builder_has_built_is_looked_up() -> None:
     wants: list[str] = []
     facts = {
@@ -245,26 +185,6 @@ class TestClaims:
     """What a host claims of itself decides what it does, never what others run."""
 
     CLAIM = replace(PLAIN, built=True)
-
-    def test_the_last_host_of_a_fleet_claims_to_have_built(self) -> None:
-        facts = {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM}
-        hosts = chosen(fleet("gpu1", "gpu2", "evil", gpu1="build"), facts)
-        assert summary(hosts) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
-        assert not hosts["evil"].delivers
-        assert "evil" not in {supply.origin for name, supply in hosts.items() if name != "evil"}
-
-    @pytest.mark.parametrize("fallback", [False, True])
-    def test_the_builder_takes_no_part_and_a_host_claims_to_have_built(self, fallback: bool) -> None:
-        intent = fleet("gpu1", "gpu2", "evil", builder=True, profile={"builder_fallback": fallback})
-        hosts = chosen(intent, {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
-        source = "build" if fallback else "none"
-        assert summary(hosts) == {"gpu1": source, "gpu2": source, "evil": "build"}
-
-    def test_a_kept_build_counts_only_if_a_supplier_built_it(self) -> None:
-        intent, key = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
-        assert summary(chosen(intent, {"gpu1": PLAIN}, key, by="evil")) == {"gpu1": "none"}
-        hosts = chosen(intent, {"gpu1": PLAIN}, key, by="build1")
-        assert (hosts["gpu1"].source, hosts["gpu1"].origin) == ("cache", "build1")
 
     def test_a_host_of_a_profile_that_builds_supplies_no_other_profile(self) -> None:
         value = fleet("gpu1", "gpu2").model_dump()
