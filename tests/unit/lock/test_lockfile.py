@@ -71,10 +71,6 @@ def path(tmp_path: Path) -> Path:
 # ── reading and writing ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_written_is_read(path: Path) -> None:
-    assert lockfile.read(path) == LOCK
-
-
 def test_the_file_is_text_with_a_block_for_each_package(path: Path) -> None:
     text = path.read_text()
     assert text == lockfile.render(LOCK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from gdsdeploy.cli.rollout import VERBS
-from gdsdeploy.model.events import Event, Kind
-from gdsdeploy.model.rollout import Outcome, Step
 from gdsdeploy.model.rollout_settings import Rollout, seconds
-from gdsdeploy.rollout.report.progress import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "rollout.md").read_text()
@@ -50,27 +46,6 @@ def test_every_key_is_there_with_its_default(key: str) -> None:
         return
     shown = yaml.safe_load(literals[place] if len(literals) > 1 else literals[0])
     assert (seconds(shown) if isinstance(value, int) and isinstance(shown, str) else shown) == value
-
-
-@pytest.mark.parametrize("section", ELSEWHERE)
-def test_sections_have_all_their_keys(section: str) -> None:
-    text = PAGE.partition(f"{ELSEWHERE[section]}\n")[2].partition("\n## ")[0]
-    for key in keys(Rollout()):
-        if key.startswith(f"{section}."):
-            assert re.search(rf"\b{key.partition('.')[2]}\b", text), key
-
-
-@pytest.mark.parametrize("words", [Kind, Step, Outcome])
-def test_every_word_of_a_journal_is_there(words: type[Kind | Step | Outcome]) -> None:
-    assert [word for word in words if f"`{word}`" not in PAGE] == []
-
-
-def test_the_schema_of_events_is_the_one_that_is_printed() -> None:
-    text = re.search(r'```json\n(\{"version".*?)\n```', PAGE, re.DOTALL)
-    assert text is not None
-    shown = json.loads(text[1])
-    assert set(shown) == set(to_json(Event(1, 0.0, Kind.NOTE), "r", "f"))
-    assert shown["version"] == 1
 
 
 def test_what_is_shown_of_the_fleet_file_is_valid() -> None:
