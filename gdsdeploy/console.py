@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.board import Board
-from gdsdeploy.host.io.wording import printable, span
+from gdsdeploy.host.io.wording import line, printable, span
 from gdsdeploy.report import model
 from gdsdeploy.report.model import FEW
 
@@ -58,12 +58,12 @@ def configure(*, quiet: bool) -> None:
 def say(text: str = "") -> None:
     """One line of progress to stderr."""
     if not _quiet:
-        _talk.print(Text(text))
+        _talk.print(Text(line(text)))
 
 
 def warn(text: str) -> None:
     """One warning to stderr."""
-    _talk.print(Text.assemble(("warning:", "yellow"), " ", text))
+    _talk.print(Text.assemble(("warning:", "yellow"), " ", line(text)))
 
 
 def error(text: str, hint: str | None = None) -> None:

@@ -21,6 +21,7 @@ from gdsdeploy.cufile.model import EXAMINED_RELEASES, Release
 from gdsdeploy.cufile.render import PATH, FitTarget, Variant, render_profile
 from gdsdeploy.errors import CufileInvalid, GdsError, HostUnfit
 from gdsdeploy.host.facts import Unknown
+from gdsdeploy.host.io.wording import joined
 
 #: Verb → what it does, in the order of use.
 VERBS = {
@@ -116,8 +117,7 @@ def _text(file: str, report: Report) -> str:
         lines.append(f"{file}: {name} ends every process that reads it")
     else:
         lines.append(f"{file}: {name} refuses it: every cuFile call of every process fails")
-    # A file may hold control characters.
-    return "\n".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines)
+    return joined(lines)
 
 
 @click.command()

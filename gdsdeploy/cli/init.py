@@ -213,7 +213,8 @@ def _show(
         return
     show = console.say if output == _STDOUT else console.data
     rows = [["profile", "hosts"], *([name, words(names)] for name, names in proposal.profiles.items())]
-    show("\n".join(aligned(rows)))
+    for row in aligned(rows):
+        show(row)
     for name, reason in left_out.items():
         show(f"left out: {name}: {reason}")
     if proposal.checks:

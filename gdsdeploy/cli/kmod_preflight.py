@@ -13,7 +13,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.wording import aligned
+from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
@@ -123,7 +123,7 @@ def _table(cells: list[Cell]) -> str:
             when = f"{record.time[:16].replace('T', ' ')} (kept)" if cell.is_earlier else f"now, {record.seconds:.0f} s"
             answers = [record.builds, record.loads, compiled(record), when]
         rows.append([c.profile, c.kernel, name, c.nvidia_fs_package or "–", *answers])
-    return "\n".join(aligned(rows))
+    return joined(aligned(rows))
 
 
 def compiled(record: PreflightRecord) -> str:
@@ -149,7 +149,7 @@ def _reasons(cells: list[Cell]) -> None:
         if record is not None:
             lines += verdict_on_rules(record, [f"[{verdict.rule}]" for verdict in candidate.against])
         if lines:
-            console.data("\n".join(["", f"{candidate.label}:", *(f"  {line}" for line in lines)]))
+            console.data(joined(["", f"{candidate.label}:", *(f"  {line}" for line in lines)]))
 
 
 def verdict_on_rules(record: PreflightRecord, against: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.host.io.wording import aligned, first_few
+from gdsdeploy.host.io.wording import aligned, first_few, joined
 from gdsdeploy.lock import compat, lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.compat import Rule
 from gdsdeploy.lock.lockfile import Difference
@@ -183,7 +183,8 @@ def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries:
         if old is not None and not upgrade.everything and not upgrade.what:
             console.say(f"To move to newer versions: gdsdeploy lock --upgrade {fleet}")
     else:
-        console.say(f"Wrote {path}: review it and commit it\nNext: gdsdeploy provision {fleet}")
+        console.say(f"Wrote {path}: review it and commit it")
+        console.say(f"Next: gdsdeploy provision {fleet}")
     _require_decided(proven)
 
 
@@ -255,7 +256,7 @@ def _require_decided(proven: Proven | None) -> None:
     """Raise ChecksUnknown, once the lock is written, for stacks that no build can prove."""
     if proven is not None and proven.undecided:
         lines = [f"profile {e.profile}: {e.label} has no proof: {e.record.error}" for e in proven.undecided]
-        raise ChecksUnknown("\n".join(lines), hint="The lock is written. Hosts audit the modules that they build")
+        raise ChecksUnknown(joined(lines), hint="The lock is written. Hosts audit the modules that they build")
 
 
 def _ask(intent: Fleet, fleet: Path, adopt: str, timeout: float) -> Pieces:
@@ -303,7 +304,7 @@ def _check(fleet: Path, as_json: bool) -> None:
     if not reasons:
         console.say(f"{path} fits {fleet}, and the repositories have all its packages")
         return
-    text = "\n".join([f"{path} cannot be used:", *(f"  - {reason}" for reason in reasons)])
+    text = joined([f"{path} cannot be used:", *(f"  - {reason}" for reason in reasons)])
     if any(reason.difference in _UNTRUSTED for reason in reasons):
         raise RepositoryUntrusted(text, hint="Use an up-to-date mirror; if this machine's clock is wrong, correct it")
     raise LockStale(text, hint=f"Run `gdsdeploy lock {fleet}` and review the change list")
@@ -321,7 +322,7 @@ def _explain(fleet: Path, what: str, as_json: bool) -> None:
         console.json({"what": what, "profiles": profiles})
         return
     for explanation in explanations:
-        console.data("\n".join(_words(explanation, fleet)))
+        console.data(joined(_words(explanation, fleet)))
 
 
 def _words(explanation: Explanation, fleet: Path) -> list[str]:
@@ -373,7 +374,7 @@ def _table(lock: Lock) -> str:
         subjects = lockfile.subjects(target)
         size = f"{len(target.packages)} ({sum(package.size for package in target.packages) / 1e6:.0f} MB)"
         rows.append([name, *(subjects[key] for key in ("os", "kernel", "driver", "nvidia-fs", "libcufile")), size])
-    return "\n".join(aligned(rows))
+    return joined(aligned(rows))
 
 
 @click.command()

@@ -22,7 +22,7 @@ from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.host.io.wording import count
+from gdsdeploy.host.io.wording import count, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import grouped, words
@@ -66,7 +66,7 @@ def place(names: list[str], image: Image | None) -> str:
 def left_out(image: Image | None, lock: Lock) -> str:
     """What isn't done in an image, as a paragraph; empty: nothing."""
     lines = [f"  - {entry.words}" for entry in image.left(lock)] if image is not None else []
-    return "\n".join(["Left out of the image:", *lines]) if lines else ""
+    return joined(["Left out of the image:", *lines]) if lines else ""
 
 
 @click.command()

@@ -14,7 +14,7 @@ from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import Interrupted
-from gdsdeploy.host.io.wording import aligned, span
+from gdsdeploy.host.io.wording import aligned, joined, span
 from gdsdeploy.model.events import RolloutPaused
 from gdsdeploy.rollout import control, display, journal, status
 from gdsdeploy.rollout.display import Watch
@@ -85,12 +85,13 @@ def show(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Path |
         view.replay(journaled)
     if watch and live:
         if not as_json and not console.is_live():
-            console.say("\n".join(view.lines()))
+            for line in view.lines():
+                console.say(line)
         with view.shown():
             live = _follow(path, summary.id, view)
     assert view.status is not None
     if not as_json:
-        console.data("\n".join(view.lines(live=live, whole=True)))
+        console.data(joined(view.lines(live=live, whole=True)))
     elif not watch:
         console.data(page.to_json(view.status, live=live))
     if html is not None:
@@ -147,7 +148,7 @@ def list_rollouts(fleet: Path, as_json: bool) -> None:
         for rollout in rollouts:
             began = str(rollout["began"])[:16].replace("T", " ")
             rows.append((rollout["rollout"], began, span(rollout["seconds"]), rollout["state"], rollout["outcomes"]))
-        console.data("\n".join(aligned(rows)))
+        console.data(joined(aligned(rows)))
 
 
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.pci import Topology
-from gdsdeploy.host.io.wording import line
+from gdsdeploy.host.io.wording import joined, line
 from gdsdeploy.host.topology import text as view
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.fleet import Fleet
@@ -111,7 +111,7 @@ def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[P
 
 def _print_round(answers: dict[str, dict[str, Any] | GdsError], as_json: bool) -> None:
     if not as_json:
-        console.data("\n".join(map(line, watch.text(answers))))
+        console.data(joined(watch.text(answers)))
         return
     for name, one in answers.items():
         outcome = {"error": one.message} if isinstance(one, GdsError) else one
@@ -241,7 +241,7 @@ def _check(fleet: Fleet, shapes: dict[str, Topology], as_json: bool, errors: Map
         }
         each = ((name, None if lines is None else tuple(lines)) for name, lines in differences.items())
         for key, hosts in hostnames.grouped(each).items():
-            console.data("\n".join(f"{hostnames.words(hosts)}: {line}" for line in words.get(key) or key or ()))
+            console.data(joined(f"{hostnames.words(hosts)}: {line}" for line in words.get(key) or key or ()))
     moved = [name for name, lines in differences.items() if lines]
     if moved and not errors:
         raise ChecksFailed(

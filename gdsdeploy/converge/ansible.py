@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from gdsdeploy import console, resources, run
-from gdsdeploy.converge.diff import change, text
+from gdsdeploy.converge.diff import change
 from gdsdeploy.errors import (
     Busy,
     ConvergeFailed,
@@ -29,6 +29,7 @@ from gdsdeploy.errors import (
 from gdsdeploy.fleetfile.ansible_inventory import PYTHON, configured
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io.wording import line, quoted
 from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
 
 Say = Callable[[str], None]
@@ -168,14 +169,14 @@ def play(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as sink:
 
-        def line(text: str) -> None:
+        def take(text: str) -> None:
             if not _event(text, mark, outcome, (progress, each or progress), log):
                 sink.write(text + "\n")
                 sink.flush()
-                tail.append(f"  | {text[:TAIL_WIDTH]}")
+                tail.append(f"  | {line(text[:TAIL_WIDTH])}")
 
         memory = MEMORY + PER_BYTE * inventory
-        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=memory)
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=take, env=env, memory=memory)
     if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
@@ -266,9 +267,9 @@ def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, A
         message = f"{_words(command[0])} ended with status {_words(detail.get('rc'))}"
     lines = [f"{host}: {role}: {task}: {message}"]
     for stream in ("stderr", "stdout"):
-        output = text(detail.get(stream, "")).strip()
-        if output and output not in message:
-            lines += [f"  | {part[:TAIL_WIDTH]}" for part in output.splitlines()[-TAIL_LINES:]]
+        output = str(detail.get(stream, "")).strip()
+        if output and line(output) not in message:
+            lines += [f"  | {line(part[:TAIL_WIDTH])}" for part in output.splitlines()[-TAIL_LINES:]]
             break
     return ConvergeFailed("\n".join(lines), hint=whole)
 
@@ -293,4 +294,4 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
 
 def _words(value: Any) -> str:
     """What a host says, as an error may have it."""
-    return text(value)[:WORDS]
+    return quoted(str(value)[:WORDS])

@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy.builds.assign import BuildFacts
-from gdsdeploy.converge.diff import Variants, text
+from gdsdeploy.converge.diff import Variants
 from gdsdeploy.host.apply.model import INSTALLS
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.secure_boot.certificate import read_certificate
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
@@ -30,11 +31,11 @@ def build_facts_from(variants: Variants, profile: Profile, target: Target, docum
     build = key.get("kernel_build")
     kernel_build = ("", "")
     if isinstance(build, Mapping) and _has_kernel(variants, target):
-        kernel_build = text(build.get("file", "")), text(build.get("sha256", ""))
+        kernel_build = line(build.get("file", "")), line(build.get("sha256", ""))
     return BuildFacts(
-        arch=text(key.get("arch") or ""),
-        ofed=text(key.get("ofed") or BuildFacts.ofed),
-        signatures=text(key.get("signatures") or BuildFacts.signatures),
+        arch=line(key.get("arch") or ""),
+        ofed=line(key.get("ofed") or BuildFacts.ofed),
+        signatures=line(key.get("signatures") or BuildFacts.signatures),
         kernel_build=kernel_build,
         built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
         received=_is_received(archive, profile, target) and _is_signed(archive, _certificate(document)),

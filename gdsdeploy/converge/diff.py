@@ -13,6 +13,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.host.foreign import ForeignInstall, Trace, install_from
+from gdsdeploy.host.io.wording import line
 
 K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
@@ -119,11 +120,11 @@ def _foreign(report: Mapping[str, Any]) -> tuple[tuple[ForeignInstall, ...], tup
     """What :func:`variants` has checked."""
     foreign = report.get("foreign") or {"installs": [], "unknown": []}
     installs = tuple(_clean(install_from(entry)) for entry in foreign["installs"])
-    return installs, tuple(map(text, foreign["unknown"]))
+    return installs, tuple(map(line, foreign["unknown"]))
 
 
 def _clean(install: ForeignInstall) -> ForeignInstall:
-    traces = tuple(Trace(text(trace.name), text(trace.detail)) for trace in install.traces)
+    traces = tuple(Trace(line(trace.name), line(trace.detail)) for trace in install.traces)
     return replace(install, traces=traces)
 
 
@@ -131,7 +132,7 @@ def _removals_unknown(report: Mapping[str, Any]) -> list[str]:
     removals = report.get("removals")
     if not isinstance(removals, Mapping) or removals.get("known") is True:
         return []
-    return [text(removals.get("why") or "the host gives no reason")]
+    return [line(str(removals.get("why") or "the host gives no reason"))]
 
 
 def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
@@ -230,9 +231,4 @@ def _require(value: Any, kind: type[K], what: str) -> K:
 
 
 def _text(value: Any, what: str) -> str:
-    return text(_require(value, str, what))
-
-
-def text(value: Any) -> str:
-    """A text that can be encoded: JSON may hold half of a surrogate pair."""
-    return str(value).encode("utf-8", "replace").decode()
+    return line(_require(value, str, what))

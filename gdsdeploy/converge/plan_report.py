@@ -12,7 +12,7 @@ from gdsdeploy.converge import change_words
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.foreign import words as foreign_words
-from gdsdeploy.host.io.wording import aligned
+from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report import model
 
@@ -45,8 +45,8 @@ def text(plans: Plans, *, whole: bool = False) -> str:
         for (_, lines), hosts in sorted(groups.items(), key=lambda group: group[0][0])
         if lines
     ]
-    details = "\n".join(model.shown(blocks, whole=whole))
-    parts = [sentence(plans), "\n".join(_table(plans, whole)), details, "\n".join(origins(_supplies(plans)))]
+    details = joined(model.shown(blocks, whole=whole))
+    parts = [sentence(plans), joined(_table(plans, whole)), details, joined(origins(_supplies(plans)))]
     return "\n\n".join(filter(None, parts))
 
 

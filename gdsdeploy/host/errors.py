@@ -138,7 +138,7 @@ def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:
             return run(arguments)
         except HostError as error:
             hint = f" ({error.hint})" if error.hint else ""
-            print(f"error: {error.message}{hint}", file=sys.stderr)
+            print("\n  | ".join(f"error: {error.message}{hint}".splitlines()), file=sys.stderr)
             return error.exit_code
 
     return inner

@@ -14,6 +14,7 @@ from typing import Any, Final
 from gdsdeploy import run
 from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.image.root import MOUNTED, ImageRoot
 from gdsdeploy.zipapp import hostapp
 
@@ -95,7 +96,7 @@ def ask(image: ImageRoot, enter: Sequence[str], argv: Sequence[str], stdin: byte
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        tail = "".join(f"\n  | {line[:500]}" for line in [*lines][-_TAIL:])
+        tail = "".join(f"\n  | {line(words[:500])}" for words in [*lines][-_TAIL:])
         words = f"{image.path}: gdsdeploy's program ended with status {status} and gave no answer{tail}"
         raise HostUnfit(words, hint="The image needs Python 3.8 or newer as python3; else run the command again")
     return value

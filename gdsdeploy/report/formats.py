@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from gdsdeploy import __version__
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.prometheus import Metric, Sample, text
-from gdsdeploy.host.io.wording import count
+from gdsdeploy.host.io.wording import count, joined, printable
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding
 from gdsdeploy.model.hostnames import grouped, words
 from gdsdeploy.report.model import ORDER, HostReport, Report, check_id, on, subject
@@ -79,8 +79,8 @@ def _host(host: HostReport) -> dict[str, Any]:
     }
 
 
-#: Characters that XML 1.0 cannot carry even as references.
-_UNFIT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: Noncharacters, which XML 1.0 cannot carry even as references.
+_NO_CHARACTER = re.compile("[\ufffe\uffff]")
 
 
 def junit_xml(report: Report) -> str:
@@ -131,12 +131,13 @@ def _case(host: HostReport, finding: Finding) -> ET.Element:
             message = f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {message}"
         detail = ET.SubElement(case, tag, type=finding.verdict, message=_fit(message))
         lines = [f"expected: {finding.expected}", f"found: {finding.found}", f"what to do: {finding.hint}"]
-        detail.text = _fit("\n".join([*lines, *(f"| {line}" for line in finding.evidence)]))
+        detail.text = _fit(joined([*lines, *(f"| {line}" for line in finding.evidence)]))
     return case
 
 
 def _fit(text: str) -> str:
-    return _UNFIT.sub("\ufffd", text)
+    """What XML 1.0 can carry and nobody's view turns round or hides; the writer escapes the rest."""
+    return _NO_CHARACTER.sub("\ufffd", printable(text))
 
 
 def metrics(report: Report) -> str:
@@ -285,7 +286,7 @@ def changes_text(changes: Changes) -> str:
     if changes.rebooted:
         lines.append(f"rebooted in between: {words(changes.rebooted)}")
     number = count(len(changes.changes), "change") if changes.changes else "nothing changed"
-    return "\n".join([*lines, f"{number} between {changes.before} and {changes.after}"])
+    return joined([*lines, f"{number} between {changes.before} and {changes.after}"])
 
 
 def _host_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[Change]:

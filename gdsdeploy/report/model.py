@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.io.wording import count, span
+from gdsdeploy.host.io.wording import count, line, quoted, span
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, VERDICTS, WAIVED, Finding, worst
 from gdsdeploy.host.model.finding import WORDS as FINDING_WORDS
 from gdsdeploy.model import hostnames
@@ -176,14 +176,19 @@ class Trouble:
     """Why there is no evidence from a host: the error's class, its words, its next step and its exit code."""
 
     kind: str
+    #: may have several lines, of which all but the first have a mark
     message: str
     hint: str
     exit_code: int
 
+    def __post_init__(self) -> None:
+        for name, words in (("kind", line(self.kind)), ("message", quoted(self.message)), ("hint", quoted(self.hint))):
+            object.__setattr__(self, name, words)
+
 
 @dataclass(frozen=True)
 class HostReport:
-    """One host: either ``findings`` or ``trouble``."""
+    """One host: either ``findings`` or ``trouble``.  Each text is one line, whatever the host says."""
 
     host: str
     profile: str
@@ -199,6 +204,12 @@ class HostReport:
     seconds: float = 0.0
     #: The PCIe tree; None where the evidence does not tell it.
     topology: Topology | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("host", "profile", "boot_id"):
+            object.__setattr__(self, name, line(getattr(self, name)))
+        object.__setattr__(self, "stack", tuple((line(part), line(what)) for part, what in self.stack))
+        object.__setattr__(self, "gaps", tuple(map(line, self.gaps)))
 
     @property
     def verdict(self) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.host.explain import COMPAT
+from gdsdeploy.host.io.wording import joined
 from gdsdeploy.host.model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.model.hostnames import grouped
 from gdsdeploy.report import model
@@ -80,7 +81,7 @@ def details(report: Report, *, verbose: bool = False) -> str:
         *_causes(report, FAIL, verbose), *_troubles(report, verbose), *_causes(report, UNKNOWN, verbose),
         *_causes(report, WAIVED, verbose), *([line] for line in _notes(report, verbose)),
     ]  # fmt: skip
-    return "\n".join(model.shown(blocks, whole=verbose))
+    return joined(model.shown(blocks, whole=verbose))
 
 
 def _causes(report: Report, verdict: str, verbose: bool) -> Iterator[list[str]]:

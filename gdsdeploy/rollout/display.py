@@ -154,14 +154,14 @@ def has_driver(path: Path) -> bool:
 
 def final_error(current: Status) -> GdsError | None:
     """The error with which a command ends; None: the rollout reached its goal."""
-    fleet = current.plan.fleet
+    fleet, why = current.plan.fleet, words.plain(current.reason)
     see = f"See: gdsdeploy rollout status {fleet} --html rollout.html"
     if not current.finished:
         resume = f"gdsdeploy rollout resume {fleet}"
         if current.phase == status.PAUSED:
-            return Interrupted(f"paused: {current.reason or 'by request'}", hint=f"Continue with: {resume}")
+            return Interrupted(f"paused: {why or 'by request'}", hint=f"Continue with: {resume}")
         return RolloutFailed(
-            f"{current.phase}: {current.reason}\n{sentence(current)}",
+            f"{current.phase}: {why}\n{sentence(current)}",
             hint=f"Look at the hosts above; then: {resume}, or rollback, or abort",
         )
     hosts = current.taking_part()
@@ -170,7 +170,7 @@ def final_error(current: Status) -> GdsError | None:
     if current.phase == status.ROLLED_BACK:
         failed = [host.name for host in hosts if host.outcome == Outcome.DONE]
     elif current.phase == status.CUT:
-        return RolloutFailed(f"aborted: {current.reason}\n{sentence(current)}", hint=see)
+        return RolloutFailed(f"aborted: {why}\n{sentence(current)}", hint=see)
     if stuck or failed:
         return RolloutFailed(f"{sentence(current)}: {first_few([*stuck, *failed], 10)}", hint=see)
     return None

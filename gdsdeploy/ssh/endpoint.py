@@ -12,6 +12,7 @@ from typing import Any
 
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io.wording import line, quoted
 
 #: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
 TIMEOUT = 300.0
@@ -142,7 +143,7 @@ def malformed(host: str, question: str, problem: str) -> HostUnfit:
 def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfit) -> GdsError:
     """The error that a host's program gives as its answer, as one of ``kind``; it may say anything."""
     message, hint = (str(error.get(name) or "")[:WORDS] for name in ("message", "hint"))
-    return kind(f"{host}: {message}", hint=hint or None)
+    return kind(f"{host}: {quoted(message)}", hint=quoted(hint) or None)
 
 
 def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
@@ -152,7 +153,7 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
         words = f"{host.where()}: the connection was closed before the program began{_tail(stderr)}"
         return HostUnreachable(words, hint="Look at the host's sshd log (journalctl -u ssh)")
     if status == TOO_OLD:
-        return HostUnfit(f"{host.where()}: {stderr.strip()}", hint="Install Python 3.8 or newer as python3")
+        return HostUnfit(f"{host.where()}: {quoted(stderr.strip())}", hint="Install Python 3.8 or newer as python3")
     if host.user != "root" and (refusal := _sudo(host, stderr, status)):
         return refusal
     if status in {126, 127} or "python3: command not found" in stderr:
@@ -164,13 +165,13 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
 
 def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     """What sudo refused, if it was sudo."""
-    lines = [line for line in stderr.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
+    lines = [each for each in stderr.splitlines() if each.startswith("sudo: ") or "sudoers" in each]
     if status == 127 and "python3" not in stderr:
         words = f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(stderr)}"
         return HostUnfit(words, hint="Install sudo on the host, or set ssh.user: root in the fleet file")
     if lines and "python3: command not found" not in lines[-1]:
         return HostUnfit(
-            f"{host.where()}: {host.user} cannot become root without a password\n  | {lines[-1]}",
+            f"{host.where()}: {host.user} cannot become root without a password\n  | {line(lines[-1])}",
             hint=f"Write `{host.user} ALL=(ALL) NOPASSWD: ALL` to a file in /etc/sudoers.d/ there, or log in as root",
         )
     return None
@@ -178,4 +179,4 @@ def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
 
 def _tail(text: str) -> str:
     lines = text.rstrip().splitlines()[-TAIL_LINES:]
-    return "".join(f"\n  | {line[:TAIL_WIDTH]}" for line in lines)
+    return "".join(f"\n  | {line(words[:TAIL_WIDTH])}" for words in lines)

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts.stack import STACK
 from gdsdeploy.host.gate.gate import CLOSED, OPEN
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.model.finding import HOST_VERDICTS, PATHS, VERDICTS
 from gdsdeploy.ssh.endpoint import Answer, malformed
 
@@ -35,7 +36,10 @@ def _part(row: list[str]) -> list[str]:
     return row
 
 
-Text = Annotated[str, Field(max_length=_LONG)]
+#: What is only shown: it becomes one line here, whatever the host says.
+Text = Annotated[str, Field(max_length=_LONG), AfterValidator(line)]
+#: What facts are read from: names and values as the host has them.
+Raw = Annotated[str, Field(max_length=_LONG)]
 Whole = Annotated[str, Field(max_length=_WHOLE)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=255)]
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+:~^_ -]*$", max_length=1024)]
@@ -63,7 +67,7 @@ S = TypeVar("S", bound=Shape)
 F = TypeVar("F")
 T = TypeVar("T")
 #: A record of several values, or of an error; host/facts/document.py asks it without trusting what is in it.
-_Record = dict[Text, Any]
+_Record = dict[Raw, Any]
 
 
 class _Uname(Shape):
@@ -82,14 +86,14 @@ class _Host(Shape):
 
 
 class _Command(Shape):
-    argv: list[Text]
+    argv: list[Raw]
     status: Annotated[int, Field(ge=-256, le=256)]
     stdout: Whole
     stderr: Whole
     seconds: Time = 0.0
-    pattern: Text = ""
+    pattern: Raw = ""
     log: Whole = ""
-    error: Text = ""
+    error: Raw = ""
 
 
 class _Gap(Shape):
@@ -104,30 +108,30 @@ class Evidence(Shape):
     collected_at: Plain
     seconds: Time
     host: _Host
-    files: dict[Text, Whole | _Record]
-    binaries: dict[Text, Whole | _Record] = {}
-    links: dict[Text, Text | _Record] = {}
-    listings: dict[Text, list[Text] | _Record] = {}
-    excerpts: dict[Text, _Record] = {}
-    commands: dict[Text, _Command] = {}
-    modules: dict[Text, _Record] = {}
-    trees: dict[Text, _Record] = {}
-    dkms: dict[Text, list[Text] | _Record] = {}
-    audits: dict[Text, _Record] = {}
-    modulefiles: dict[Text, _Record] = {}
-    owners: dict[Text, Text | _Record] = {}
-    excludes: dict[Text, list[Text] | _Record] = {}
-    inodes: dict[Text, Size | _Record] = {}
-    features: dict[Text, _Record] = {}
-    opens: dict[Text, Text | _Record] = {}
-    odirect: dict[Text, _Record] = {}
-    load: dict[Text, _Record] = {}
-    insides: dict[Text, _Record] = {}
-    acs: dict[Text, Size | _Record] = {}
-    space: dict[Text, dict[Text, Size] | _Record] = {}
-    environment: dict[Text, Text] = {}
-    configs: dict[Text, _Record] = {}
-    processes: dict[Text, _Record] = {}
+    files: dict[Raw, Whole | _Record]
+    binaries: dict[Raw, Whole | _Record] = {}
+    links: dict[Raw, Raw | _Record] = {}
+    listings: dict[Raw, list[Raw] | _Record] = {}
+    excerpts: dict[Raw, _Record] = {}
+    commands: dict[Raw, _Command] = {}
+    modules: dict[Raw, _Record] = {}
+    trees: dict[Raw, _Record] = {}
+    dkms: dict[Raw, list[Raw] | _Record] = {}
+    audits: dict[Raw, _Record] = {}
+    modulefiles: dict[Raw, _Record] = {}
+    owners: dict[Raw, Raw | _Record] = {}
+    excludes: dict[Raw, list[Raw] | _Record] = {}
+    inodes: dict[Raw, Size | _Record] = {}
+    features: dict[Raw, _Record] = {}
+    opens: dict[Raw, Raw | _Record] = {}
+    odirect: dict[Raw, _Record] = {}
+    load: dict[Raw, _Record] = {}
+    insides: dict[Raw, _Record] = {}
+    acs: dict[Raw, Size | _Record] = {}
+    space: dict[Raw, dict[Raw, Size] | _Record] = {}
+    environment: dict[Raw, Raw] = {}
+    configs: dict[Raw, _Record] = {}
+    processes: dict[Raw, _Record] = {}
     gaps: list[_Gap] = []
 
 

@@ -23,6 +23,7 @@ import paramiko
 from gdsdeploy import cancel
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.host.io.atomic import exposure
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import connections
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Output, document
@@ -187,9 +188,10 @@ def _failure(host: Endpoint, error: Exception, timeout: float, *, late: bool) ->
     if isinstance(error, GdsError):
         return error
     if broke:
+        why = line(str(error)) or type(error).__name__
         hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
-        return HostUnreachable(f"{host.where()}: the connection broke: {error or type(error).__name__}", hint=hint)
-    words = f"{host.where()}: it could not be asked: {type(error).__name__}: {str(error)[:200]}"
+        return HostUnreachable(f"{host.where()}: the connection broke: {why}", hint=hint)
+    words = f"{host.where()}: it could not be asked: {type(error).__name__}: {line(str(error))[:200]}"
     return HostUnfit(words, hint="The host didn't answer with valid SSH; look at what listens on that port")
 
 
@@ -238,9 +240,9 @@ def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) ->
     """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
     transport = client.get_transport()
     if isinstance(error, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
-        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {error}"
+        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {line(str(error))}"
         return HostUnreachable(words, hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file")
-    words = f"{host.where()}: no SSH session: {error or 'the server closed the connection'}"
+    words = f"{host.where()}: no SSH session: {line(str(error)) or 'the server closed the connection'}"
     return HostUnreachable(words, hint="Check that an SSH server answers on that port")
 
 
@@ -249,7 +251,7 @@ def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
     complaint = proxy.complaint()
     if not isinstance(error, HostUnreachable) or not complaint:
         return error
-    words = f"{error.message}; the command of its ProxyJump or ProxyCommand says: {complaint}"
+    words = f"{error.message}; the command of its ProxyJump or ProxyCommand says: {line(complaint)}"
     return HostUnreachable(words, hint=error.hint)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gdsdeploy import resources, run
 from gdsdeploy.errors import ChecksFailed, ProgramFailed
+from gdsdeploy.host.io.wording import joined
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import machines, reach
 from gdsdeploy.ssh.endpoint import Endpoint
@@ -80,4 +81,4 @@ def ssh_config(host: Endpoint) -> str:
     lines += [f"  HostKeyAlias {host.host_key_alias}"] if host.host_key_alias else []
     # ssh hands it to a shell, after it has replaced what stands behind a %.
     lines += [f"  ProxyCommand {shlex.join(host.proxy).replace('%', '%%')}"] if host.proxy else []
-    return "\n".join([f"Host {host.host}", *lines, ""])
+    return joined([f"Host {host.host}", *lines, ""])

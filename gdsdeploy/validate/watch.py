@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.host.io.wording import line
 from gdsdeploy.host.libcufile import counters
 from gdsdeploy.host.watch.document import explained
 from gdsdeploy.host.watch.table import lines, order, total
@@ -21,7 +22,7 @@ from gdsdeploy.ssh.reply_schema import Plain, Shape
 
 #: Seconds for a host's answer, beside the interval.
 TIMEOUT = 60.0
-_Word = Annotated[str, Field(max_length=1024)]
+_Word = Annotated[str, Field(max_length=1024), AfterValidator(line)]
 #: Whatever a process has written into its own counters, its host isn't unfit for it.
 _Bytes = Annotated[int, Field(ge=0, lt=1 << 96)]
 

@@ -11,6 +11,7 @@ from typing import Any, Dict, List
 from .. import process
 from ..errors import HostError, guarded
 from ..io import atomic
+from ..io.wording import line
 from ..rootdir import inside, read_text
 from . import bls, sdboot
 from .grubmenu import MenuEntry, entries, environment, resolve
@@ -150,7 +151,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps(value, indent=2, sort_keys=True))
     else:
         for key in ("default", "next"):
-            print(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})")
+            print(line(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})"))
     return 0
 
 
@@ -160,7 +161,7 @@ def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int
     else:
         for change in result["changes"]:
             print("would change" if arguments.check else "changed", change)
-        print(f"default: {result['kernel']} ({result['entry']})")
+        print(line(f"default: {result['kernel']} ({result['entry']})"))
     return 0
 
 

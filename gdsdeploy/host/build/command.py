@@ -11,6 +11,7 @@ from typing import Any, List, Tuple
 
 from ..errors import BuildError, HostError
 from ..io import atomic
+from ..io.wording import line
 from ..kmod import tree
 from ..kmod.kernel import Kernel
 from ..rootdir import inside
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             against = f"{request.tree.path} ({request.tree.version} {request.tree.flavour})"
             print(f"built {built.file} {built.module.version} for kernel {request.kernel.release} against {against}")
         for note in report.notes:
-            print(f"note: {note}")
+            print(line(f"note: {note}"))
     sys.stdout.flush()
     if not report.failures:
         if arguments.kept:
@@ -208,9 +209,9 @@ def _dkms(arguments: argparse.Namespace) -> int:
         return 0
     verb = "would be done" if arguments.check else "done"
     for step in result["done"]:
-        print("{}: {action} {package} for kernel {kernel_release}: {why}".format(verb, **step))
+        print(line("{}: {action} {package} for kernel {kernel_release}: {why}".format(verb, **step)))
     for note in result["notes"]:
-        print(f"note: {note}")
+        print(line(f"note: {note}"))
     if not result["done"]:
         print("nothing to build")
     return 0
@@ -223,5 +224,5 @@ def _backup(arguments: argparse.Namespace) -> int:
         print(json.dumps(files, indent=2, sort_keys=True))
     else:
         for name in files:
-            print(f"{arguments.action}: {name}: {', '.join(files[name]) or 'nothing'}")
+            print(line(f"{arguments.action}: {name}: {', '.join(files[name]) or 'nothing'}"))
     return 0

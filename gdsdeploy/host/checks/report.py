@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence
 
 from ..facts import HostFacts, Unknown
 from ..facts.stack import stack
-from ..io.wording import aligned
+from ..io.wording import aligned, joined
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, UNKNOWN, WAIVED, WORDS, Finding, worst
 
@@ -46,7 +46,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
         lines.append("{}  {}".format(WORDS[NOT_APPLICABLE], ", ".join(finding.check for finding in skipped)))
     rare = (WAIVED, NOT_APPLICABLE)
     counts = [f"{len(by_verdict[key])} {word}" for key, word in WORDS.items() if key not in rare or by_verdict[key]]
-    return "\n".join([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
+    return joined([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
 
 
 def _block(finding: Finding) -> List[str]:

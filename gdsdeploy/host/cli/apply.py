@@ -14,6 +14,7 @@ from ..apply import engine, lock, registry
 from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
 from ..errors import ApplyError, DesiredError
+from ..io.wording import joined, line
 from ..model import schema
 
 #: Bytes of a document; a real one has some 100 KB.
@@ -183,7 +184,7 @@ def _print(answer: Dict[str, Any], *, check: bool) -> None:
     if "resources" in answer:
         _print_results(answer["resources"], check=check, failed=answer["error"] is not None)
     for note in answer.get("notes", []):
-        print(f"note: {note}")
+        print(line(f"note: {note}"))
     if answer["error"]:
         hint = f" ({answer['error']['hint']})" if answer["error"]["hint"] else ""
         print(f"error: {answer['error']['message']}{hint}", file=sys.stderr)
@@ -198,7 +199,7 @@ def _print_results(results: Sequence[Dict[str, Any]], *, check: bool, failed: bo
         lines += [f"{one['name']}: {text}" for text in [*one["unknown"], *refused]]
     if not lines and not failed:
         lines = ["nothing to change"]
-    print(*lines, sep="\n", end="\n" if lines else "")
+    print(joined(lines), end="\n" if lines else "")
     for entry in (entry for one in results for entry in one["diffs"]):
         before, after = (entry[key].splitlines(keepends=True) for key in ("before", "after"))
         sys.stdout.writelines(difflib.unified_diff(before, after, entry["path"], entry["path"]))

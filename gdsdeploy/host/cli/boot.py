@@ -19,6 +19,7 @@ from typing import Any
 
 from ..boot import grub, guard, needed
 from ..errors import AuditError, HostError, guarded
+from ..io.wording import line
 from ..model.expectation import Expectation, from_json
 from ..paths import EXPECTATION
 from .parsers import command, group
@@ -64,9 +65,9 @@ def _status(arguments: argparse.Namespace) -> int:
         marks = [name for name in ("locked", "running", "default", "next") if answer[name] == release]
         word = "admitted" if kernel["admitted"] else f"not admitted: {'; '.join(kernel['reasons'])}"
         suffix = f" ({', '.join(marks)})" if marks else ""
-        print(f"{release}{suffix}: {word}")
+        print(line(f"{release}{suffix}: {word}"))
     if answer["problem"]:
-        print(f"the boot default cannot be told: {answer['problem']}")
+        print(line(f"the boot default cannot be told: {answer['problem']}"))
     return 0 if answer["ok"] else 1
 
 
@@ -76,7 +77,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(verdict), indent=2, sort_keys=True))
     else:
-        print(f"{verdict.release}: {'admitted' if verdict.admitted else f'not admitted: {verdict.why()}'}")
+        print(line(f"{verdict.release}: {'admitted' if verdict.admitted else f'not admitted: {verdict.why()}'}"))
     return 0 if verdict.admitted else 1
 
 
@@ -101,7 +102,7 @@ def _hook(arguments: argparse.Namespace) -> int:
     except (HostError, OSError, ValueError) as error:
         text = f"cannot tell whether kernel {arguments.kernel} may boot by default: {error}"
         text, alarm = f"{text}; look at: gdsdeploy-host.pyz guard status", True
-    print(f"gdsdeploy: {text}", file=sys.stderr)
+    print(line(f"gdsdeploy: {text}"), file=sys.stderr)
     syslog.openlog(IDENT)
     syslog.syslog(syslog.LOG_WARNING if alarm else syslog.LOG_NOTICE, text)
     return 0

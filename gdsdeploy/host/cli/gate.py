@@ -18,6 +18,7 @@ from typing import Any, List, Optional, Tuple
 from ..gate import gate, metrics
 from ..io import atomic
 from ..io.prometheus import folders
+from ..io.wording import joined, line
 from ..model.finding import FAIL, NOT_APPLICABLE, PASS, WAIVED
 from ..paths import EXPECTATION
 from .parsers import command, group
@@ -64,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(record), sort_keys=True))
     elif not arguments.quiet:
-        print("\n".join(text for _, text in lines or [(0, _sentence(record))]))
+        print(joined(text for _, text in lines or [(0, _sentence(record))]))
     return _status(record)
 
 
@@ -134,7 +135,7 @@ def _show(arguments: argparse.Namespace) -> int:
     else:
         print(_sentence(record) if record else reason)
         if record and record.measured:
-            print(f"measured: {', '.join(f'{name} {value}' for name, value in sorted(record.measured.items()))}")
+            print(line(f"measured: {', '.join(f'{name} {value}' for name, value in sorted(record.measured.items()))}"))
     return _status(record) if record else UNDECIDED
 
 
@@ -144,7 +145,7 @@ def _slurm_health(arguments: argparse.Namespace) -> int:
     priority, text = _slurm(state, record.reason if record else reason, arguments.node)
     if priority == syslog.LOG_NOTICE:
         return 0
-    print(text, file=sys.stderr)
+    print(line(text), file=sys.stderr)
     return 1
 
 

@@ -21,7 +21,7 @@ from ..archive.provenance import Builder, Origin, own_key
 from ..audit.audit import STACK, Result, audit, has_errors, is_undecided
 from ..build import command
 from ..errors import HostError, guarded
-from ..io.wording import aligned
+from ..io.wording import aligned, joined
 from ..kmod import driver, tree
 from ..kmod import driver as drivers
 from ..kmod.driver import Expected
@@ -74,7 +74,7 @@ def _key(arguments: argparse.Namespace) -> int:
         print(json.dumps(value, indent=2, sort_keys=True))
         return 0
     print(value["key"] or f"no key: {', '.join(missing)} cannot be told here")
-    print("\n".join(aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")))
+    print(joined(aligned([(name, ingredients[name] or "(unknown)") for name in INGREDIENTS], "  ")))
     if value["installed"]:
         print(f"received modules have key {value['installed']}")
     return 0
@@ -238,7 +238,7 @@ def _print_state(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
 
 
 def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:
-    print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else "\n".join(lines))
+    print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else joined(lines))
 
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
@@ -375,14 +375,14 @@ def _trees(arguments: argparse.Namespace) -> int:
     if arguments.driver_version:
         trees = [tree.select(trees, arguments.driver_version, arguments.driver_flavour)]
     lines = [f"{one.path}: driver {one.version} ({one.flavour})" for one in trees]
-    _show(arguments.json, [one.as_dict() for one in trees], lambda: "\n".join(lines) or "no driver source tree")
+    _show(arguments.json, [one.as_dict() for one in trees], lambda: joined(lines) or "no driver source tree")
     return OK
 
 
 def _show_changes(arguments: argparse.Namespace, result: Any, verb: str) -> int:
     lines = [f"{'would ' if arguments.check else ''}{verb}: {change}" for change in result["changes"]]
     lines += [f"note: {note}" for note in result["notes"]]
-    _show(arguments.json, result, lambda: "\n".join(lines or ["nothing to change"]))
+    _show(arguments.json, result, lambda: joined(lines or ["nothing to change"]))
     return OK
 
 
@@ -403,4 +403,4 @@ def _text(results: List[Result], kernel: Kernel) -> str:
         for finding in result["findings"]:
             lines.append(f"  {finding['severity']} [{finding['id']}] {finding['message']}")
             lines += [f"    hint: {finding['hint']}"] if finding["hint"] else []
-    return "\n".join(lines)
+    return joined(lines)

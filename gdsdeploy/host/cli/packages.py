@@ -14,6 +14,7 @@ from ..apply.host import ManagedHost
 from ..apply.packages import state
 from ..apply.packages.apt import Apt
 from ..errors import ApplyError, CannotTellError, RolloutError
+from ..io.wording import line
 from ..model.system import system_of
 from ..rootdir import read_text
 from .parsers import command, group
@@ -45,7 +46,7 @@ def run_packages(arguments: argparse.Namespace) -> int:
         print(json.dumps(answer, sort_keys=True))
     else:
         for name, entry in answer["packages"].items():
-            print(f"{name} {entry['version']}{' (held)' if entry['held'] else ''}")
+            print(line(f"{name} {entry['version']}{' (held)' if entry['held'] else ''}"))
     return 0
 
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Callable, Dict, List
 
 from ..errors import REFUSED, RolloutError
+from ..io.wording import joined
 from ..rollout.errors import answering
 from .parsers import command, group
 
@@ -180,7 +181,7 @@ def _reload(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, value: Dict[str, Any], lines: List[str]) -> int:
-    print(json.dumps(value, sort_keys=True) if arguments.json else "\n".join(lines))
+    print(json.dumps(value, sort_keys=True) if arguments.json else joined(lines))
     return 0
 
 

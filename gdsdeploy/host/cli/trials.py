@@ -23,7 +23,7 @@ from ..facts.rdma import Registration, registrations
 from ..facts.storage import NOT_PROVEN, Audit, Condition, Mount, StorageFacts, audits, conditions, storage_facts
 from ..facts.unknown import Maybe, Unknown
 from ..gdscheck.live import seconds
-from ..io.wording import aligned, line
+from ..io.wording import aligned, joined
 from ..odirect.audit import SECONDS, audit
 from ..paths import CUFILE, MOUNTINFO
 from ..proof.proof import REGISTRATION_TIMEOUT, TIMEOUT, prove, register_memory
@@ -52,7 +52,7 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     answers = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
         return json.dumps({"version": ODIRECT_VERSION, "paths": answers}, sort_keys=True)
-    return "\n".join(line(words) for entry in answers for words in _odirect_text(entry)).rstrip("\n")
+    return joined(words for entry in answers for words in _odirect_text(entry)).rstrip("\n")
 
 
 def collect_evidence(folders: Sequence[str], seconds: float) -> Dict[str, Any]:
@@ -130,7 +130,7 @@ def try_proof(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"version": PROOF_VERSION, "proofs": as_dict(results)}, sort_keys=True))
     else:
-        print("\n".join(line for folder in folders for line in proof_text(folder, results.get(folder, ()))))
+        print(joined(line for folder in folders for line in proof_text(folder, results.get(folder, ()))))
     return 0
 
 
@@ -174,7 +174,7 @@ def try_registration(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"version": RDMA_VERSION, "registrations": as_dict(results)}, sort_keys=True))
     else:
-        print("\n".join(registration_lines(results)))
+        print(joined(registration_lines(results)))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..evidence.processes import collect_statistics
-from ..io.wording import line
+from ..io.wording import joined
 from ..watch.document import VERSION, document
 from ..watch.look import Watcher
 from ..watch.table import lines, total
@@ -82,7 +82,7 @@ def _print(answer: Any, as_json: bool, *, last: bool) -> None:
         rows = answer["processes"]
         heading = [f"{answer['at']}: {total(rows)}"]
         text = [*heading, *lines([("", row) for row in rows]), *_missing(answer)]
-        print("\n".join(map(line, text if last else [*text, ""])), flush=True)
+        print(joined(text if last else [*text, ""]), flush=True)
 
 
 def _metrics(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from ..facts import HostFacts, Unknown, as_dict
 from ..facts.processes import Program
 from ..facts.storage import Mount
 from ..facts.unknown import if_known
+from ..io.wording import joined
 from ..libcufile.counters import COMPAT, NOT_COUNTED, REASONS, Observed, Route, route, route_words
 from . import processes, reference
 from .cause import Cause, distinct
@@ -136,4 +137,4 @@ def render(explained: ExplainedProcess) -> str:
         lines += wrapped(f"{cause.what} [{cause.id}]", f"{number:>3}. ")
         for label, texts in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
             lines += [line for text in texts if text for line in wrapped(text, f"     {label:<5}")]
-    return "\n".join(lines + [line for reason in explained.unseen for line in wrapped(f"not known: {reason}", "  ")])
+    return joined(lines + [line for reason in explained.unseen for line in wrapped(f"not known: {reason}", "  ")])

@@ -7,7 +7,7 @@ from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
 from ..foreign import ForeignInstall, words
-from ..io.wording import line
+from ..io.wording import joined, line
 from . import blocks
 from .cause import BROKEN, COMPAT, DMABUF, NVIDIA_FS, P2PDMA, PEERMEM, Cause, Path
 from .explanation import ExplainedMount, Explanation
@@ -46,7 +46,7 @@ def render(explanation: Explanation) -> str:
     if explanation.unseen:
         lines += ["", "What could not be seen"]
         lines += [line for reason in explanation.unseen for line in wrapped(reason, "  - ")]
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str]:
@@ -131,6 +131,7 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
 
 
 def wrapped(text: str, first: str) -> List[str]:
-    """Lines of at most WIDTH characters, except for longer words: the first begins with ``first``."""
-    wrapper = textwrap.TextWrapper(WIDTH, first, " " * len(first), break_long_words=False, break_on_hyphens=False)
+    """Lines of at most WIDTH characters but for longer words: the first begins with ``first``, others with blanks."""
+    indent = " " * max(4, len(first))
+    wrapper = textwrap.TextWrapper(WIDTH, first, indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(line(text))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Tuple
+from typing import Any, Tuple, Union
 
 from .cufile import CufileFacts, cufile_facts
 from .document import Document
@@ -70,6 +71,11 @@ class HostFacts:
     document: Document = field(repr=False, compare=False)
 
 
+def _plain(name: Union[str, Unknown]) -> Union[str, Unknown]:
+    """The name of a host, with which lines begin; one that is more than a name is in quotes."""
+    return ascii(name) if isinstance(name, str) and not re.fullmatch(r"[A-Za-z0-9._-]+", name) else name
+
+
 def facts_from(evidence: Any) -> HostFacts:
     """Read every fact; never raises, however malformed the document is."""
     document = Document(evidence)
@@ -77,7 +83,7 @@ def facts_from(evidence: Any) -> HostFacts:
     environment = environment_facts(document)
     cufile = cufile_facts(document, environment.variables.get(VARIABLE))
     return HostFacts(
-        name=document.host("name"),
+        name=_plain(document.host("name")),
         collected_at=document.collected_at(),
         seconds=document.seconds(),
         gaps=document.gaps(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterator, List
 
+from ..io.wording import joined
 from ..libcufile import errors as cufile_errors
 from . import typed
 from .meanings import meaning, reasons, warnings
@@ -70,7 +71,7 @@ def text(recording: Recording, name: str) -> str:
     if report.verdict != REFUSED:
         lines += _rows(report)
     lines += _later(report)
-    return "\n".join([*lines, *(f"  warning: {warning}" for warning in _warnings(recording))])
+    return joined([*lines, *(f"  warning: {warning}" for warning in _warnings(recording))])
 
 
 def _later(report: Report) -> Iterator[str]:

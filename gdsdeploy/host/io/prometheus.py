@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Iterable, List, Sequence, Tuple
 
+from .wording import printable
+
 #: Where node_exporter reads files: Debian's package, then what its documentation uses.
 FOLDERS = ("/var/lib/prometheus/node-exporter", "/var/lib/node_exporter/textfile_collector")
 
@@ -41,4 +43,4 @@ def _labels(labels: Sequence[Tuple[str, str]]) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return printable(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

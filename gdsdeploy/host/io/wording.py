@@ -1,9 +1,9 @@
-"""Words for people: lists, aligned tables, and text that can't drive a terminal."""
+"""Words for people: lists, aligned tables, and text of others that stays one line and drives nothing."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Iterable, List, Match, Sequence
+from typing import Any, Iterable, List, Sequence
 
 
 def first_few(words: Sequence[str], most: int, separator: str = ", ") -> str:
@@ -30,26 +30,46 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-#: Control, format (bidirectional ones too) and separator characters, and surrogates; not line ends and tabs.
+#: Control, format (bidirectional ones too) and separator characters, surrogates, and what has no width: each line end
+#: but ``\n``, and no tab.
 HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u2064\u2066-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+#: What CI systems obey in a log: GitHub's ``::name …::`` behind blanks, and ``##[``, ``##vso[`` anywhere in a line.
+_COMMAND = re.compile(r"^(\s*)(:)(?=:[\w-]+(?:[ \t].*)?::)|(#)(?=#\w*\[)", re.MULTILINE)
 
 
 def printable(text: str) -> str:
-    """``text`` with its hidden characters as JSON writes them (``\\u001b``): JSON stays the same document."""
-    return HIDDEN.sub(_escaped, text)
+    """``text`` with what is hidden or a command as JSON writes it (``\\u001b``): JSON stays the same document."""
+    if text.isascii() and text.isprintable() and "::" not in text and "##" not in text:
+        return text
+    shown = HIDDEN.sub(lambda match: _escaped(match[0]), text)
+    return _COMMAND.sub(lambda match: (match[1] or "") + _escaped(match[2] or match[3]), shown)
 
 
 def line(text: str) -> str:
-    """The same in one line: spaces stand for line ends and tabs."""
-    return printable(re.sub("[\n\t]", " ", text))
+    """The same in one line, as every text of a host or a file has to be: spaces stand for line ends and tabs."""
+    return printable(text.replace("\n", " ").replace("\t", " "))
 
 
-def _escaped(match: Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+def joined(lines: Iterable[str]) -> str:
+    """The lines as one text; whatever one of them says, it stays one."""
+    return "\n".join(map(line, lines))
+
+
+def quoted(text: str) -> str:
+    """A text of a host that may have several lines: each but the first stands behind a mark."""
+    first, *rest = text.splitlines() or [""]
+    return joined([first, *(each if _MARKED.match(each) else f"  | {each.strip()}" for each in rest if each.strip())])
+
+
+_MARKED = re.compile("  [|-] ")
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass").hex()
     return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))
 
 

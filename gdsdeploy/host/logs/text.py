@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Dict, Iterator, List
 
+from ..io.wording import joined
 from ..io.wording import line as one_line
 from .answer import LIKELY, POSSIBLE, Answer, CauseFound, Quote
 from .parts import OTHER
@@ -40,7 +41,7 @@ def render(answer: Answer) -> str:
         lines += ["Also said:", *(text for quote in answer.notes for text in _quote(quote)), ""]
     if answer.harmless:
         lines += ["Harmless:", *(text for quote in answer.harmless for text in _quote(quote)), ""]
-    return "\n".join([*lines, *_read(answer)])
+    return joined([*lines, *_read(answer)])
 
 
 def _cause(cause: CauseFound, first: str) -> Iterator[str]:
@@ -79,5 +80,6 @@ def _read(answer: Answer) -> Iterator[str]:
 
 
 def _wrapped(text: str, first: str) -> List[str]:
-    wrapper = textwrap.TextWrapper(WIDTH, first, " " * len(first), break_long_words=False, break_on_hyphens=False)
+    indent = " " * max(4, len(first))
+    wrapper = textwrap.TextWrapper(WIDTH, first, indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(one_line(text)) or [first.rstrip()]

@@ -10,6 +10,8 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence
 
+from ..io.wording import line
+
 PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
 FAIL = "fail"
 #: The third answer: the evidence does not decide it.  Never counted as a pass.
@@ -29,7 +31,7 @@ PATHS = ("nvidia-fs", "p2pdma", "peermem", "dmabuf", "compat", "broken", "none")
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's answer on one host."""
+    """One check's answer on one host.  Each of its texts is one line, whatever the host says."""
 
     #: Stable id, e.g. ``nvidia-fs.driver-tree``; with a subject after ``:`` where a check runs per subject
     #: (``storage.path:/mnt/nvme``).
@@ -49,6 +51,13 @@ class Finding:
     #: Of storage.path, one of PATHS: proven or, where the verdict is ``unknown``, expected.  Empty where it is not
     #: known, for every other check, and in what was recorded before this field existed.
     path: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("check", "title", "expected", "found", "hint"):
+            object.__setattr__(self, name, line(getattr(self, name)))
+        object.__setattr__(self, "evidence", list(map(line, self.evidence)))
+        if self.waiver is not None:
+            object.__setattr__(self, "waiver", {name: line(text) for name, text in self.waiver.items()})
 
     def as_dict(self) -> Dict[str, Any]:
         """As JSON has it: ``path`` is left out where it is empty.  Its lists are the finding's own, not copies."""

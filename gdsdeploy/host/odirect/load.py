@@ -22,6 +22,7 @@ import time
 from array import array
 from typing import Any, Dict, List
 
+from ..io.wording import line
 from .audit import in_process
 from .load_limits import FILLING, LONGEST, SECONDS, longest
 from .scratch import reopened, scratch
@@ -66,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         for folder, result in results.items():
             load = None if "error" in result else loaded(folder, result)
-            print("{}: {}".format(folder, result["error"] if load is None else getattr(load, "summary", load)))
+            print(line("{}: {}".format(folder, result["error"] if load is None else getattr(load, "summary", load))))
     return 31 if any("error" in result for result in results.values()) else 0
 
 

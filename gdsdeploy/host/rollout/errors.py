@@ -7,6 +7,7 @@ import sys
 from typing import Any, Callable
 
 from ..errors import REFUSED, HostError
+from ..io.wording import quoted
 
 #: Of arguments and documents that cannot be used.
 UNUSABLE = 2
@@ -31,5 +32,5 @@ def _print(arguments: Any, kind: str, message: str, hint: str) -> int:
     if arguments.json:
         print(json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, sort_keys=True))
     else:
-        print(f"error: {message}{f' ({hint})' if hint else ''}", file=sys.stderr)
+        print(quoted(f"error: {message}{f' ({hint})' if hint else ''}"), file=sys.stderr)
     return UNUSABLE if kind == "usage" else REFUSED

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from ..facts import Maybe, Unknown, as_dict
 from ..facts.pci import GPU, Link, Node, Pair, Topology, degraded, link_words
-from ..io.wording import aligned
+from ..io.wording import aligned, joined
 
 VERSION = 1
 LEGEND = (
@@ -72,7 +72,7 @@ def text(topology: Topology) -> str:
     """The matrix, the devices, and what slows transfers down."""
     if not topology.devices:
         return "no GPU, NVMe disk or network adapter is on PCI here\n"
-    return "\n".join([*matrix(topology), "", *_devices(topology), "", *_words(topology)]) + "\n"
+    return joined([*matrix(topology), "", *_devices(topology), "", *_words(topology)]) + "\n"
 
 
 def matrix(topology: Topology) -> List[str]:

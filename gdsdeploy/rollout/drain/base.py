@@ -16,7 +16,7 @@ from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
 from gdsdeploy.host.io.scontrol import FORMAT
-from gdsdeploy.host.io.wording import first_few
+from gdsdeploy.host.io.wording import first_few, line, quoted
 
 #: How the reason of a rollout's drain begins; the boot gate's own begin with ``gdsdeploy: `` (host/gate/slurm.py).
 ROLLOUT = "gdsdeploy rollout "
@@ -276,4 +276,4 @@ def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Pr
 
 def failure(text: str, argv: Sequence[str], lines: Sequence[str]) -> str:
     """``text``, the command and the end of its output, laid out as ``run`` does."""
-    return "\n".join([text, f"  $ {shlex.join(argv)}", *(f"  | {line}" for line in lines[-TAIL:])])
+    return "\n".join([quoted(text), f"  $ {shlex.join(argv)}", *(f"  | {line(words)}" for words in lines[-TAIL:])])

@@ -11,7 +11,7 @@ from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
-from gdsdeploy.host.io.wording import count, first_few, span
+from gdsdeploy.host.io.wording import count, first_few, joined, span
 from gdsdeploy.model import hostnames
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.preflight.record import Answer
@@ -27,7 +27,7 @@ WIDTH: Final = 110
 def text(outlook: RolloutPreview, now: float) -> str:
     """The whole plan for people.  now: seconds since the epoch."""
     blocks = [_head(outlook), *(_wave(outlook, wave) for wave in outlook.plan.waves), _notes(outlook, now)]
-    return "\n\n".join("\n".join(plain(line) for line in block) for block in map(list, blocks) if block)
+    return "\n\n".join(joined(map(plain, block)) for block in map(list, blocks) if block)
 
 
 def sentence(outlook: RolloutPreview) -> str:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gdsdeploy.host.io.wording import HIDDEN, aligned, count, span
+from gdsdeploy.host.io.wording import aligned, count, span
+from gdsdeploy.host.io.wording import line as one_line
 from gdsdeploy.model import events, hostnames
 from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step
@@ -63,9 +65,8 @@ def sentence(event: Event) -> str:
 
 
 def plain(text: str) -> str:
-    """``text`` in one line without control characters."""
-    first, *more = text.splitlines() or [""]
-    return HIDDEN.sub("\ufffd", " ".join([first, *(line.strip() for line in more)]))
+    """``text`` in one line."""
+    return one_line(re.sub(r"\s*\n\s*", " ", text))
 
 
 def to_json(event: Event, rollout: str, fleet: str) -> dict[str, Any]:

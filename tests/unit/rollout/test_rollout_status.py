@@ -71,7 +71,7 @@ def test_reasons_can_be_read_whole_with_what_to_do() -> None:
     at = lines.index("    ? gpu5: lost: boot: no answer within 1200 s of its reboot")
     assert lines[at + 1 : at + 4] == [
         "    ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> &",
-        "      'struct page' has no member �[31mpgmap",
+        "      'struct page' has no member \\u001b[31mpgmap",
         "      what to do: Run `gdsdeploy kmod preflight fleet.yml`",
     ]
     assert max(map(len, lines)) <= WIDTH
