@@ -145,7 +145,7 @@ def _run(outlook: RolloutPreview, fleet: Path, *, as_json: bool) -> Status:
             hint = f"See: gdsdeploy rollout status {fleet}"
             raise RolloutRefused(f"the rollout {newest.id} was started meanwhile", hint=hint)
         watch.observe(writer.begin(outlook.plan))
-        return session.run_rollout(writer, outlook.plan, watch, effects)
+        return session.run(writer, outlook.plan, watch, effects)
 
 
 def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
@@ -293,7 +293,7 @@ def _run_here(fleet: Path, writer: journal.Writer, payload: Payload | None, watc
     effects = _effects(plan, payload, watch)
     if payload is not None:
         watch.observe(control.write(writer, payload))
-    return session.run_rollout(writer, plan, watch, effects)
+    return session.run(writer, plan, watch, effects)
 
 
 def _effects(plan: Plan, payload: Payload | None, watch: Watch) -> Effects:

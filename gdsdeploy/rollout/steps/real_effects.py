@@ -21,7 +21,7 @@ PATIENCE = Patience()
 #: Steps that change the host.
 _CHANGING = frozenset({*FORWARD, *BACK, Step.ENROL}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
 STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = (
-    prepare.STEPS | enrol.STEPS | apply.APPLY_STEPS | boot.STEPS | validate.STEPS | rollback.ROLLBACK_STEPS
+    prepare.STEPS | enrol.STEPS | apply.STEPS | boot.STEPS | validate.STEPS | rollback.STEPS
 )
 
 
