@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -104,22 +103,6 @@ def test_modules_of_another_kernel_and_two_kinds_of_modules_are_refused(
     write_fleet(ubuntu.fleet, apt, "doca-ofed", BUILT["apt"][0], kernel="newest")
     assert run("lock", ubuntu.fleet) == NoSolution.exit_code
     assert "conflicts with mlnx-ofed-kernel-modules" in capsys.readouterr().err
-
-
-def test_what_dkms_builds_says_which_kernel_it_is_of(apt: dict[str, object], tmp_path: Path) -> None:
-    """The tree that other modules are built against is where DOCA 3.4 has it, with its kernel's name."""
-    (package,) = (tmp_path / "www").rglob("mlnx-ofed-kernel-dkms_*.deb")
-    subprocess.run(["dpkg-deb", "-x", package, tmp_path / "root"], check=True)
-    (tree,) = (tmp_path / "root/usr/src").iterdir()
-    assert tree.name == f"mlnx-ofed-kernel-{doca.OFED}.{doca.BUILD}"
-    assert (tree / "post_build.sh").stat().st_mode & 0o111
-    assert "ib_register_peer_memory_client" in (tree / "ib_uverbs.c").read_text()
-    assert 'BUILT_MODULE_NAME[0]="ib_uverbs"' in (tree / "dkms.conf").read_text()
-    (built,) = (tmp_path / "www").rglob("mlnx-ofed-kernel-modules_*.deb")
-    subprocess.run(["dpkg-deb", "-x", built, tmp_path / "built"], check=True)
-    assert (tmp_path / f"built/lib/modules/{UBUNTU_KERNEL}/updates/mlnx-ofed-kernel/ib_core.ko.zst").is_file()
-    symvers = tmp_path / f"built/usr/src/ofa_kernel/x86_64/{UBUNTU_KERNEL}/Module.symvers"
-    assert symvers.read_text() == kitcontent.SYMVERS.splitlines(keepends=True)[0]
 
 
 @pytest.fixture

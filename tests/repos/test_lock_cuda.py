@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import re
 import subprocess
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.errors import LockInvalid, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import LockInvalid, LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher, address
@@ -21,8 +20,8 @@ from tests.commandline import plain, run
 from tests.repos import dkmspackages
 from tests.repos.archive import Key
 from tests.repos.conftest import Ubuntu
-from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites, nvlink5
-from tests.repos.stack import Stanza, package, without
+from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites
+from tests.repos.stack import package
 
 
 def locked(fleet: Path) -> Target:
@@ -73,48 +72,6 @@ def test_a_floating_nvidia_fs_stays(ubuntu: Ubuntu, capsys: pytest.CaptureFixtur
     )
 
 
-def test_a_branch_that_became_a_stub_does_not_jump(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    ubuntu.write_fleet("driver: '570'")
-    assert run("lock", "--json", ubuntu.fleet) == 0
-    assert json.loads(capsys.readouterr().out)["profiles"]["gds"]["driver"] == "570.172.08 (open)"
-
-
-def test_nvlink5_is_locked_with_nvlsm_and_explained(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    """A newer NVLSM may come by itself; the metapackage has to wait for its driver."""
-    cuda = [*CUDA_UBUNTU, *nvlink5("580.82.07", "2025.03.1-1"), *nvlink5("590.44.01", "2025.06.10-1")]
-    ubuntu.publish(noble_suites(), cuda)
-    ubuntu.write_fleet("driver: '580', gpu: blackwell, companions: [persistenced, nvlink5]")
-    assert run("lock", ubuntu.fleet) == 0
-    by_name = {p.package: p for p in locked(ubuntu.fleet).packages}
-    assert {by_name[n].version for n in ("nvlink5-580", "nvidia-fabricmanager-580", "libnvsdm-580")} == {"580.82.07-1"}
-    assert (by_name["nvlsm"].version, by_name["nvlsm"].repository) == ("2025.06.10-1", "cuda")
-    assert "nvlink5" not in by_name
-    ubuntu.publish(noble_suites(), [*cuda, package("nvlsm", "2025.10.14-1", depends="libc6")])
-    assert run("lock", ubuntu.fleet) == 0
-    assert {p.package: p.version for p in locked(ubuntu.fleet).packages}["nvlsm"] == "2025.06.10-1"
-    capsys.readouterr()
-    assert run("lock", "--explain", "nvlsm", ubuntu.fleet) == 0
-    out = capsys.readouterr().out
-    assert "nvlsm 2025.10.14-1" in out
-    assert "[driver] it has to be of the driver's own version" not in out
-
-
-def test_without_nvlsm_nothing_is_locked_and_said_why(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *nvlink5("580.82.07")])
-    ubuntu.write_fleet("driver: '580.82.07', companions: [nvlink5]")
-    assert run("lock", ubuntu.fleet) != 0
-    assert "Its companion nvlink5 needs nvlsm; there is nothing of the kind" in capsys.readouterr().err
-
-
-def test_a_lagging_companion_is_named(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    ubuntu.write_fleet("driver: '580.95.05', companions: [imex]")
-    assert run("lock", ubuntu.fleet) == NoSolution.exit_code
-    err = plain(capsys.readouterr().err)
-    assert "[companion] driver 580.95.05 (open): It needs imex of its own version (nvidia-imex-580 580.95.05)" in err
-    assert "there is nvidia-imex-580 580.82.07-1" in err
-    assert not lockfile.beside(ubuntu.fleet).exists()
-
-
 def test_an_older_driver_for_a_companions_sake_is_said(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
     ubuntu.write_fleet("driver: '580', companions: [imex]")
     assert run("lock", ubuntu.fleet) == 0
@@ -148,13 +105,6 @@ def test_another_order_of_repositories_is_another_wish(ubuntu: Ubuntu, capsys: p
     assert run("lock", ubuntu.fleet) == 0
     (driver,) = [p for p in locked(ubuntu.fleet).packages if p.package == "nvidia-dkms-580-open"]
     assert (driver.repository, driver.version) == ("ubuntu", "580.95.05-0ubuntu0.24.04.2")
-
-
-def test_cuda_would_pull_a_driver(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    ubuntu.write_fleet("driver: '580', cuda: [cuda-13-0]")
-    assert run("lock", ubuntu.fleet) == NoSolution.exit_code
-    words = "[cuda] cuda-13-0 would pull the driver cuda-drivers: cuda-13-0 → cuda-runtime-13-0 → cuda-drivers"
-    assert words in plain(capsys.readouterr().err)
 
 
 def test_what_the_fleet_asks_for_besides_makes_a_lock_stale(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,21 +209,6 @@ def test_a_second_lock_reads_no_package_again(ubuntu: Ubuntu, capsys: pytest.Cap
     assert not [line for line in ubuntu.server.log if ".deb" in line]
 
 
-def test_ubuntus_data_centre_driver(ubuntu: Ubuntu) -> None:
-    """Its tree and DKMS name are those of its own dkms.conf."""
-
-    def changed(stanza: Stanza) -> Stanza:
-        if not stanza["Package"].startswith("nvidia-kernel-source"):
-            return stanza
-        content = dkmspackages.with_tree("nvidia-srv", stanza["Version"])
-        return {**stanza, "SHA256": hashlib.sha256(content).hexdigest(), "Size": str(len(content))}
-
-    ubuntu.publish(noble_suites(), [changed(stanza) for stanza in CUDA_UBUNTU])
-    assert run("lock", ubuntu.fleet) == 0
-    driver = locked(ubuntu.fleet).driver
-    assert (driver.source_tree, driver.dkms_name) == (f"/usr/src/nvidia-srv-{driver.version}", "nvidia-srv")
-
-
 def digits(lock: bytes) -> Mapping[str, int]:
     """Where a character of each kind of value in a lock begins."""
     text = lock.decode()
@@ -310,11 +245,3 @@ def test_a_newer_list_that_the_index_does_not_name(ubuntu: Ubuntu, capsys: pytes
     (ubuntu.cuda.root / "Packages.gz").write_bytes(gzip.compress(text))
     assert run("lock", ubuntu.fleet) == RepositoryUntrusted.exit_code
     assert "Packages.gz" in plain(capsys.readouterr().err)
-
-
-def test_ubuntus_own_headers_are_needed(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
-    ubuntu.publish(noble_suites(without(NOBLE, "linux-headers-6.11.0-26")), CUDA_UBUNTU)
-    ubuntu.write_fleet("driver: '580', kernel: '6.11'")
-    assert run("lock", ubuntu.fleet) == NoSolution.exit_code
-    err = plain(capsys.readouterr().err)
-    assert "linux-headers-6.11.0-26-generic 6.11.0-26.26~24.04.1 needs linux-headers-6.11.0-26, of which" in err

@@ -219,18 +219,6 @@ def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> 
     assert admitted == [f"    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} kernel"]
 
 
-def test_explain_names_the_pin_and_the_rule(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    moved.write_fleet("{os: debian-13, driver: '550.163'}")
-    assert run("lock", moved.fleet) == 0
-    capsys.readouterr()
-    assert run("lock", "--explain", "driver", moved.fleet) == 0
-    assert "  newer      driver 550.200.01 (open)\n    - [pin] the pin driver: '550.163' does not admit it" in (
-        capsys.readouterr().out
-    )
-    assert run("lock", "--explain", "kernel", moved.fleet) == 0
-    assert "- [driver-550-pci-resize] Driver 550.163.01 as packaged" in capsys.readouterr().out
-
-
 def test_explain_packages_that_follow(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run("lock", "--explain", "libcuda1", moved.fleet) == 0

@@ -10,13 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gdsdeploy.errors import (
     FleetInvalid,
     LockInvalid,
     LockStale,
-    NoSolution,
     RepositoryUntrusted,
     RepositoryUnusable,
     SignatureRefused,
@@ -24,7 +22,7 @@ from gdsdeploy.errors import (
 from gdsdeploy.lock import lockfile, signatures
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian
-from tests.repos.stack import TRIXIE, gds, kernel, open_driver, proprietary_driver, suites, without
+from tests.repos.stack import TRIXIE, gds, kernel, suites, without
 
 
 def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,65 +158,6 @@ def test_json_is_one_object_on_stdout(debian: Debian, capsys: pytest.CaptureFixt
     assert {change["what"] for change in report["changes"]} >= {"kernel", "driver", "libcuda1"}
 
 
-def test_a_package_outside_the_stack_is_required_but_not_locked(
-    debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
-    debian.publish(suites(without(TRIXIE, "gcc-14")))
-    assert run("lock", debian.fleet) == NoSolution.exit_code
-    assert "linux-headers-6.12.94+deb13-amd64 6.12.94-1 needs gcc-14, of which the repositories have nothing" in plain(
-        capsys.readouterr().err
-    )
-    assert not lockfile.beside(debian.fleet).exists()
-
-
-def test_the_proprietary_flavour_with_a_linking_nvidia_fs_has_no_solution(
-    debian: Debian, capsys: pytest.CaptureFixture[str]
-) -> None:
-    debian.write_fleet("{os: debian-13, driver: {version: '550', flavour: proprietary}}")
-    assert run("lock", debian.fleet) == NoSolution.exit_code
-    err = plain(capsys.readouterr().err)
-    reasons = [line for line in err.splitlines() if line.startswith("  - ")]
-    assert reasons[0].startswith("  - [nvidia-fs-open-only] nvidia-fs 2.17.5 and newer links against symbols")
-    assert reasons[1].startswith("  - [driver-550-pci-resize]")
-    assert "nearest: driver 550.163.01 (proprietary), kernel 6.12.94+deb13-amd64, nvidia-fs 2.19.7" in err
-
-
-def test_a_kernel_without_headers_is_explained(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    debian.write_fleet("{os: debian-13, kernel: '6.12.100'}")
-    assert run("lock", debian.fleet) == NoSolution.exit_code
-    err = plain(capsys.readouterr().err)
-    assert "[kernel-headers] kernel 6.12.100+deb13-amd64: The repositories have the image, but no linux-headers" in err
-
-
-def test_a_pin_that_nothing_fits_says_what_is_on_offer(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    debian.write_fleet("{os: debian-13, driver: '580', nvidia_fs: '>=2.25'}")
-    assert run("lock", debian.fleet) == NoSolution.exit_code
-    err = plain(capsys.readouterr().err)
-    assert "[pin] the pin driver: '580' admits nothing that is on offer: 550.163.01" in err
-    assert "[pin] the pin nvidia_fs: '>=2.25' admits nothing that is on offer: 2.19.7" in err
-
-
-def test_userland_follows_the_driver_when_the_archive_has_a_newer_one(debian: Debian) -> None:
-    """Bookworm's state: security updated the proprietary driver and its userland, but not the open modules."""
-    both = [*TRIXIE, *proprietary_driver("550.200.01", "0+deb13u1")]
-    debian.publish(suites(both))
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
-    versions = {p.package: p.version for p in target.packages}
-    assert versions["libcuda1"] == versions["firmware-nvidia-gsp"] == versions["nvidia-alternative"] == "550.163.01-2"
-
-
-def test_a_driver_without_its_firmware_gives_way_to_an_older_one(debian: Debian) -> None:
-    newer = [*open_driver("550.200.01", "1"), *without(proprietary_driver("550.200.01", "1"), "firmware-nvidia-gsp")]
-    debian.publish(suites([*TRIXIE, *newer]))
-    assert run("lock", debian.fleet) == 0
-    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
-    assert target.driver.version == "550.163.01"
-    (refused,) = [r for r in target.refused if r.rule == "dependencies"]
-    assert refused.what == "driver 550.200.01 (open)"
-    assert "firmware-nvidia-gsp" in refused.words
-
-
 def test_mode_compat_has_no_nvidia_fs(debian: Debian) -> None:
     debian.write_fleet("{os: debian-13, mode: compat}")
     assert run("lock", debian.fleet) == 0
@@ -241,14 +180,6 @@ def test_a_system_that_is_unknown_is_named_by_place_with_the_known_ones(
     assert run("lock", debian.fleet) == FleetInvalid.exit_code
     err = plain(capsys.readouterr().err)
     assert "fleet.yml:6:13: profiles.gds.os: unknown operating system 'plan-9'; supported: debian-12, " in err
-
-
-def test_a_tampered_index_leaves_no_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    path = debian.archive.folder("trixie-security") / "InRelease"
-    path.write_bytes(path.read_bytes().replace(b"Origin: Debian", b"Origin: Debiam"))
-    assert run("lock", debian.fleet) == RepositoryUntrusted.exit_code
-    assert "dists/trixie-security/InRelease" in plain(capsys.readouterr().err)
-    assert not lockfile.beside(debian.fleet).exists()
 
 
 @pytest.mark.parametrize(
@@ -304,21 +235,6 @@ def test_check_names_a_package_that_was_replaced_under_its_version(debian: Debia
     assert run("lock", "--check", debian.fleet) == LockStale.exit_code
 
 
-def test_check_refuses_an_expired_index(debian: Debian) -> None:
-    assert run("lock", debian.fleet) == 0
-    old = suites(TRIXIE)
-    old[1].date = datetime.now(UTC) - timedelta(days=30)
-    debian.publish(old)
-    assert run("lock", "--check", debian.fleet) == RepositoryUntrusted.exit_code
-
-
-def test_check_names_a_pin_that_changed(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("lock", debian.fleet) == 0
-    debian.write_fleet("{os: debian-13, kernel: '6.12.94'}")
-    assert run("lock", "--check", debian.fleet) == LockStale.exit_code
-    assert "pin kernel: the fleet file says 6.12.94, the lock has newest" in plain(capsys.readouterr().err)
-
-
 def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", debian.fleet) == 0
     path = lockfile.beside(debian.fleet)
@@ -328,33 +244,6 @@ def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, capsys:
     assert "edited by hand" in plain(capsys.readouterr().err)
     assert run("lock", debian.fleet) == 0
     assert lockfile.read(path).targets == targets
-
-
-def test_a_lock_of_a_newer_major_is_not_overwritten(debian: Debian) -> None:
-    assert run("lock", debian.fleet) == 0
-    path = lockfile.beside(debian.fleet)
-    value = yaml.safe_load(path.read_text()) | {"lock_version": "9.0"}
-    path.write_text(yaml.safe_dump(value))
-    assert run("lock", debian.fleet) == LockInvalid.exit_code
-    assert yaml.safe_load(path.read_text())["lock_version"] == "9.0"
-
-
-def test_an_interrupted_write_leaves_the_old_lock(
-    debian: Debian, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert run("lock", debian.fleet) == 0
-    path = lockfile.beside(debian.fleet)
-    before = path.read_bytes()
-    lock = lockfile.read(path)
-
-    def stop(self: Path, target: Path) -> Path:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", stop)
-    with pytest.raises(KeyboardInterrupt):
-        lockfile.write(path, lock)
-    assert path.read_bytes() == before
-    assert not list(tmp_path.glob(".gdsdeploy.lock*"))
 
 
 def test_an_index_that_stands_still_is_a_warning_and_with_max_age_an_error(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cli import main
-from gdsdeploy.errors import LockStale, MissingProgram, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.errors import LockStale, MissingProgram, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.lock import lockfile
@@ -210,18 +210,6 @@ def test_a_package_that_left_its_stream_is_named(site: Rhel, run: Run, capsys: p
     output = capsys.readouterr().err
     assert "outside of nvidia-driver:580-open now:" in output
     assert "- nvidia-kmod-common 3:580.95.05-1.el9 (cuda)" in output
-
-
-def test_a_dependency_that_nobody_offers_is_named_unless_they_are_left_out(
-    site: Rhel, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    next(site.baseos.root.glob("numactl-libs-*")).unlink()
-    site.baseos.publish(site.key)
-    assert run() == NoSolution.exit_code
-    assert "libcufile-13-0 1.15.1.6-1 needs numactl-libs" in capsys.readouterr().err
-    assert run("--no-dependencies") == 0
-    assert list((tmp_path / "mirror").rglob("libcufile-13-0-*.rpm"))
-    assert not list((tmp_path / "mirror").rglob("glibc-*.rpm"))
 
 
 def test_what_writes_the_metadata_is_asked_for_before_anything_is_downloaded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,17 +12,13 @@ import pytest
 from gdsdeploy.errors import (
     FleetInvalid,
     GdsError,
-    LockInvalid,
     LockStale,
     NoSolution,
     RepositoryUntrusted,
     RepositoryUnusable,
 )
-from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
-from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.model.lock import Target
-from gdsdeploy.repo.fetch import Fetcher
 from tests.commandline import run
 from tests.repos import rpmstack
 from tests.repos.conftest import Rhel
@@ -188,70 +184,11 @@ def test_a_rule_moves_the_kernel_down(rhel: Rhel) -> None:
     assert {versions[n] for n in versions if n.startswith("kernel")} == {rpmstack.KERNELS[0]}
 
 
-@pytest.mark.parametrize(
-    ("pin", "kernel"),
-    [
-        ("'5.14.0-503'", NEWEST),
-        ("5.14.0-503.15.1.el9_5", rpmstack.KERNELS[1]),
-        ("5.14.0-503.15.1.el9_5.x86_64", rpmstack.KERNELS[1]),
-        ("'<5.14.0-503'", rpmstack.KERNELS[0]),
-        ("'>=5.14.0-503.15.1, <5.14.0-503.40.1'", rpmstack.KERNELS[1]),
-    ],
-)
-def test_a_kernel_may_be_pinned_by_any_of_its_names(pin: str, kernel: str, rhel: Rhel) -> None:
-    rhel.write_fleet(f"driver: '580', kernel: {pin}")
-    assert locked(rhel).kernel.version == kernel
-
-
-def test_companions_come_in_the_drivers_own_version(rhel: Rhel) -> None:
-    rhel.write_fleet("driver: '580', companions: [fabricmanager, imex]")
-    versions = {p.package: p.version for p in locked(rhel).packages}
-    assert versions["nvidia-fabricmanager"] == versions["nvidia-imex"] == "580.95.05-1"
-    assert "nvlsm" in versions
-
-
 def test_nvlink5_comes_in_the_drivers_own_version_with_nvlsm(rhel: Rhel) -> None:
     rhel.write_fleet("driver: '580', gpu: blackwell, companions: [nvlink5]")
     packages = {p.package: (p.version, p.part) for p in locked(rhel).packages}
     assert packages["nvlink5-580"] == packages["nvidia-fabricmanager"] == ("580.95.05-1", "companion")
     assert packages["nvlsm"] == ("2025.10.14-1", "companion")
-
-
-def test_a_metapackage_that_pulls_a_driver_is_refused_and_the_toolkit_taken(
-    rhel: Rhel, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rhel.write_fleet("driver: '580', cuda: [cuda-12-9]")
-    assert "[cuda] cuda-12-9 would pull the driver cuda-drivers" in refusal(rhel, capsys, NoSolution)
-    rhel.write_fleet("driver: '580', cuda: [cuda-toolkit-12-9]")
-    names = {p.package for p in locked(rhel).packages}
-    assert {"cuda-toolkit-12-9", "cuda-nvcc-12-9", "libcublas-12-9"} <= names
-    assert not names & {"cuda-drivers", "cuda-12-9", "gcc"}
-
-
-@pytest.mark.parametrize("what", ["driver", "kernel", "kernel-core", "libcufile", "nvidia-persistenced"])
-def test_every_choice_can_be_explained(what: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    rhel.write_fleet("driver: '580', mode: p2pdma")
-    locked(rhel)
-    capsys.readouterr()
-    assert run("lock", "--explain", what, rhel.fleet) == 0
-    text = capsys.readouterr().out
-    assert f"signed by  {rhel.key.fingerprint}" in text
-    if what == "kernel":
-        assert f"newer      kernel {NEWEST}.x86_64\n    - [p2pdma-rhel-9.5]" in text
-
-
-def test_an_upgrade_moves_what_was_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    """The lock stays where it is when the repository goes on, until a name is given."""
-    rhel.write_fleet("driver: '580.65.06'")
-    locked(rhel)
-    rhel.write_fleet("driver: '580'")
-    assert locked(rhel).driver.version == "580.65.06"
-    capsys.readouterr()
-    assert run("lock", "--upgrade", rhel.fleet, "driver") == 0
-    out = capsys.readouterr().out
-    assert "  nvidia-persistenced 3:580.65.06-1.el9 → 3:580.95.05-1.el9 (upgraded)\n" in out
-    assert "  driver 580.65.06 (open) → 580.95.05 (open)\n" in out
-    assert "libcufile-13-0" not in out
 
 
 def flip(path: Path) -> str:
@@ -278,20 +215,6 @@ def test_tampering_is_refused_by_name_and_the_lock_stays(
     assert lockfile.beside(rhel.fleet).read_bytes() == before
 
 
-def test_an_edited_lock_is_refused(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    locked(rhel)
-    path = lockfile.beside(rhel.fleet)
-    path.write_text(path.read_text().replace("580-open", "590-open"))
-    assert "edited by hand" in refusal(rhel, capsys, LockInvalid, "--check")
-
-
-def test_a_dependency_that_no_repository_has_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
-    (rhel.baseos.root / "numactl-libs-2.0.18-2.el9.x86_64.rpm").unlink()
-    rhel.baseos.publish(rhel.key)
-    text = refusal(rhel, capsys, NoSolution)
-    assert "libcufile-13-0 1.15.1.6-1 needs numactl-libs, of which the repositories have nothing" in text
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -311,13 +234,6 @@ def test_a_fleet_that_cannot_be_right_is_refused(
 def test_a_repository_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
     rhel.fleet.write_text(rhel.fleet.read_text().replace("/cuda'", "/elsewhere'"))
     assert "/elsewhere/repodata/repomd.xml: there is no such file" in refusal(rhel, capsys, RepositoryUnusable)
-
-
-def test_max_age_holds_for_rpm_repositories(rhel: Rhel) -> None:
-    rhel.fleet.write_text(rhel.fleet.read_text().replace("  cuda: {", "  cuda: {max_age: 10d, "))
-    fleet = load_fleet(rhel.fleet)
-    with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"index of cuda .*max_age .* is 10 days"):
-        resolve_fleet(fleet, fetcher, now=datetime.now(UTC) + timedelta(days=11))
 
 
 def test_the_userland_that_branch_610_regrouped(rhel: Rhel, tmp_path: Path) -> None:

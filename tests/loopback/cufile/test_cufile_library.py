@@ -1,164 +1,76 @@
-"""Asking real libraries: every release answers, in order, in its own namespace, and none can hold the caller up."""
+"""What libcufile logs about its file, against real libraries: names and values; and the stand-in against a real GPU."""
 
 from __future__ import annotations
 
-import subprocess
-import time
+import json
 from pathlib import Path
 
 import pytest
 
-from gdsdeploy import run
-from gdsdeploy.errors import MissingProgram
-from gdsdeploy.host.facts.cufile import effective_values
+from gdsdeploy.cufile.model import known_keys
+from gdsdeploy.host.facts.cufile import SHOWN, differences, effective_values, given_keys, same
 from tests.cufile import libraries
-from tests.cufile import library as asking
-from tests.cufile.library import Library, LibraryUnusable
+from tests.cufile.effective import effective
 
 H200 = Path(__file__).parents[2] / "evidence" / "h200"
-BATCH = '{"properties": {"io_batchsize": %d}}'
 
 
-@pytest.fixture(scope="module")
-def newest() -> Library:
-    return libraries.library("1.20.0.107")
+def test_a_mount_table_is_compared_as_a_whole(tmp_path: Path) -> None:
+    table = {str(tmp_path): {"rdma_dev_addr_list": ["192.0.2.1", "192.0.2.2"]}}
+    logged = {"fs.nfs.mount_table": f"{tmp_path}: 192.0.2.1"}
+    found, _ = differences({"fs": {"nfs": {"mount_table": table}}}, logged)
+    assert [value.key for value in found] == ["fs.nfs.mount_table"]
 
 
-@pytest.mark.parametrize("version", libraries.RELEASES)
-def test_every_release_answers(version: str) -> None:
-    library = libraries.library(version)
-    assert library.version == version
-    comment, typo, wrong, missing, broken, folder = library.ask_all(
-        [
-            "// of ours\n" + BATCH % 7,
-            '{"properties": {"io_batch_size": 5000}}',
-            BATCH % 5000,
-            '{"denylist": {"mounts": ["/nowhere"]}}',
-            '{"properties": {',
-            '{"logging": {"dir": "/nowhere"}}',
-        ]
-    )
-    assert (comment.accepted, comment.reason, comment.error, comment.hung) == (True, None, 0, False)
-    assert comment.effective["properties.max_batch_io_size"] == "7"
-    assert typo.accepted is True
-    assert typo.effective["properties.max_batch_io_size"] == "128"
-    assert (wrong.accepted, wrong.key, wrong.effective) == (False, "properties.io_batchsize", {})
-    assert wrong.reason == "invalid directIO size (KB) specified: 5000 min: 1 max: 256"
-    assert missing.key == "denylist.mounts"
-    assert missing.reason is not None
-    assert "/nowhere" in missing.reason
-    assert (broken.accepted, broken.key) == (False, None)
-    assert broken.reason == "parsing error, invalid json config /etc/cufile.json"
-    assert (folder.accepted, folder.key) == (False, "logging.dir")
+def test_the_names_that_the_library_uses_are_those_of_the_keys() -> None:
+    assert {name: key.shown for name, key in known_keys().items() if key.shown}.items() <= SHOWN.items()
+    printed = {key for answer in _defaults() for key in answer}
+    assert set(SHOWN.values()) - printed == {
+        "properties.gpu_bounce_buffer_slab_size_kb",
+        "properties.gpu_bounce_buffer_slab_count",
+    }, "these two are logged only where they are set"
 
 
-def test_a_file_that_ends_the_process_is_not_accepted() -> None:
-    fatal = '{"properties": {"per_buffer_cache_size_kb": 0}}'
-    answer = libraries.library("1.9.1.3").ask(fatal)
-    assert (answer.accepted, answer.error, answer.hung, answer.effective) == (False, None, False, {})
-    assert answer.reason == "it ends the process (SIGFPE)"
-    aborted = libraries.library("1.20.0.107").ask('{"properties": 5}')
-    assert aborted.accepted is False
-    assert str(aborted.reason).endswith("requires objectValue or nullValue; it ends the process (SIGABRT)")
+def _defaults() -> list[dict[str, str]]:
+    return [dict(libraries.library(version).ask("{}").effective) for version in ("1.4.0.31", "1.20.0.107")]
 
 
-def test_many_answers_come_in_order_and_do_not_mix(newest: Library) -> None:
-    answers = list(newest.ask_all((BATCH % number for number in range(1, 258)), jobs=3))
-    assert [a.effective["properties.max_batch_io_size"] for a in answers[:-1]] == [str(n) for n in range(1, 257)]
-    assert answers[-1].accepted is False
+@pytest.mark.parametrize(
+    ("value", "logged", "equal"),
+    [
+        (True, "true", True),
+        (True, "1", True),
+        (False, "true", False),
+        (128, "128", True),
+        (128, "12", False),
+        ([4, 64], "4 64 ", True),
+        ([4, 64], "64 4", False),
+        (["P2P"], "P2P", True),
+        ("RoundRobin", "roundrobin", False),
+    ],
+)
+def test_values_are_compared_as_they_are_logged(value: object, logged: str, equal: bool) -> None:
+    assert same(value, logged) is equal
 
 
-def test_lists_and_mount_tables_are_values(newest: Library, tmp_path: Path) -> None:
-    folder = tmp_path / "a mount"
-    folder.mkdir()
-    table = f'{{"{folder}": {{"rdma_dev_addr_list": ["192.0.2.1", "192.0.2.2"]}}}}'
-    answer = newest.ask(f'{{"fs": {{"nfs": {{"mount_table": {table}}}}}}}')
-    assert answer.effective["fs.nfs.mount_table"] == f"{folder}: 192.0.2.1 192.0.2.2"
-    assert answer.effective["properties.posix_pool_slab_size_kb"] == "4 1024 16384"
+def test_keys_are_given_by_their_dotted_names() -> None:
+    document = {"fs": {"nfs": {"mount_table": {"/a": {}}, "use_pci_p2pdma": True}}, "denylist": {"drivers": []}}
+    assert dict(given_keys(document)) == {
+        "fs.nfs.mount_table": {"/a": {}},
+        "fs.nfs.use_pci_p2pdma": True,
+        "denylist.drivers": [],
+    }
 
 
-def test_the_machine_and_the_callers_variables_stay_out_of_it(
-    newest: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("CUFILE_FORCE_COMPAT_MODE", "true")
-    overlay = tmp_path / "overlay.json"
-    overlay.write_text("{ broken")
-    monkeypatch.setenv("CUFILE_ENV_PATH_JSON", str(overlay))
-    monkeypatch.chdir(tmp_path)
-    before = Path("/etc/cufile.json").exists(), Path("/proc/driver/nvidia-fs").exists()
-    answer = newest.ask("{}")
-    assert answer.accepted is True
-    assert answer.effective["properties.force_compat_mode"] == "false"
-    assert (Path("/etc/cufile.json").exists(), Path("/proc/driver/nvidia-fs").exists()) == before
-    assert list(tmp_path.iterdir()) == [overlay], "nothing is left in the current folder"
-
-
-def test_a_user_namespace_does_as_well(newest: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = ("--user", "--map-root-user", "--mount", "--propagation", "private")
-    monkeypatch.setattr(asking, "_namespace", lambda: flags)
-    assert newest.ask(BATCH % 9).effective["properties.max_batch_io_size"] == "9"
-
-
-@pytest.mark.parametrize("folder", ["/nowhere", "/nowhere/at/all", "/var/nowhere/log", "/proc/nowhere"])
-def test_folders_of_another_machine_can_be_shown(newest: Library, folder: str) -> None:
-    document = f'{{"logging": {{"dir": "{folder}"}}, "denylist": {{"mounts": ["{folder}"]}}}}'
-    assert newest.ask(document).key in {"logging.dir", "denylist.mounts"}
-    assert newest.ask(document, folders=[folder, "/nowhere/else", "/usr"]).reason is None
-    assert not Path(folder).exists()
-
-
-def compile_library(folder: Path, source: str) -> Library:
-    path = folder / "libcufile.so.0"
-    head = "#include <stdio.h>\n#include <stdlib.h>\ntypedef struct { int a, b; } E;\n"
-    code = f"{head}E cuFileDriverOpen(void) {{ {source} }}"
-    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"], input=code.encode(), check=True)
-    return Library(path, cuda="standin")
-
-
-def test_a_library_that_spins_or_dies_is_reported(tmp_path: Path) -> None:
-    begin = time.monotonic()
-    answers = list(compile_library(tmp_path, 'printf("so far"); for (;;) {}').ask_all(["{}", "{}"], timeout=0.5))
-    assert time.monotonic() - begin < 5
-    for answer in answers:
-        assert (answer.accepted, answer.hung, answer.output, answer.error) == (None, True, ("so far",), None)
-        assert 0.5 <= answer.seconds < 3
-    died = compile_library(tmp_path, "abort();").ask("{}")
-    assert (died.accepted, died.hung, died.error, died.reason) == (False, False, None, "it ends the process (SIGABRT)")
-
-
-def test_a_child_cannot_fill_the_disk_or_the_memory(tmp_path: Path) -> None:
-    flood = 'FILE *f = fopen(getenv("CUFILE_LOGFILE_PATH"), "w"); while (fputs("more\\n", f) >= 0); return (E){7, 0};'
-    answer = compile_library(tmp_path, flood).ask("{}")
-    assert (answer.error, len(answer.log)) == (7, 4 << 20)
-    hungry = "return (E){malloc(1ul << 40) ? 1 : 2, 0};"
-    assert compile_library(tmp_path, hungry).ask("{}").error == 2
-
-
-def test_what_is_no_library_says_so(tmp_path: Path) -> None:
-    (tmp_path / "text.so").write_text("no library\n" * 100)
-    with pytest.raises(LibraryUnusable, match=r"text\.so can't be used: OSError: .*invalid ELF header") as caught:
-        Library(tmp_path / "text.so", cuda="standin").ask("{}")
-    assert caught.value.hint is not None
-    with pytest.raises(LibraryUnusable, match="there is no such library"):
-        Library(tmp_path / "none.so").ask("{}")
-
-
-def test_without_a_compiler_or_a_namespace_the_next_step_is_named(
-    newest: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
-    with monkeypatch.context() as patched:
-        patched.setattr(run.shutil, "which", lambda program, path: None)
-        with pytest.raises(MissingProgram) as caught:
-            newest.ask("{}")
-    assert caught.value.hint is not None
-    assert "gcc" in caught.value.hint
-    asking._namespace.cache_clear()
-    with monkeypatch.context() as patched:
-        denied = run.Completed((), 1, "", "unshare: unshare failed: Operation not permitted")
-        patched.setattr(run, "run", lambda *_args, **_kwargs: denied)
-        with pytest.raises(LibraryUnusable, match="no mount namespace"):
-            asking._namespace()
+@pytest.mark.parametrize("version", ["1.15.1.6", "1.20.0.107"])
+def test_a_real_gpu_and_the_stand_in_say_the_same(version: str) -> None:
+    """On a host with an H200 its file was rendered and shown to the library, with the real libcuda."""
+    real = json.loads((H200 / f"effective-{version}.json").read_text())
+    assert (real["accepted"], real["error"], real["problem"]) == (True, 0, None)
+    content = (H200 / f"rendered-{version}.json").read_bytes()
+    (result,) = effective(libraries.library(version), {"file": content}, folders=["/var/log/cufile"])
+    assert json.loads(result.to_json())["values"] == real["values"]
+    assert len(real["values"]) > 30
 
 
 @pytest.mark.parametrize(

@@ -416,7 +416,7 @@ OTHERS = {
     # Reads a lock, and needs its repositories.
     "mirror": "repos",
     "help": "no input",
-    **{f"lab {name}": "loopback/lab" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
+    **{f"lab {name}": "loopback/test_lab.py" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
 }  # fmt: skip
 
 
