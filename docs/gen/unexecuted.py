@@ -1,6 +1,6 @@
 """Which examples in the help of verbs no test executes, and why: marks for the page of commands.
 
-``tests/loopback/test_docs_run.py`` executes all others, in a folder with files of the names that examples use.
+``tests/loopback/test_site.py`` executes all others, in a folder with files of the names that examples use.
 """
 
 from __future__ import annotations

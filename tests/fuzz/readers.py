@@ -350,14 +350,14 @@ def gate_records() -> list[bytes]:
 
 def rollout_answer(data: bytes) -> None:
     question, document = loads(data)
-    from tests.loopback.rollout.test_answers import QUESTIONS
+    from tests.loopback.rollout.test_steps import QUESTIONS
 
     QUESTIONS[tuple(question)].read("gpu1", document)
 
 
 @functools.cache
 def rollout_answers() -> list[bytes]:
-    from tests.loopback.rollout.test_answers import WHOLE
+    from tests.loopback.rollout.test_steps import WHOLE
 
     return [json.dumps([question, document]).encode() for question, document in WHOLE.items()]
 

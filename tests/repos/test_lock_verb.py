@@ -5,24 +5,34 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gdsdeploy.errors import (
     FleetInvalid,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
     LockInvalid,
     LockStale,
+    NameUnknown,
     RepositoryUntrusted,
     RepositoryUnusable,
     SignatureRefused,
 )
-from gdsdeploy.lock import lockfile, signatures
+from gdsdeploy.lock import adopt_hosts, lockfile, signatures
+from gdsdeploy.model.lock import LOCK_VERSION, Target
+from gdsdeploy.ssh.endpoint import Answer
 from tests.commandline import plain, run
-from tests.repos.conftest import Debian
-from tests.repos.stack import TRIXIE, gds, kernel, suites, without
+from tests.repos.conftest import Debian, Rhel, Ubuntu
+from tests.repos.cuda import CUDA_UBUNTU, cuda_driver, noble_suites
+from tests.repos.stack import TRIXIE, Stanza, gds, kernel, open_driver, package, proprietary_driver, suites, without
 
 
 def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,3 +267,440 @@ def test_an_index_that_stands_still_is_a_warning_and_with_max_age_an_error(
     for options in ((), ("--check",)):
         assert run("lock", *options, debian.fleet) == RepositoryUntrusted.exit_code
         assert "max_age of repositories.debian is 30 days" in plain(capsys.readouterr().err)
+
+
+# -- What moves a lock and what does not, what it says of a package, and what it refuses to be talked into.
+
+
+def locked(fleet: Path) -> Target:
+    return lockfile.read(lockfile.beside(fleet)).targets["gds"]
+
+
+def versions(fleet: Path) -> dict[str, str]:
+    return {package.package: package.version for package in locked(fleet).packages}
+
+
+#: Newer ones of everything, all admitted by the rules.
+NEWER: list[Stanza] = [
+    *TRIXIE,
+    *open_driver("550.200.01", "1"),
+    *proprietary_driver("550.200.01", "1"),
+    *gds("2.19.7", "1.9.1.3", "12.4.1", "3"),
+    *kernel("6.12.99+deb13", "6.12.99-1"),
+    package("dkms", "3.3.0-1", architecture="all", depends="kmod"),
+]
+
+
+@pytest.fixture
+def moved(debian: Debian) -> Debian:
+    """A lock of trixie as it was, and an archive that has newer ones of everything."""
+    assert run("lock", debian.fleet) == 0
+    debian.publish(suites(NEWER))
+    return debian
+
+
+def test_what_is_locked_stays(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    before = lockfile.beside(moved.fleet).read_bytes()
+    capsys.readouterr()
+    assert run("lock", moved.fleet) == 0
+    assert lockfile.beside(moved.fleet).read_bytes() == before
+    assert "To move to newer versions: gdsdeploy lock --upgrade" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "moves"),
+    [
+        ("driver", {"driver", "nvidia-open-kernel-dkms", "nvidia-open-kernel-support", "libcuda1", "nvidia-smi",
+                    "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "nvidia-alternative", "firmware-nvidia-gsp"}),
+        ("nvidia-fs", {"nvidia-fs-dkms"}),
+        ("libcufile", {"libcufile0", "gds-tools"}),
+        ("dkms", {"dkms"}),
+        ("kernel", {"kernel", "linux-image-6.12.94+deb13-amd64", "linux-image-6.12.99+deb13-amd64",
+                    "linux-headers-6.12.94+deb13-amd64", "linux-headers-6.12.99+deb13-amd64",
+                    "linux-headers-6.12.94+deb13-common", "linux-headers-6.12.99+deb13-common",
+                    "linux-kbuild-6.12.94+deb13", "linux-kbuild-6.12.99+deb13"}),
+    ],
+)  # fmt: skip
+def test_an_upgrade_moves_what_was_named_and_nothing_else(
+    what: str, moves: set[str], moved: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run("lock", "--json", "--upgrade", moved.fleet, what) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {change["what"] for change in report["changes"]} == moves
+
+
+def test_naming_a_package_that_decides_moves_its_part_of_the_stack(moved: Debian) -> None:
+    assert run("lock", "--upgrade", moved.fleet, "nvidia-open-kernel-dkms", "gds-tools") == 0
+    target = locked(moved.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
+    assert versions(moved.fleet)["libcufile0"] == "1.9.1.3~12.4.1-3"
+    assert versions(moved.fleet)["dkms"] == "3.2.2-1~deb13u1"
+
+
+def test_an_upgrade_without_names_moves_everything(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", moved.fleet, "--upgrade") == 0
+    target = locked(moved.fleet)
+    # 550.200.01 is not the build that fails on the newest kernel.
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.107+deb13-amd64")
+    assert versions(moved.fleet)["dkms"] == "3.3.0-1"
+    assert "  driver 550.163.01 (open) → 550.200.01 (open)\n" in capsys.readouterr().out
+
+
+def test_a_driver_that_would_take_the_kernel_with_it_stays_and_says_so(debian: Debian) -> None:
+    """Only the kernel was named; the newest kernel does not go with the locked driver, so the next one is taken."""
+    assert run("lock", debian.fleet) == 0
+    debian.publish(suites(NEWER))
+    assert run("lock", "--upgrade", debian.fleet, "kernel") == 0
+    target = locked(debian.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.163.01", "6.12.99+deb13-amd64")
+    assert ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize") in {(r.what, r.rule) for r in target.refused}
+
+
+def test_a_pin_that_changed_moves_what_it_is_about(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    moved.write_fleet("{os: debian-13, driver: '550.200'}")
+    capsys.readouterr()
+    assert run("lock", moved.fleet) == 0
+    target = locked(moved.fleet)
+    assert (target.driver.version, target.kernel.release) == ("550.200.01", "6.12.94+deb13-amd64")
+    # Why the kernel is not the newest was said when it was locked, and is kept.
+    assert "kernel 6.12.107+deb13-amd64" in {r.what for r in target.refused}
+
+
+def test_what_a_repository_lost_moves_and_going_back_is_said(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", "--upgrade", moved.fleet, "driver") == 0
+    debian = [p for p in NEWER if "550.200.01" not in p["Version"]]
+    moved.publish(suites(debian))
+    capsys.readouterr()
+    assert run("lock", moved.fleet) == 0
+    out = capsys.readouterr()
+    assert "profile gds: driver goes back from 550.200.01 (open) to 550.163.01 (open)" in plain(out.err)
+    assert "  driver 550.200.01 (open) → 550.163.01 (open) (downgraded)\n" in out.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--upgrade", "{fleet}", "nvidia-smy"), "nvidia-smy is neither driver, kernel"),
+        (("{fleet}", "driver"), "only --upgrade takes names of what to move"),
+        (("--upgrade", "--check", "{fleet}"), "exclude each other"),
+    ],
+)
+def test_bad_arguments_are_named(
+    arguments: tuple[str, ...], words: str, moved: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run("lock", *(a.format(fleet=moved.fleet) for a in arguments)) == 2
+    assert words in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def test_there_is_nothing_to_upgrade_without_a_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", "--upgrade", debian.fleet, "driver") == 2
+    assert "there is no usable lock at" in capsys.readouterr().err
+
+
+# ── replay, and files that are gone ──────────────────────────────────────────────────────────────────────────────
+
+
+def dated(debian: Debian, ago: timedelta) -> None:
+    published = suites(TRIXIE)
+    for suite in published:
+        suite.date = datetime.now(UTC) - ago
+    debian.publish(published)
+
+
+def test_an_index_older_than_the_locked_one_is_a_replay(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    before = lockfile.beside(debian.fleet).read_bytes()
+    dated(debian, timedelta(days=2))
+    capsys.readouterr()
+    assert run("lock", "--upgrade", debian.fleet) == RepositoryUntrusted.exit_code
+    err = plain(capsys.readouterr().err)
+    assert "the index of debian trixie is dated" in err
+    assert "replays an old state" in err
+    assert lockfile.beside(debian.fleet).read_bytes() == before
+    assert run("lock", "--check", "--json", debian.fleet) == RepositoryUntrusted.exit_code
+    reasons = json.loads(capsys.readouterr().out)["reasons"]
+    assert {(r["difference"], r["subject"]) for r in reasons} == {
+        ("INDEX_OLDER", "debian trixie"),
+        ("INDEX_OLDER", "debian trixie-updates"),
+        ("INDEX_OLDER", "debian-security trixie-security"),
+    }
+
+
+def test_an_expired_index_is_a_named_reason(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    dated(debian, timedelta(days=30))
+    capsys.readouterr()
+    assert run("lock", "--check", "--json", debian.fleet) == RepositoryUntrusted.exit_code
+    (reason,) = json.loads(capsys.readouterr().out)["reasons"]
+    assert reason["difference"] == "INDEX_REFUSED"
+    assert "was valid until" in reason["found"]
+
+
+def test_check_asks_for_each_file(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    package = next(p for p in locked(debian.fleet).packages if p.package == "libcuda1")
+    (debian.archive.root / package.file).unlink()
+    capsys.readouterr()
+    assert run("lock", "--check", "--json", debian.fleet) == LockStale.exit_code
+    (reason,) = json.loads(capsys.readouterr().out)["reasons"]
+    assert (reason["difference"], reason["subject"]) == ("FILE_GONE", "libcuda1")
+    assert reason["found"].endswith(package.file)
+
+
+# ── explain ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run("lock", "--explain", "kernel", moved.fleet) == 0
+    out = capsys.readouterr().out
+    assert "profile gds: linux-image-6.12.94+deb13-amd64 6.12.94-1 (kernel-image, on both)" in out
+    assert f"  signed by  {moved.key.fingerprint}, index of 20" in out
+    assert "  needed by  linux-headers-6.12.94+deb13-amd64" in out
+    assert "  admitted   [driver-550-pci-resize]" in out
+    assert "  warned     [nvidia-fs-vm-io]" in out
+    newer = [each.splitlines() for each in out.split("  newer      ")[1:]]
+    assert [each[0] for each in newer] == [
+        "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.99+deb13-amd64"
+    ]  # fmt: skip
+    newest, headless, admitted = (each[1:] for each in newer)
+    assert newest[0].startswith("    - [driver-550-pci-resize] Driver 550.163.01 as packaged does not compile")
+    assert newest[1] == (
+        "    - [lock] it would go with driver 550.200.01 (open), which the lock does not have: upgrade them together"
+    )
+    assert headless[0].startswith("    - [kernel-headers] The repositories have the image, but no")
+    assert admitted == [f"    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} kernel"]
+
+
+def test_explain_packages_that_follow(moved: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run("lock", "--explain", "libcuda1", moved.fleet) == 0
+    out = capsys.readouterr().out
+    assert (
+        "  newer      libcuda1 550.200.01-1\n    - [driver] it has to be of the driver's own version, 550.163.01" in out
+    )
+    assert run("lock", "--explain", "dkms", moved.fleet) == 0
+    out = capsys.readouterr().out
+    assert "  needed by  nvidia-fs-dkms, nvidia-open-kernel-dkms" in out
+    assert f"dkms 3.3.0-1\n    - nothing forbids it; take it with: gdsdeploy lock --upgrade {moved.fleet} dkms" in out
+
+
+def test_explain_says_which_dependency_forbids_a_newer_one(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    broken = package("update-glx", "1.3.0", source="glx-alternatives", depends="nowhere (>= 2)")
+    tied = [p | {"Depends": "update-glx"} if p["Package"] == "glx-alternative-nvidia" else p for p in TRIXIE]
+    debian.publish(suites([*tied, broken]))
+    capsys.readouterr()
+    assert run("lock", "--explain", "update-glx", "--json", debian.fleet) == 0
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["needed_by"] == ["glx-alternative-nvidia"]
+    assert profile["newer"] == [
+        {
+            "what": "update-glx 1.3.0",
+            "forbidden_by": [
+                "[dependencies] update-glx 1.3.0 needs nowhere (>= 2), of which the repositories have nothing"
+            ],
+        }
+    ]
+
+
+def test_explain_of_what_is_not_there_offers_what_is_near(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    assert run("lock", "--explain", "libcuda", debian.fleet) == LockInvalid.exit_code
+    assert "hint: Try: libcuda1" in plain(capsys.readouterr().err)
+
+
+def test_a_package_without_a_newer_one_says_so(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    capsys.readouterr()
+    assert run("lock", "--explain", "nvidia-fs", debian.fleet) == 0
+    out = capsys.readouterr().out
+    assert "  needed by  the profile itself" in out
+    assert "  admitted   [nvidia-fs-open-only]" in out
+    assert "  newer      nothing on offer" in out
+
+
+# -- ``gdsdeploy lock --adopt`` from the command line down to a served archive; the hosts' answers are given.
+
+
+VERSION = "580.95.05"
+OLD = "580.82.07-0ubuntu1"
+
+
+def pieces(version: str) -> list[dict[str, str]]:
+    """Userland that the stack itself doesn't need, as it was before and as it goes with the locked driver."""
+    full = f"{version}-0ubuntu1"
+    source = "nvidia-graphics-drivers-580"
+    return [
+        package("libnvidia-decode-580", full, source=source, depends=f"libnvidia-compute-580 (= {full})"),
+        package("libnvidia-encode-580", full, source=source, depends=f"libnvidia-decode-580 (= {full})"),
+    ]
+
+
+class Hosts:
+    """Host → what it answers."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[list[str], list[str]]] = []
+
+    def have(self, host: str, *packages: str, **other: str) -> None:
+        listed = {key: {"version": OLD, "held": False} for key in packages} | {"bash": {"version": "5", "held": False}}
+        self.answers[host] = {"version": 1, "os": "ubuntu-24.04", "arch": "x86_64", "packages": listed, **other}
+
+    def ask(
+        self,
+        _fleet: Any,
+        _path: Path,
+        names: Sequence[str],
+        argv: Sequence[str],
+        judge: Callable[[Answer], Any],
+        **_: Any,
+    ) -> Iterator[tuple[Answer, Any]]:
+        self.asked.append((list(names), list(argv)))
+        for name in names:
+            value = self.answers[name]
+            error = value if isinstance(value, GdsError) else None
+            answer = Answer(name, None if error else value, error, 0.1)
+            try:
+                yield answer, judge(answer)
+            except GdsError as problem:
+                yield answer, problem
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    answering = Hosts()
+    monkeypatch.setattr(adopt_hosts, "ask", answering.ask)
+    return answering
+
+
+@pytest.fixture
+def fleet(ubuntu: Ubuntu) -> Path:
+    before = [stanza for stanza in cuda_driver("580.82.07") if stanza["Package"] == "nvidia-driver-580-open"]
+    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *before, *pieces(VERSION), *pieces("580.82.07")])
+    document = yaml.safe_load(ubuntu.fleet.read_text())
+    (profile,) = document["profiles"]
+    document["profiles"][profile]["driver"] = "580.95"
+    document["hosts"] = {"gpu1": profile, "gpu2": profile}
+    ubuntu.fleet.write_text(yaml.safe_dump(document))
+    return ubuntu.fleet
+
+
+def target(fleet: Path) -> Target:
+    (only,) = lockfile.read(lockfile.beside(fleet)).targets.values()
+    return only
+
+
+def test_pieces_of_any_host_are_locked_with_digests_and_stay(
+    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.have("gpu1", "libnvidia-decode-580", "libnvidia-compute-580")
+    hosts.have("gpu2", "libnvidia-decode-580", "libnvidia-encode-580", "libnvidia-strange")
+    assert run("lock", "--adopt", "gpu*", fleet) == 0
+    assert hosts.asked == [(["gpu1", "gpu2"], ["packages", "--json"])]
+    err = capsys.readouterr().err
+    assert "Adopted for profile gds: libnvidia-decode-580, libnvidia-encode-580\n" in err
+    assert "  libnvidia-encode-580 isn't on gpu1: provision installs it there, too\n" in err
+    assert "  not adopted: libnvidia-strange: the profile's repositories don't have it; `gdsdeploy plan` tells" in err
+    first = lockfile.beside(fleet).read_bytes()
+    assert target(fleet).adopted == ("libnvidia-decode-580", "libnvidia-encode-580")
+    versions = {each.package: (each.version, len(each.sha256)) for each in target(fleet).packages}
+    assert versions["libnvidia-encode-580"] == (f"{VERSION}-0ubuntu1", 64)
+    assert yaml.safe_load(first)["lock_version"] == LOCK_VERSION
+    assert run("lock", fleet) == 0
+    assert lockfile.beside(fleet).read_bytes() == first, "a run without hosts keeps what was adopted"
+    assert "Adopted for profile gds: libnvidia-decode-580" in capsys.readouterr().err
+
+
+def test_another_adoption_takes_the_place_of_the_first(
+    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.have("gpu1", "libnvidia-decode-580", "libnvidia-gl-580")
+    assert run("lock", "--adopt", "gpu1", fleet) == 0
+    hosts.have("gpu1", "libnvidia-gl-580")
+    capsys.readouterr()
+    assert run("lock", "--adopt", "gpu1", fleet) == 0
+    out = capsys.readouterr()
+    assert "  adopted libnvidia-decode-580 (removed)\n" in out.out
+    assert "  libnvidia-decode-580 580.95.05-0ubuntu1 (removed)\n" in out.out
+    assert target(fleet).adopted == ("libnvidia-gl-580",)
+    hosts.have("gpu1")
+    assert run("lock", "--adopt", "gpu1", "--json", fleet) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["adopted"] == {"gds": []}
+    assert report["left_out"] == []
+    assert "adopted" not in yaml.safe_load(lockfile.beside(fleet).read_text())["targets"]["gds"]
+
+
+def test_what_would_leave_is_told_from_what_stays(
+    fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The metapackage needs the driver's packages in their versions before, and hosts don't have its DKMS."""
+    hosts.have("gpu1", "nvidia-driver-580-open")
+    assert run("lock", "--adopt", "gpu1", "--json", fleet) == 0
+    (one,) = json.loads(capsys.readouterr().out)["left_out"]
+    assert (one["profile"], one["name"], one["leaves"]) == ("gds", "nvidia-driver-580-open", True)
+    assert "with `modules: build` it is adopted" in one["reason"]
+    assert one["consequence"] == "provision refuses to remove it unless its profile lists it in `removes`"
+
+
+def test_a_driver_without_a_piece_leaves_its_name_with_a_warning(
+    fleet: Path, ubuntu: Ubuntu, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.have("gpu1", "libnvidia-decode-580")
+    assert run("lock", "--adopt", "gpu1", fleet) == 0
+    ubuntu.publish(noble_suites(), CUDA_UBUNTU)
+    assert run("lock", fleet) == 0
+    err = capsys.readouterr().err
+    assert "[adopted] libnvidia-decode-580 was adopted and isn't in this lock: the profile's repositories don't" in err
+    assert target(fleet).adopted == ("libnvidia-decode-580",), "a later driver may have it again"
+    ubuntu.publish(noble_suites(), [*CUDA_UBUNTU, *pieces(VERSION)])
+    assert run("lock", fleet) == 0
+    assert "libnvidia-decode-580" in {each.package for each in target(fleet).packages}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (HostUnreachable("gpu1: no answer"), HostUnreachable, "no answer"),
+        ({"error": {"kind": "packages", "message": "dpkg-query cannot be asked", "hint": ""}}, HostUnfit, "dpkg-query"),
+        ({"os": "debian-13", "arch": "x86_64", "packages": {}}, HostUnfit, "it runs debian-13 on x86_64, and its"),
+        ({"os": "ubuntu-24.04", "arch": "aarch64", "packages": {}}, HostUnfit, "ubuntu-24.04 on aarch64, and its"),
+        ({"os": "ubuntu-24.04", "arch": "x86_64", "packages": {"-x": {}}}, HostUnfit, "malformed"),
+        ({}, HostUnfit, "malformed"),
+    ],
+)
+def test_a_host_that_cannot_say_stops_the_lock(
+    answer: Any, kind: type[GdsError], words: str, fleet: Path, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.have("gpu2", "libnvidia-decode-580")
+    hosts.answers["gpu1"] = answer
+    assert run("lock", "--adopt", "gpu1,gpu2", fleet) == kind.exit_code
+    assert words in capsys.readouterr().err
+    assert not lockfile.beside(fleet).exists()
+
+
+def test_a_host_that_the_fleet_does_not_have(fleet: Path, hosts: Hosts) -> None:
+    assert run("lock", "--adopt", "gpu9", fleet) == NameUnknown.exit_code
+
+
+def test_pieces_on_rhel_come_from_the_locked_stream(
+    rhel: Rhel, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The proprietary metapackage doesn't go with the open driver."""
+    rhel.write_fleet("driver: '580', modules: build")
+    names = ("nvidia-driver-libs", "nvidia-driver", "nvidia-open", "cuda-drivers", "nvidia-driver-cuda")
+    hosts.have("gpu1", *names, os="rhel-9.4")
+    for each in hosts.answers["gpu1"]["packages"].values():
+        each["version"] = "3:570.172.08-1.el9"
+    assert run("lock", "--adopt", "gpu1", "--json", rhel.fleet) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["adopted"] == {"gds": ["nvidia-driver", "nvidia-driver-libs", "nvidia-open"]}
+    (one,) = report["left_out"]
+    assert one["name"] == "cuda-drivers"
+    assert "kmod-nvidia-latest-dkms" in one["reason"]
+    packages = {each.package: each.version for each in target(rhel.fleet).packages}
+    assert packages["nvidia-driver-libs"] == packages["nvidia-open"] == "3:580.95.05-1.el9"

@@ -1,20 +1,28 @@
-"""Boolean dependencies: read as what they mean, and satisfied as dnf satisfies them."""
+"""What rpm says of versions and relations, and what is stated about the systems that have it."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.apply.packages.versions import rpm, vercmp
 from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, solve
+from gdsdeploy.platform import stack_platform_for, supported_systems, version_order
+from gdsdeploy.platform.base import Flavour, KernelImage
+from gdsdeploy.platform.rhel import Rhel
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.repo.packages import RPM, Candidate, Order
+from gdsdeploy.repo.packages import DEB, RPM, RPM_RELATIONS, Candidate, Order
 from gdsdeploy.repo.rpm import MAX_DEPTH, Repository, read, rich_groups, rpm_relation
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
@@ -197,3 +205,291 @@ def test_dependencies_are_satisfied_as_dnf_satisfies_them(archive: RpmArchive, k
     assert ours == theirs
     assert sum(answer is None for answer in ours.values()) == 4
     assert all(re.match(r"\S+ \S+$", row) for answer in ours.values() for row in answer or ())
+
+
+# -- Version order and relations equal rpm's own: differential, against the real rpm, each in one process.
+
+
+#: Versions as rpm repositories have them, pasted together from what makes the order hard.
+_PIECES = (
+    "0", "1", "10", "09", "007", "2", "550", "~", "^", ".", "..", "+", "_", "a", "A", "b", "rc", "el9", "~~", "^^",
+)  # fmt: skip
+PAIRS = 8000
+
+_LUA = """for line in io.lines('%s') do
+local a, b = line:match('^(%%S+) (%%S+)$') print(rpm.vercmp(a, b) .. ' ') end"""
+
+#: rpm's own bindings are Debian's, for the system's Python.
+_DS = """
+import json, rpm, sys
+sign = {"": 0, "<": rpm.RPMSENSE_LESS, ">": rpm.RPMSENSE_GREATER, "=": rpm.RPMSENSE_EQUAL}
+sign["<="], sign[">="] = sign["<"] | sign["="], sign[">"] | sign["="]
+def ds(tag, relation, version):
+    return rpm.ds(("x", sign[relation], version), tag)
+cases = json.load(sys.stdin)
+print(json.dumps([bool(ds(rpm.RPMTAG_PROVIDENAME, a, b).Compare(ds(rpm.RPMTAG_REQUIRENAME, c, d)))
+                  for a, b, c, d in cases]))
+"""
+
+
+def _word(dice: random.Random, most: int = 6) -> str:
+    return "".join(dice.choices(_PIECES, k=dice.randint(1, most)))
+
+
+def _evr(dice: random.Random) -> str:
+    epoch = dice.choice(("", "", "0:", "1:", "3:"))
+    return epoch + _word(dice, 3) + (f"-{_word(dice, 3)}" if dice.random() < 0.6 else "")
+
+
+def _real(pairs: list[tuple[str, str]], file: Path) -> list[int]:
+    file.write_text("".join(f"{a} {b}\n" for a, b in pairs))
+    argv = ["rpm", "--eval", "%{lua: " + _LUA % file + "}"]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_order_of_texts_equals_rpms(tmp_path: Path) -> None:
+    dice = random.Random(20261121)
+    pairs = [(_word(dice), _word(dice)) for _ in range(PAIRS)]
+    # Half of the pairs differ in one place only, where the rules are hard.
+    pairs += [(stem + _word(dice, 1), stem + _word(dice, 1)) for stem in (_word(dice, 4) for _ in range(PAIRS))]
+    assert [vercmp(*pair) for pair in pairs] == _real(pairs, tmp_path / "pairs")
+
+
+def test_order_of_whole_versions_equals_rpms(tmp_path: Path) -> None:
+    dice = random.Random(20261122)
+    pairs = [(_evr(dice), _evr(dice)) for _ in range(PAIRS)]
+    ours = [(rpm(a) > rpm(b)) - (rpm(a) < rpm(b)) for a, b in pairs]
+    assert ours == _real(pairs, tmp_path / "pairs")
+    assert all((rpm(a) == rpm(b)) is (sign == 0) for (a, b), sign in zip(pairs, ours, strict=True))
+
+
+def test_relations_equal_rpms() -> None:
+    dice = random.Random(20261123)
+    signs = ["", *sorted(RPM_RELATIONS)]
+    versions = [_evr(dice) for _ in range(40)] + ["3:580.95.05", "3:580.95.05-1.el9", "580.95.05", "3:580.95.05~rc1-1"]
+
+    def pick() -> tuple[str, str]:
+        sign = dice.choice(signs)
+        return sign, dice.choice(versions) if sign else ""
+
+    cases = [(*pick(), *pick()) for _ in range(PAIRS)]
+    argv = ["/usr/bin/python3", "-c", _DS]
+    done = subprocess.run(argv, input=json.dumps(cases), check=True, capture_output=True, text=True)
+    assert [RPM.meets(*case) for case in cases] == json.loads(done.stdout)
+    exact = [case for case in cases if case[0] == "=" and case[2]]
+    assert all(RPM.holds(have, sign, need) is RPM.meets("=", have, sign, need) for _, have, sign, need in exact)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("5.14.0-503.15.1.el9_5", "5.14.0-503.40.1.el9_5"),
+        ("5.14.0-503.40.1.el9_5", "5.14.0-570.12.1.el9_6"),
+        ("580.126.09-1.el9", "3:470.1-1.el9"),
+        ("3:580.95.05~rc1-1.el9", "3:580.95.05-1.el9"),
+        ("3:580.95.05-1.el9", "3:580.95.05^20261101-1.el9"),
+        ("2.9-1", "2.26.6-1"),
+    ],
+)
+def test_order_of_versions_of_this_stack(older: str, newer: str) -> None:
+    assert rpm(older) < rpm(newer)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "1:2:3", "x:1", "1-2-3", "-1"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not an rpm version"):
+        rpm(text)
+
+
+def test_each_platform_has_its_own_order() -> None:
+    assert stack_platform_for("debian-13").order is DEB
+    assert {stack_platform_for(f"{name}-9").order for name in ("rhel", "rocky", "almalinux")} == {RPM}
+    assert version_order("rocky-10") is RPM
+    assert version_order("plan9-4") is DEB
+    # They differ: what only separates numbers is nothing to rpm, and sorts for dpkg.
+    assert RPM.key("1.0+1") == RPM.key("1.0.1")
+    assert DEB.key("1.0+1") != DEB.key("1.0.1")
+
+
+# -- What is stated about RHEL and its equals.
+
+
+SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("9", "10")]
+RHEL_9 = cast("Rhel", stack_platform_for("rhel-9"))
+
+
+def candidate(package: str, version: str = "1-1") -> Candidate:
+    return Candidate(
+        package,
+        version,
+        "x86_64",
+        package,
+        version,
+        (),
+        (),
+        (),
+        (),
+        f"{package}.rpm",
+        1,
+        "0" * 64,
+        "cuda",
+        "",
+        "",
+        "cuda",
+    )
+
+
+@pytest.mark.parametrize("os", SYSTEMS)
+def test_every_release_is_of_one_family(os: str) -> None:
+    platform = stack_platform_for(os)
+    assert (platform.kind, platform.family, platform.os) == ("rpm", "rhel", os)
+    assert platform.architecture("aarch64") == "aarch64"
+
+
+@pytest.mark.parametrize(
+    ("pin", "open_stream", "proprietary_stream"),
+    [
+        ("580", "580-open", "580-dkms"),
+        ("580.95.05", "580-open", "580-dkms"),
+        ("==580.95.05", "580-open", "580-dkms"),
+        ("= 580.95.05-1.el9", "580-open", "580-dkms"),
+        ("==3:580.95.05-1.el9", "580-open", "580-dkms"),
+        ("newest", "open-dkms", "latest-dkms"),
+        (">=580", "open-dkms", "latest-dkms"),
+        (">=580, <590", "open-dkms", "latest-dkms"),
+        ("<580", "open-dkms", "latest-dkms"),
+        (">=580.65.06, <581", "580-open", "580-dkms"),
+        (">580.65.06, <=580.95.05", "580-open", "580-dkms"),
+        (">= 580, < 580.95", "580-open", "580-dkms"),
+        (">=570.1, <=580", "open-dkms", "latest-dkms"),
+    ],
+)
+def test_a_pin_names_its_stream(pin: str, open_stream: str, proprietary_stream: str) -> None:
+    assert RHEL_9.module_streams(pin, "open") == {"nvidia-driver": open_stream}
+    assert RHEL_9.module_streams(pin, "proprietary") == {"nvidia-driver": proprietary_stream}
+    assert not stack_platform_for("rocky-10").module_streams(pin, "open")
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "first"),
+    [
+        ("5.14.0-503.15.1.el9_5", "5.14.0-503.15.1.el9_5.x86_64", "5.14.0-503.15.1"),
+        ("6.12.0-55.9.1.el10_0", "6.12.0-55.9.1.el10_0.x86_64", "6.12.0-55.9.1"),
+        ("5.14.0-687.42.1.el9_8.0.1", "5.14.0-687.42.1.el9_8.0.1.x86_64", "5.14.0-687.42.1"),
+        ("5.14.0-687.42.1+2.1.el9_8_ciq", "5.14.0-687.42.1+2.1.el9_8_ciq.x86_64", "5.14.0-687.42.1+2.1"),
+        ("1:6.18.35-68.127.amzn2023", "6.18.35-68.127.amzn2023.x86_64", "6.18.35-68.127"),
+    ],
+)
+def test_names_of_a_kernel(version: str, release: str, first: str) -> None:
+    names = RHEL_9.kernel_names(KernelImage(candidate("kernel", version), release, "kernel"))
+    assert names[:2] == (first, release)
+    assert {version, version.split(":")[-1]} == set(names[2:])
+
+
+@pytest.mark.parametrize("name", ["rhel", "rocky", "almalinux", "oracle"])
+def test_release_8_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(FleetInvalid, match=f"{name}-8 isn't supported: its Python is 3.6") as error:
+        stack_platform_for(f"{name}-8")
+    assert f"{name}-9, {name}-10" in (error.value.hint or "")
+    assert f"{name}-8" not in supported_systems()
+
+
+@pytest.mark.parametrize(
+    ("package", "stack", "driver"),
+    [
+        ("kmod-nvidia-open-dkms", True, True),
+        ("nvidia-kmod-common", True, True),
+        ("nvidia-driver-cuda-libs", True, True),
+        ("libnvidia-ml", True, True),
+        ("libnvidia-nscq", True, True),
+        ("nvidia-fabricmanager", True, True),
+        ("nvidia-fabric-manager", True, True),
+        ("nvidia-imex-570", True, True),
+        ("cuda-drivers", True, True),
+        ("nvidia-driver-assistant", False, False),
+        ("nvidia-driver-common", True, True),
+        ("nvidia-driver-selinux", True, False),
+        ("libnvidia-container1", False, False),
+        ("nvidia-container-toolkit", False, False),
+        ("nvidia-fs-dkms", True, False),
+        ("libcufile-12-9", True, False),
+        ("gds-tools-13-0", True, False),
+        ("nvidia-gds-12-9", True, False),
+        ("cuda-toolkit-12-9", True, False),
+        ("libcublas-13-0", True, False),
+        ("nvlsm", True, False),
+        ("dkms", True, False),
+        ("kernel", True, False),
+        ("kernel-modules-core", True, False),
+        ("kernel-devel", True, False),
+        ("kernel-devel-matched", True, False),
+        ("kernel-headers", False, False),
+        ("kernel-debug-core", False, False),
+        ("kernel-rt", True, False),
+        ("kernel-rt-kvm", False, False),
+        ("kernel-64k-modules-core", True, False),
+        ("kernel-64k-devel-matched", True, False),
+        ("kernel-64k-debug-core", False, False),
+        ("kernel-uek-core", True, False),
+        ("kernel-uek-modules-core", True, False),
+        ("kernel-uek-debug", False, False),
+        ("kernel6.18", True, False),
+        ("kernel6.18-devel", True, False),
+        ("kernel6.18-headers", False, False),
+        ("glibc", False, False),
+        ("linux-firmware", False, False),
+    ],
+)
+def test_what_is_locked_and_what_is_of_the_driver(package: str, stack: bool, driver: bool) -> None:
+    choice = candidate(package)
+    assert (RHEL_9.in_stack(choice), RHEL_9.follows_driver(choice)) == (stack, driver)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "package", "out"),
+    [
+        ("open", "kmod-nvidia-open-dkms", False),
+        ("open", "kmod-nvidia-latest-dkms", True),
+        ("open", "kmod-nvidia-580.95.05-5.14.0-503.15.1", True),
+        ("open", "akmod-nvidia", True),
+        ("open", "cuda-drivers", True),
+        ("open", "cuda-drivers-580", True),
+        ("open", "cuda-12-9", True),
+        ("open", "cuda-toolkit-12-9", False),
+        ("open", "nvidia-driver-cuda", False),
+        ("proprietary", "kmod-nvidia-latest-dkms", False),
+        ("proprietary", "kmod-nvidia-open-dkms", True),
+        ("proprietary", "nvidia-open-580", True),
+    ],
+)
+def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, package: str, out: bool) -> None:
+    packaging = RHEL_9.packaging(candidate("kmod-nvidia-open-dkms"), flavour)
+    patterns = (*packaging.excluded, *packaging.umbrellas)
+    assert any(pattern.fullmatch(package) for pattern in patterns) is out
+
+
+@pytest.mark.parametrize(
+    ("package", "excluded"),
+    [
+        ("kmod-nvidia-open-dkms", True),
+        ("cuda-drivers-580", True),
+        ("nvidia-fabric-manager", True),
+        ("nvidia-fs-dkms", True),
+        ("libcufile-13-0", True),
+        ("nvidia-container-toolkit", False),
+        ("libnvidia-container1", False),
+        ("cuda-toolkit-12-9", False),
+        ("kernel-core", False),
+    ],
+)
+def test_what_a_host_refuses_outside_of_the_lock(package: str, excluded: bool) -> None:
+    assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is excluded
+
+
+def test_parts() -> None:
+    parts = {name: RHEL_9.part(candidate(name)) for name in ("kernel-core", "kernel-devel", "nvidia-kmod-common")}
+    assert parts == {"kernel-core": "kernel-image", "kernel-devel": "kernel-headers", "nvidia-kmod-common": "companion"}
+    assert RHEL_9.part(candidate("libnvidia-ml")) == "driver-userland"
+    assert RHEL_9.part(candidate("cuda-nvcc-12-9")) == "cuda"
+    assert RHEL_9.cuda_version(candidate("libcufile-12-9")) == "12.9"

@@ -80,3 +80,14 @@ def _text(value: str) -> str:
 if __name__ == "__main__":
     for each in ROLES:
         (each / "README.md").write_text(readme(each))
+
+
+# -- Reading the tasks of a playbook.
+
+
+IMPORT = "ansible.builtin.import_role"
+
+
+def role_of(task: Mapping[str, Any]) -> str:
+    """The role that a task imports, without its collection; empty: it imports none."""
+    return str(task.get(IMPORT, {}).get("name", "")).rpartition(".")[2]

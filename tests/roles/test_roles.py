@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import resources
-from tests.roles.playbooks import IMPORT, role_of
-from tests.roles.readme import ROLES, ROOT, example, readme, spec
+from gdsdeploy.converge.desired import TABLE, Use
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.model import schema
+from tests.roles.readme import IMPORT, ROLES, ROOT, example, readme, role_of, spec
 
 #: Of a role, a module's own change logic not counted.
 MAX_TASKS = 10
@@ -140,3 +143,64 @@ def test_playbook_syntax(playbook: Path, tmp_path: Path, monkeypatch: pytest.Mon
     env = {**config, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- The plan's table of resources is what the tasks of the roles say: the same options, variables and order.
+
+
+PREFIX = "gdsdeploy.gds.gds_"
+#: Resources that no plan has: what a removal and a rollback do.
+OTHERS = {"remove", "restore"}
+#: Options that stand for fields of another name, as plugins/action has them.
+FILES = {"keys": {"keys"}, "shared": {"certificate_content"}, "archive": {"hand_over", "archive_sha256"}}
+
+
+def tasks_desired(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in listed:
+        for key in ("block", "rescue", "always"):
+            yield from tasks_desired(task.get(key, []))
+        yield task
+
+
+def uses() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """(role, resource, instance, options) of every task that applies a resource."""
+    for file in sorted((ROOT / "roles").glob("*/tasks/*.yml")):
+        for task in tasks_desired(yaml.safe_load(file.read_text()) or []):
+            for key, options in task.items():
+                if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in OTHERS:
+                    options = dict(options or {})
+                    yield file.parts[-3], key.removeprefix(PREFIX), options.pop("instance", ""), options
+
+
+def test_every_task_has_its_row_and_every_row_its_task() -> None:
+    sources: dict[tuple[str, str, str], dict[str, str]] = {}
+    for role, resource, instance, options in uses():
+        if role == "gds_packages" or options.get("state") == "absent" or "after_boot" in options:
+            continue  # used alone; what takes back what has just failed; what looks at a reboot that a plan only names
+        sources[role, resource, instance] = {
+            option: re.sub(r"^\{\{ (\w+) \}\}$", r"\1", str(value)) for option, value in options.items()
+        }
+    assert sources == {(use.role, use.resource, use.instance): dict(use.options) for use in TABLE}
+
+
+@pytest.mark.parametrize("use", TABLE, ids=lambda use: use.name)
+def test_a_row_gives_every_field_of_its_resource(use: Use) -> None:
+    desired = schema.schema(registry.resource(use.resource).desired_type)
+    fields = {field for option in use.options for field in FILES.get(option, {option})}
+    assert fields <= desired["properties"].keys()
+    assert set(desired["required"]) <= fields
+
+
+def test_the_roles_stand_in_the_order_of_the_table() -> None:
+    """A machine meets a role's tasks in the playbook's order; a role may stand there twice."""
+    played = [
+        role_of(task)
+        for play in yaml.safe_load((ROOT / "playbooks" / "provision.yml").read_text())
+        for task in play["tasks"]
+    ]
+    remaining = iter(played)
+    previous = ""
+    for use in TABLE:
+        if use.role != previous:
+            assert use.role in remaining, f"{use.name} is not where {use.role} is played: {played}"
+        previous = use.role

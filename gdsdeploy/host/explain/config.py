@@ -6,7 +6,7 @@ about cufile.json; some rules are about the file itself.
 P2PDMA needs one key of cufile.json for the mode and, from libcufile 1.16 on, one for each storage.
 
 Which files cuFileHandleRegister takes, and the error that it returns for the others, was seen with every release from
-1.4.0 to 1.20.0 (tests/loopback/cufile/test_cufile_registration.py).
+1.4.0 to 1.20.0 (tests/loopback/cufile/test_cufile_library.py).
 """
 
 from __future__ import annotations

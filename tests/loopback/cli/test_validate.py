@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
+import re
 import socket
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
+import jsonschema
+import paramiko
 import pytest
+import yaml
 
+from gdsdeploy import paths
 from gdsdeploy.errors import HostKeyMismatch, HostUnfit, HostUnreachable
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.lock import lockfile
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.validate.fleet_validation import outcome
+from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import PLAIN, free_port, keygen
+from tests.unit.files.test_secretwords import MORE
 
 #: One check whose answer is known on any machine: the running kernel is the locked one, or it is not.
 KERNEL = ("--check", "kernel.running")
@@ -216,3 +227,343 @@ def test_the_worst_decides(hosts: tuple[HostReport, ...], code: int, words: str)
     error = outcome(Report("fleet.yml", "sha256:0", "now", hosts))
     assert (error.exit_code if error else 0) == code
     assert words in (error.message if error else "")
+
+
+# -- The other ways to validate: waivers, what the gate found since boot, support bundles judged offline, pytest.
+
+
+SCHEMA = json.loads(importlib.resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
+
+
+@pytest.fixture
+def verb(capfd: pytest.CaptureFixture[str]) -> Run:
+    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
+
+
+def with_waivers(fleet: LoopbackFleet, *waivers: dict[str, Any]) -> None:
+    value = yaml.safe_load(fleet.path.read_text())
+    fleet.path.write_text(yaml.safe_dump({**value, "waivers": list(waivers)}))
+
+
+# --- waivers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_waived_failure_is_no_failure_and_no_pass(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+    fleet, xml, page = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml", tmp_path / "report.html"
+    waive = ("--waive", "kernel.running", "--until", "9999-12-31", "--reason", "CHG-4711")
+    code, out, err = verb("validate", fleet.path, *KERNEL, *waive, "--json", "--junit", xml, "--html", page)
+    assert code == 0, err
+    report = json.loads(out)
+    jsonschema.validate(report, SCHEMA)
+    assert report["verdict"] == "waived"
+    assert report["counts"] == {"pass": 1, "waived": 1, "unknown": 0, "unreachable": 0, "fail": 0}
+    waiver = {"check": "kernel.running", "until": "9999-12-31", "reason": "CHG-4711", "expired": False}
+    assert report["waivers"] == [{**waiver, "hosts": ["gpu2"]}]
+    (finding,) = report["hosts"]["gpu2"]["findings"]
+    assert finding["waiver"] == {"until": "9999-12-31", "reason": "CHG-4711", "was": "fail"}
+    suites = ET.parse(xml).getroot()
+    assert (suites.get("failures"), suites.get("errors"), suites.get("skipped")) == ("0", "0", "1")
+    assert "waived until 9999-12-31: CHG-4711" in str(next(suites.iter("skipped")).get("message"))
+    code, out, _ = verb("validate", fleet.path, *KERNEL, *waive)
+    assert code == 0
+    assert "~ kernel.running (waived until 9999-12-31: CHG-4711) on gpu2" in out
+    assert "1 of 2 hosts pass, 1 waived" in out
+
+
+def test_the_fleet_files_waivers_hold_until_their_day_and_for_their_hosts(make_fleet: Make, verb: Run) -> None:
+    fleet = make_fleet(gpu1=WRONG, gpu2=WRONG, gpu3=WRONG)
+    with_waivers(
+        fleet,
+        {"check": "kernel.running", "until": "2020-01-31", "reason": "week 5", "hosts": ["gpu1"]},
+        {"check": "kernel.running", "until": "9999-12-31", "reason": "later", "hosts": ["gpu2*"]},
+    )
+    code, out, err = verb("validate", fleet.path, *KERNEL)
+    assert code == 30
+    assert "checks failed on gpu[1,3] (1 check each)" in err
+    assert "its waiver ended on 2020-01-31 (week 5)" in out
+    assert "the waiver of kernel.running ended on 2020-01-31: week 5" in out
+    assert "~ kernel.running (waived until 9999-12-31: later) on gpu2" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (("--waive", "kernel.running"), 2, "go together"),
+        (("--waive", "kernel.running", "--until", "2026-12-31", "--reason", " "), 2, "go together"),
+        (("--until", "2026-12-31"), 2, "go together"),
+        (("--waive", "kernel.running", "--until", "soon", "--reason", "x"), 10, "--until: 'soon' isn't a date"),
+        (("--waive", "os.relase", "--until", "2026-12-31", "--reason", "x"), 2, "there is no check 'os.relase'"),
+        (("--", "-k", "x"), 2, "arguments for pytest need --pytest"),
+        (("--from", "x.tar.gz"), 2, "name a fleet file, or a support bundle"),
+        (("--pytest", "--json"), 2, "--pytest does not go with --json"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said(verb: Run, tmp_path: Path, argv: tuple[str, ...], code: int, words: str) -> None:
+    ended, _, err = verb("validate", tmp_path / "fleet.yml", *argv)
+    assert ended == code, err
+    assert words in err
+
+
+def test_waivers_of_what_is_not_there(make_fleet: Make, verb: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    with_waivers(
+        fleet,
+        {"check": "kernel.runing", "until": "2026-12-31", "reason": "x"},
+        {"check": "kernel.running", "until": "2026-12-32", "reason": "x", "hosts": ["gpu1"]},
+    )
+    code, _, err = verb("validate", fleet.path)
+    assert code == 10
+    assert "waivers.1.until" in err
+    fleet.path.write_text(fleet.path.read_text().replace("2026-12-32", "2026-12-31").replace("- gpu1", "- gpu7"))
+    code, _, err = verb("validate", fleet.path)
+    assert code == 10
+    assert "waivers.0.check: there is no check 'kernel.runing'; did you mean 'kernel.running'?" in err
+    assert "waivers.1.hosts: no host is called 'gpu7'" in err
+    assert fleet.sessions() == 0
+
+
+# --- since boot ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def record(tmp_path: Path, make_fleet: Make) -> Callable[..., LoopbackFleet]:
+    """A fleet of one host whose gate has left this record: every host is this machine, seen by its server."""
+
+    def make(**changed: Any) -> LoopbackFleet:
+        fleet = make_fleet(gpu1=RIGHT)
+        digest = lockfile.read(lockfile.beside(fleet.path)).digest
+        findings = [
+            Finding("kernel.running", PASS, "title", RUNNING, RUNNING).as_dict(),
+            Finding("boot.autoload", FAIL, "title", "this", "that", "do").as_dict(),
+        ]
+        fields = {"state": gate.CLOSED, "reason": "boot.autoload failed", "verdict": FAIL, "boot_id": gate.boot_id(),
+                 "when": "2026-11-21T08:00:00Z", "seconds": 1.0, "host": "gpu1", "profile": "right",
+                 "lock_digest": digest, "stack": [["kernel", RUNNING]], "findings": findings}  # fmt: skip
+        fleet.server.place("/run/gdsdeploy/gate.json", gate.Record(**{**fields, **changed}).to_json())
+        return fleet
+
+    return make
+
+
+def test_what_the_gate_found_in_this_boot(record: Callable[..., LoopbackFleet], verb: Run) -> None:
+    fleet = record()
+    code, out, err = verb("validate", fleet.path, "--since-boot", "--json")
+    assert code == 30, err
+    value = json.loads(out)
+    jsonschema.validate(value, SCHEMA)
+    host = value["hosts"]["gpu1"]
+    verdicts = {finding["check"]: finding["verdict"] for finding in host["findings"]}
+    assert verdicts == {"gate.this-boot": "pass", "kernel.running": "pass", "boot.autoload": "fail"}
+    assert host["boot_id"] == gate.boot_id()
+    assert host["stack"] == {"kernel": RUNNING}
+    assert fleet.sessions() == 1
+    code, _, err = verb("validate", fleet.path, "--since-boot", *KERNEL)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"boot_id": "an-earlier-one"}, "is of an earlier one"),
+        ({"lock_digest": "sha256:other"}, "its expectation is of another lock"),
+    ],
+)
+def test_a_verdict_of_another_boot_or_lock_fails(
+    record: Callable[..., LoopbackFleet], verb: Run, changed: dict[str, str], words: str
+) -> None:
+    code, out, _ = verb("validate", record(**changed).path, "--since-boot", *KERNEL)
+    assert code == 30
+    assert "✗ gate.this-boot (FAIL) on gpu1" in out
+    assert words in out
+
+
+def test_the_record_of_the_last_boot_tells_when_that_was(make_fleet: Make, verb: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    last = gate.Record(gate.OPEN, "fine", "pass", "an-earlier-one", "2026-11-20T08:00:00Z", 1.0)
+    fleet.server.place("/var/lib/gdsdeploy/gate.json", last.to_json())
+    code, out, err = verb("validate", fleet.path, "--since-boot")
+    assert code == 30, err
+    assert "its last verdict, open of 2026-11-20T08:00:00Z, is of an earlier one" in out
+
+
+def test_one_cat_reads_the_record_and_no_python_starts(
+    record: Callable[..., LoopbackFleet], verb: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+    start = paramiko.Channel.exec_command
+
+    def exec_command(channel: paramiko.Channel, command: str) -> None:
+        commands.append(command)
+        start(channel, command)
+
+    def build(path: object = None) -> bytes:
+        raise AssertionError("the program was packed")
+
+    monkeypatch.setattr(paramiko.Channel, "exec_command", exec_command)
+    monkeypatch.setattr(hostapp, "build", build)
+    code, _, err = verb("validate", record().path, "--since-boot", *KERNEL)
+    assert code == 0, err
+    assert commands == ["cat - /proc/sys/kernel/random/boot_id /run/gdsdeploy/gate.json /var/lib/gdsdeploy/gate.json"]
+
+
+def test_a_record_that_was_damaged_is_that_hosts_own_trouble(make_fleet: Make, verb: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    fleet.server.place("/run/gdsdeploy/gate.json", '{"version": 1,')
+    code, out, err = verb("validate", fleet.path, "--since-boot")
+    assert code == 22, err
+    assert "its answer to cat gate.json is malformed: not JSON" in out + err
+
+
+def test_a_host_whose_gate_never_ran_fails(make_fleet: Make, verb: Run) -> None:
+    code, out, _ = verb("validate", make_fleet(gpu1=RIGHT).path, "--since-boot")
+    assert code == 30
+    assert "the gate has not judged this host yet" in out
+    assert "systemctl start gds-gate" in out
+
+
+# --- support bundles -------------------------------------------------------------------------------------------------
+
+
+def test_a_bundle_gives_the_same_verdicts_offline(
+    make_fleet: Make, verb: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    fleet, file = make_fleet(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
+    with_waivers(fleet, {"check": "boot.autoload", "until": "9999-12-31", "reason": "week 50"})
+    secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
+    with fleet.path.open("a") as text:
+        text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
+    runs = paths.state() / "runs"
+    runs.mkdir(parents=True)
+    (runs / "provision-1.log").write_text("\n\n".join(MORE.values()))
+    _, before, _ = verb("validate", fleet.path, "--json")
+    code, out, err = verb("support-bundle", fleet.path, "-o", file)
+    assert code == 0, err
+    assert out.strip() == str(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert re.search(r"^Replaced: .*\d+ secret", err, re.MULTILINE)
+    fleet.server.stop()
+    code, after, _ = verb("validate", "--evidence", file, "--json")
+    assert code == 30
+    old, new = json.loads(before), json.loads(after)
+    jsonschema.validate(new, SCHEMA)
+    for name, host in old["hosts"].items():
+        assert {f["check"]: f["verdict"] for f in new["hosts"][name]["findings"]} == {
+            f["check"]: f["verdict"] for f in host["findings"]
+        }
+        assert (host["error"] or {}).get("kind") == (new["hosts"][name]["error"] or {}).get("kind")
+    assert new["waivers"] == old["waivers"]
+    assert new["lock"] == old["lock"]
+    with tarfile.open(file) as archive:
+        names = archive.getnames()
+        texts = {name: archive.extractfile(name).read().decode() for name in names}  # type: ignore[union-attr]
+    assert "gdsdeploy-support/hosts/gpu2/evidence.json" in names
+    assert str(fleet.server.identity) in fleet.path.read_text()
+    assert str(fleet.server.identity) not in "".join(texts.values())
+    assert "XXSECRETXX" not in "".join(texts.values())
+    assert len(texts["gdsdeploy-support/logs/provision-1.log"]) > 1000
+    assert "hunter2" not in "".join(texts.values()).lower()
+    assert yaml.safe_load(texts["gdsdeploy-support/fleet.yml"])["rollout"]["notify"]["webhook"] == "[redacted]"
+    replayed = json.loads(texts["gdsdeploy-support/report.json"])
+    assert replayed["verdict"] == "fail"
+    assert "gdsdeploy validate --evidence" in texts["gdsdeploy-support/README.txt"]
+
+
+@pytest.mark.parametrize("damage", ["text", "truncated", "other archive", "missing"])
+def test_what_is_no_bundle_is_said(verb: Run, tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "case.tar.gz"
+    if damage != "missing":
+        with tarfile.open(file, "w:gz") as archive:
+            archive.add(__file__, "gdsdeploy-support/manifest.json" if damage == "truncated" else "x")
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-200])
+    elif damage == "text":
+        file.write_text("hello")
+    code, _, err = verb("validate", "--evidence", file)
+    assert code == 1
+    assert f"error: {file}: " in err
+    assert "Traceback" not in err
+
+
+# --- pytest ----------------------------------------------------------------------------------------------------------
+
+
+def test_pytest_runs_the_checks_with_the_fleets_own_connections(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+    fleet, xml = make_fleet(gpu1=RIGHT, gpu2=WRONG), tmp_path / "junit.xml"
+    with_waivers(fleet, {"check": "os.release", "until": "9999-12-31", "reason": "CHG-4711", "hosts": ["gpu1"]})
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --nonsense\n")
+    code, out, err = verb(
+        "validate", fleet.path, "--pytest", "--", f"--junitxml={xml}", "-q", "-k", "kernel.running or os.release"
+    )
+    assert code == 30, out + err
+    cases = {case.get("name"): case for case in ET.parse(xml).getroot().iter("testcase")}
+    checks = ("kernel.running", "os.release")
+    assert set(cases) == {f"test_check[ssh://{name}-{check}]" for name in ("gpu1", "gpu2") for check in checks}
+    skipped = cases["test_check[ssh://gpu1-os.release]"].find("skipped")
+    assert skipped is None or "waived until 9999-12-31: CHG-4711" in str(skipped.get("message"))
+    assert cases["test_check[ssh://gpu1-kernel.running]"].find("failure") is None
+    assert cases["test_check[ssh://gpu2-kernel.running]"].find("failure") is not None
+    assert "tests failed" in err
+    code, _, err = verb("validate", fleet.path, "--limit", "gpu1", "--pytest", "--", "--no-such-flag")
+    assert code == 3
+    assert "pytest ended with status 4" in err
+
+
+# --- under load ------------------------------------------------------------------------------------------------------
+
+
+def test_under_load_only_when_asked_and_only_with_a_threshold(make_fleet: Make, verb: Run) -> None:
+    """In memory, which has no rate of its own: it is said so, and nothing is left in it."""
+    fleet = make_fleet(gpu1=RIGHT)
+    value = yaml.safe_load(fleet.path.read_text())
+    limits = {"read": "5 GB/s", "seconds": 1}
+    value["profiles"]["right"] = {
+        **value["profiles"]["right"],
+        "storage": [{"mount": "/dev/shm", "path": "compat", "load": limits}, {"mount": "/", "path": "compat"}],
+    }
+    fleet.path.write_text(yaml.safe_dump(value))
+    _, out, _ = verb("validate", fleet.path, "--check", "storage.load", "--json")
+    assert [finding["found"] for finding in json.loads(out)["hosts"]["gpu1"]["findings"]] == [
+        "no reading under load was requested (--load)",
+        "the fleet sets no rate for this mount",
+    ]
+    code, out, err = verb("validate", fleet.path, "--check", "storage.load", "--load", "--json")
+    finding, _without_rate = json.loads(out)["hosts"]["gpu1"]["findings"]
+    assert (code, finding["check"], finding["expected"]) == (31, "storage.load:/dev/shm", "at least 5 GB/s read"), err
+    assert "what is written there stays in memory, which would be measured" in finding["found"]
+    assert not list(Path("/dev/shm").glob(".gdsdeploy*"))
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        ({"read": "5"}, 'a rate is text such as "5 GB/s"'),
+        ({"read": "5 GB/s", "seconds": 61}, "less than or equal to 60"),
+        ({"seconds": 5}, "read"),
+        ({"read": "0 GB/s"}, "greater than 0"),
+    ],
+)
+def test_thresholds_that_make_no_sense(make_fleet: Make, verb: Run, load: dict[str, Any], message: str) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    value = yaml.safe_load(fleet.path.read_text())
+    value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [{"mount": "/mnt", "load": load}]}
+    fleet.path.write_text(yaml.safe_dump(value))
+    code, _, err = verb("validate", fleet.path, "--load")
+    assert (code, message in err) == (10, True), err
+
+
+def test_a_threshold_needs_the_scratch_file(make_fleet: Make, verb: Run) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    value = yaml.safe_load(fleet.path.read_text())
+    mount = {"mount": "/mnt", "scratch": False, "load": {"read": "1 GB/s"}}
+    value["profiles"]["right"] = {**value["profiles"]["right"], "storage": [mount]}
+    fleet.path.write_text(yaml.safe_dump(value))
+    code, _, err = verb("validate", fleet.path)
+    assert (code, "load reads from a scratch file" in err) == (10, True), err
+
+
+def test_what_was_recorded_cannot_be_read_from(make_fleet: Make, verb: Run, tmp_path: Path) -> None:
+    fleet = make_fleet(gpu1=RIGHT)
+    for words in ((fleet.path, "--since-boot"), ("--evidence", tmp_path / "x.tar.gz")):
+        code, _, err = verb("validate", "--load", *words)
+        assert (code, "--load reads from mounts now" in err) == (2, True), err

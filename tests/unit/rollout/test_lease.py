@@ -21,7 +21,7 @@ from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout.steps import apply, real_effects
 from gdsdeploy.rollout.steps.apply import Look
 from gdsdeploy.rollout.steps.work import release_host, wait_until_free
-from tests.roles.playbooks import IMPORT, role_of
+from tests.roles.readme import IMPORT, role_of
 from tests.unit.rollout.asked import ScriptedWork, status, work
 
 ROOT = Path(__file__).parents[3]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
@@ -15,7 +21,6 @@ from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
 from gdsdeploy.rollout.drain import State, kubernetes, reason_of
 from gdsdeploy.run import which
-from tests.loopback.rollout.drain.imitated_kubernetes import Cluster, Server, until
 
 REASON = reason_of("20261121T1054-7f3a", "driver 550.163.01 to 560.35.03")
 OTHER = reason_of("20261120T0900-0001", "driver 535.1 to 550.163.01")
@@ -203,3 +208,282 @@ def test_a_program_that_is_no_kubectl_is_refused(tmp_path: Path) -> None:
         drain.drainer(Drain(by="kubernetes", program=("oc",)), tmp_path)
     drainer = drain.drainer(Drain(by="kubernetes", program=("kubectl", "--context", "prod")), tmp_path)
     assert isinstance(drainer, kubernetes.Kubernetes)
+
+
+# -- An API server of Kubernetes as far as kubectl needs one to cordon, drain and uncordon nodes. Imitated because
+# nothing can be had from the distributions' archives or Python's that serves this API: they have kubectl and etcd,
+# but no kube-apiserver. kubectl is the real one; what it may rely on is kept here as the API documents it: resource
+# versions, merge patches, evictions that a disruption budget refuses with 429, pods that end some time after their
+# eviction.
+
+
+VERBS = ["get", "list", "patch", "create", "delete"]
+
+
+def _resource(name: str, kind: str, *, namespaced: bool = True, **more: str) -> dict[str, Any]:
+    return {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": VERBS, **more}
+
+
+RESOURCES = {
+    "v1": [
+        _resource("nodes", "Node", namespaced=False),
+        _resource("pods", "Pod"),
+        _resource("pods/eviction", "Eviction", group="policy", version="v1"),
+    ],
+    "apps/v1": [_resource("daemonsets", "DaemonSet")],
+    "policy/v1": [_resource("poddisruptionbudgets", "PodDisruptionBudget")],
+    "policy/v1beta1": [_resource("poddisruptionbudgets", "PodDisruptionBudget")],
+    "authorization.k8s.io/v1": [_resource("selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)],
+}
+
+
+class Cluster:
+    """Nodes and pods, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.version = 1
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        #: pods whose disruption budget allows no eviction
+        self.guarded: set[tuple[str, str]] = set()
+        #: verbs and resources that the user may not
+        self.refused: set[tuple[str, str]] = set()
+        #: seconds from an eviction to a pod's end
+        self.grace = 0.5
+        self.evicted: list[tuple[str, str]] = []
+        #: called before a node is patched, once
+        self.meanwhile: Any = None
+        #: how many requests are answered with 503 first
+        self.away = 0
+
+    def node(self, name: str, *, ready: str = "True") -> None:
+        conditions = [{"type": "Ready", "status": ready, "message": "kubelet is posting ready status"}]
+        metadata = {"name": name, "uid": name, "annotations": {"site.example/rack": "r1"}}
+        self.nodes[name] = {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}}
+        self.touch(name)
+
+    def touch(self, name: str) -> None:
+        self.version += 1
+        self.nodes[name]["metadata"]["resourceVersion"] = str(self.version)
+
+    def pod(
+        self, name: str, node: str, owner: str = "ReplicaSet", *, phase: str = "Running", **annotations: str
+    ) -> None:
+        owners = [{"apiVersion": "apps/v1", "kind": owner, "name": "own", "uid": "1", "controller": True}]
+        notes = {key.replace("_", "."): value for key, value in annotations.items()}
+        metadata = {"name": name, "namespace": "work", "uid": name, "annotations": notes, "resourceVersion": "1"}
+        spec = {"nodeName": node, "containers": [], "volumes": [{"name": "scratch", "emptyDir": {}}]}
+        pod = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+        if owner:
+            metadata["ownerReferences"] = owners
+        self.pods["work", name] = pod
+
+    def evict(self, key: tuple[str, str]) -> tuple[int, dict[str, Any]]:
+        if key not in self.pods:
+            return _status(404, "NotFound", f'pods "{key[1]}" not found')
+        if key in self.guarded:
+            text = "Cannot evict pod as it would violate the pod's disruption budget."
+            return _status(429, "TooManyRequests", text)
+        self.evicted.append(key)
+        timer = threading.Timer(self.grace, lambda: self.pods.pop(key, None))
+        timer.daemon = True
+        timer.start()
+        self.pods[key]["metadata"]["deletionTimestamp"] = "2026-11-21T11:00:00Z"
+        return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+
+    def patch(self, name: str, change: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        node = self.nodes[name]
+        version = change.get("metadata", {}).get("resourceVersion")
+        if version and version != node["metadata"]["resourceVersion"]:
+            text = f'Operation cannot be fulfilled on nodes "{name}": the object has been modified'
+            return _status(409, "Conflict", text)
+        _merge(node, change)
+        self.touch(name)
+        return 200, _kind(node, "Node")
+
+
+def _merge(into: dict[str, Any], change: dict[str, Any]) -> None:
+    for key, value in change.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict):
+            _merge(into.setdefault(key, {}), value)
+        else:
+            into[key] = value
+
+
+def _status(code: int, reason: str, message: str) -> tuple[int, dict[str, Any]]:
+    value = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}
+    return code, {**value, "message": message}
+
+
+def _kind(value: dict[str, Any], kind: str, version: str = "v1") -> dict[str, Any]:
+    return {"kind": kind, "apiVersion": version, **value}
+
+
+def _list(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {}, "items": [_kind(entry, kind) for entry in items]}
+
+
+def _discovery(path: str) -> dict[str, Any] | None:
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        groups: dict[str, list[dict[str, str]]] = {}
+        for version in RESOURCES:
+            if "/" in version:
+                row = {"groupVersion": version, "version": version.partition("/")[2]}
+                groups.setdefault(version.partition("/")[0], []).append(row)
+        rows = [{"name": name, "versions": rows, "preferredVersion": rows[0]} for name, rows in groups.items()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": rows}
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    if version in RESOURCES:
+        rows = RESOURCES[version]
+        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": rows}
+    return None
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    cluster: Cluster
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its parent has it
+        pass
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def do_PATCH(self) -> None:
+        self._answer("PATCH")
+
+    def _answer(self, method: str) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        with self.cluster.lock:
+            if self.cluster.away:
+                self.cluster.away -= 1
+                code, value = _status(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+            else:
+                code, value = self._handle(method, url.path, parse_qs(url.query), body)
+        data = json.dumps(value).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _handle(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, dict[str, Any]]:
+        if method == "GET" and (discovery := _discovery(path)):
+            return 200, discovery
+        for pattern, handle in (
+            (r"/api/v1/nodes", self._nodes),
+            (r"/api/v1/nodes/([^/]+)", self._node),
+            (r"/api/v1/pods", self._pods),
+            (r"/api/v1/namespaces/([^/]+)/pods/([^/]+)(/eviction)?", self._pod),
+            (r"/apis/apps/v1/namespaces/([^/]+)/daemonsets/([^/]+)", self._daemonset),
+            (r"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
+        ):
+            if match := re.fullmatch(pattern, path):
+                answer: tuple[int, dict[str, Any]] = handle(method, match, query, body)
+                return answer
+        return _status(404, "NotFound", f"the server could not find the requested resource {path}")
+
+    def _nodes(self, *_: Any) -> tuple[int, dict[str, Any]]:
+        return 200, _list(list(self.cluster.nodes.values()), "Node")
+
+    def _node(self, method: str, match: re.Match[str], _: Any, body: bytes) -> tuple[int, dict[str, Any]]:
+        if match[1] not in self.cluster.nodes:
+            return _status(404, "NotFound", f'nodes "{match[1]}" not found')
+        if method == "PATCH":
+            if ("patch", "nodes") in self.cluster.refused:
+                return _status(403, "Forbidden", f'nodes "{match[1]}" is forbidden: User "ops" cannot patch resource')
+            return self.cluster.patch(match[1], json.loads(body))
+        return 200, _kind(self.cluster.nodes[match[1]], "Node")
+
+    def _pods(self, _: str, __: Any, query: dict[str, list[str]], ___: Any) -> tuple[int, dict[str, Any]]:
+        name = query.get("fieldSelector", ["spec.nodeName="])[0].removeprefix("spec.nodeName=")
+        return 200, _list([pod for pod in self.cluster.pods.values() if pod["spec"]["nodeName"] == name], "Pod")
+
+    def _pod(self, method: str, match: re.Match[str], *_: Any) -> tuple[int, dict[str, Any]]:
+        key = match[1], match[2]
+        if method == "POST" and match[3]:
+            return self.cluster.evict(key)
+        if key not in self.cluster.pods:
+            return _status(404, "NotFound", f'pods "{key[1]}" not found')
+        return 200, _kind(self.cluster.pods[key], "Pod")
+
+    def _daemonset(self, _: str, match: re.Match[str], *__: Any) -> tuple[int, dict[str, Any]]:
+        return 200, _kind({"metadata": {"name": match[2], "namespace": match[1]}}, "DaemonSet", "apps/v1")
+
+    def _review(self, _: str, __: Any, ___: Any, body: bytes) -> tuple[int, dict[str, Any]]:
+        if body.startswith(b"k8s\0"):
+            # Newer kubectl send protobuf: Unknown.raw → spec → resourceAttributes → verb, …, resource, subresource.
+            fields = _fields(_fields(_fields(_fields(body[4:])[2])[2])[1])
+            words = [fields.get(number, b"").decode() for number in (2, 5, 6)]
+        else:
+            attributes = json.loads(body)["spec"]["resourceAttributes"]
+            words = [attributes.get(name, "") for name in ("verb", "resource", "subresource")]
+        allowed = (words[0], "/".join(filter(None, words[1:]))) not in self.cluster.refused
+        return 201, {**_kind({}, "SelfSubjectAccessReview", "authorization.k8s.io/v1"), "status": {"allowed": allowed}}
+
+
+def _fields(message: bytes) -> dict[int, bytes]:
+    """The fields of a protobuf message that have a length."""
+    fields, at = {}, 0
+    while at < len(message):
+        number, at = message[at] >> 3, at + 1
+        length = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        fields[number], at = message[at : at + length], at + length
+    return {number: value for number, value in fields.items() if value}
+
+
+class Server:
+    """It runs; ``program``: the kubectl that speaks to it."""
+
+    def __init__(self, folder: Path, kubectl: str) -> None:
+        self.cluster = Cluster()
+        handler = type("Request", (_Request,), {"cluster": self.cluster})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self._thread.start()
+        config = folder / "kubeconfig"
+        address = f"http://127.0.0.1:{self._server.server_port}"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "clusters": [{"name": "imitated", "cluster": {"server": address}}],
+                    "users": [{"name": "ops", "user": {}}],
+                    "contexts": [{"name": "imitated", "context": {"cluster": "imitated", "user": "ops"}}],
+                    "current-context": "imitated",
+                }
+            )
+        )
+        self.program = [kubectl, f"--kubeconfig={config}", f"--cache-dir={folder / 'cache'}"]
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def until(ready: Any) -> None:
+    end = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,12 +1,14 @@
-"""Hosts that lie: whatever they answer is refused by name, or stays a text that decides and runs nothing."""
+"""Steps of a rollout on one host: what each of its answers leads to.  Booting first: at most one reboot of one boot."""
 
 from __future__ import annotations
 
 import ast
 import copy
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +17,356 @@ import pytest
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy.builds.assign import Supply
+from gdsdeploy.cancel import Stop
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed
+from gdsdeploy.errors import (
+    ConvergeFailed,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    Interrupted,
+    RebootFailed,
+    RollbackFailed,
+    RolloutRefused,
+)
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.apply.model import REBOOT, Change
 from gdsdeploy.host.rollout import snapshot as host_snapshot
 from gdsdeploy.host.rollout import status as host_status
-from gdsdeploy.model.rollout import Step
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.rollout import Step, Task
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import preconditions
-from gdsdeploy.rollout.steps import answers, apply, prepare, rollback
+from gdsdeploy.rollout.drain.base import Nothing
+from gdsdeploy.rollout.steps import answers, apply, boot, enrol, prepare, rollback
 from gdsdeploy.rollout.steps.answers import Question
-from gdsdeploy.rollout.steps.work import Work
+from gdsdeploy.rollout.steps.apply import Look
+from gdsdeploy.rollout.steps.work import Patience, Work, alone
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
+from tests.loopback import loopback_sshd
+from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.roles.readme import ROOT, spec
-from tests.unit.rollout.asked import BOOT, KERNEL, OLD, ScriptedWork, compared, differs, needed, snapshot, status, work
+from tests.unit.rollout.asked import (
+    BOOT,
+    KERNEL,
+    NEXT,
+    OLD,
+    ScriptedWork,
+    compared,
+    differs,
+    needed,
+    snapshot,
+    status,
+    work,
+)
+
+OTHER = f"the running kernel is {OLD}, not {KERNEL}"
+
+
+def test_a_reboot_is_ordered_for_the_boot_that_was_noted() -> None:
+    host = work(
+        Step.REBOOT,
+        {"rollout status": status(), "boot needed": needed(OTHER), "rollout reboot": {"did": "ordered"}},
+        {"boot_id": BOOT},
+    )
+    assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
+    assert host.calls("rollout", "reboot") == [
+        ("rollout", "reboot", "--boot-id", BOOT, "--rollout", "20261121T1054-7f3a")
+    ]
+
+
+def test_in_another_boot_than_the_noted_one_nothing_is_ordered() -> None:
+    """It was killed after the order: whether the new kernel runs is for the next step to prove."""
+    host = work(Step.REBOOT, {"rollout status": status(NEXT)}, {"boot_id": BOOT})
+    assert boot.reboot(host) == {"how": "reboot", "boot_id": BOOT}
+    assert host.calls("rollout", "reboot") == []
+
+
+def test_without_need_nothing_is_done() -> None:
+    host = work(
+        Step.REBOOT, {"rollout status": status(kernel=KERNEL), "boot needed": needed(running=KERNEL)}, {"boot_id": BOOT}
+    )
+    assert boot.reboot(host) == {"how": "none", "boot_id": BOOT}
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_modules_are_exchanged_where_the_host_finds_that_safe(safe: bool) -> None:
+    replies: dict[str, Any] = {
+        "rollout status": status(kernel=KERNEL),
+        "boot needed": needed("the loaded module nvidia is another", running=KERNEL),
+        "rollout reload": {"changed": True} if safe else HostUnfit("python3 has /dev/nvidia0 open"),
+        "rollout reboot": {"did": "ordered"},
+    }
+    host = work(Step.REBOOT, replies, {"boot_id": BOOT})
+    assert boot.reboot(host)["how"] == ("reload" if safe else "reboot")
+    assert len(host.calls("rollout", "reload")) == (2 if safe else 1)
+
+
+def test_kernel_arguments_need_a_reboot_even_where_modules_could_be_exchanged() -> None:
+    replies: dict[str, Any] = {
+        "rollout status": status(kernel=KERNEL),
+        "boot needed": {**needed("booted without iommu=pt", running=KERNEL), "by_reload": False},
+        "rollout reboot": {"did": "ordered"},
+    }
+    settings = {"boot": {"arguments": {"iommu": "pt"}, "module_options": {"nvme_core": {"multipath": "N"}}}}
+    host = work(Step.REBOOT, replies, {"boot_id": BOOT}, profile={**settings, "mode": "nvidia-fs"})
+    assert boot.reboot(host)["how"] == "reboot"
+    (question,) = host.calls("boot", "needed")
+    assert {"--argument=iommu=pt", "--parameter=nvme_core.multipath=N"} <= set(question)
+
+
+def test_a_fleet_may_want_no_exchange_of_modules() -> None:
+    replies: dict[str, Any] = {
+        "rollout status": status(kernel=KERNEL),
+        "boot needed": needed("the loaded module nvidia is another", running=KERNEL),
+        "rollout reboot": {"did": "ordered"},
+    }
+    assert boot.reboot(work(Step.REBOOT, replies, {"boot_id": BOOT}, reload=False))["how"] == "reboot"
+
+
+def test_a_profile_may_forbid_reboots() -> None:
+    host = work(
+        Step.REBOOT,
+        {"rollout status": status(), "boot needed": needed(OTHER)},
+        {"boot_id": BOOT},
+        profile={"reboot": False},
+    )
+    with pytest.raises(RebootFailed, match="its profile does not allow one"):
+        boot.reboot(host)
+
+
+def test_a_host_without_a_kernel_of_its_own_is_never_rebooted() -> None:
+    host = work(Step.REBOOT, {"rollout status": status()}, {"boot_id": BOOT}, profile={"own_kernel": False})
+    assert boot.reboot(host)["how"] == "none"
+    assert host.questions == [("rollout", "status")]
+
+
+def test_it_is_awaited_until_it_answers_from_another_boot() -> None:
+    silent = HostUnreachable("gone")
+    answers: list[dict[str, Any] | GdsError] = [status(), silent, silent, status(NEXT, KERNEL)]
+    host = work(
+        Step.BOOT,
+        {"rollout status": lambda n: answers[n], "boot needed": needed(boot=NEXT, running=KERNEL)},
+        {"how": "reboot", "boot_id": BOOT},
+    )
+    assert boot.boot(host) == {"boot_id": NEXT, "kernel": KERNEL, "how": "none"}
+
+
+def test_a_boot_that_was_proven_is_proven_again_without_another_one() -> None:
+    replies = {"rollout status": status(NEXT, KERNEL), "boot needed": needed(boot=NEXT, running=KERNEL)}
+    first = boot.boot(work(Step.BOOT, replies, {"how": "reboot", "boot_id": BOOT}))
+    again = work(Step.BOOT, replies, {"how": "reboot", "boot_id": BOOT, **first})
+    assert boot.boot(again) == first
+    assert again.waited == []
+
+
+def test_one_that_never_answers_is_unreachable_after_the_time_that_it_has() -> None:
+    host = work(
+        Step.BOOT,
+        {"rollout status": HostUnreachable("no route")},
+        {"how": "reboot", "boot_id": BOOT},
+        reboot_timeout=30,
+    )
+    with pytest.raises(HostUnreachable, match="no answer for 30 s: no route"):
+        boot.boot(host)
+    assert sum(host.waited) == 30
+
+
+def test_one_that_never_goes_down_is_no_reboot() -> None:
+    host = work(Step.BOOT, {"rollout status": status()}, {"how": "reboot", "boot_id": BOOT}, reboot_timeout=30)
+    with pytest.raises(RebootFailed, match="it still is in boot boot-1"):
+        boot.boot(host)
+
+
+def test_one_that_comes_back_with_the_old_kernel_says_that_it_fell_back() -> None:
+    once = {"state": "fell back", "kernel": KERNEL}
+    host = work(Step.BOOT, {"rollout status": status(NEXT, OLD, once=once)}, {"how": "reboot", "boot_id": BOOT})
+    with pytest.raises(RebootFailed, match=r"it runs kernel .*90.*, not .*94.*was to boot once, and fell back"):
+        boot.boot(host)
+
+
+def test_modules_may_be_loaded_after_sshd_answers_but_not_never() -> None:
+    verdicts = [needed("nvidia is not loaded"), needed(boot=NEXT, running=KERNEL)]
+    data = {"how": "reboot", "boot_id": BOOT}
+    replies: dict[str, Any] = {"rollout status": status(NEXT, KERNEL), "boot needed": lambda n: verdicts[n]}
+    assert boot.boot(work(Step.BOOT, replies, data))["boot_id"] == NEXT
+    replies["boot needed"] = needed("nvidia is not loaded")
+    with pytest.raises(RebootFailed, match="it is back, but nvidia is not loaded"):
+        boot.boot(work(Step.BOOT, replies, data))
+
+
+def test_power_is_switched_by_the_fleets_own_command() -> None:
+    assert boot.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu1"])) == {}
+    with pytest.raises(RebootFailed, match="switch gpu1 off and on"):
+        boot.power(work(Step.POWER, {}, power_cycle=["test", "{host}", "=", "gpu2"]))
+    with pytest.raises(RebootFailed, match=r"has no rollout\.power_cycle"):
+        boot.power(work(Step.POWER, {}))
+
+
+# -- Questions to a host as steps ask them, over a real sshd on loopback: answers, refusals, and a broken way.
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
+    folder = tmp_path_factory.mktemp("asking")
+    server = loopback_sshd.start(folder)
+    try:
+        yield LoopbackFleet(folder, server, {"gpu1": {"profile": "right"}, "gpu2": {"profile": "right", "port": 1}})
+    finally:
+        server.stop()
+
+
+def work_over_ssh(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) -> Work:
+    intent = load_fleet(fleet.path)
+    return Work(
+        task=Task(host, Step.PREFLIGHT),
+        fleet=alone(intent, host),
+        lock=lockfile.read(lockfile.beside(fleet.path)),
+        fleet_path=fleet.path,
+        settings=Rollout(),
+        rollout="x",
+        drainer=Nothing(),
+        logs=Path("/nowhere"),
+        say=lambda _: None,
+        everyone=intent,
+        patience=Patience(poll=poll),
+    )
+
+
+def test_an_answer_is_one_object(fleet: LoopbackFleet) -> None:
+    answer = work_over_ssh(fleet).ask(answers.STATUS)
+    assert answer.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(answer.model_dump())
+
+
+def test_what_the_host_refuses_is_an_error_with_its_words(fleet: LoopbackFleet) -> None:
+    with pytest.raises(ConvergeFailed, match="gpu1: this isn't a snapshot of version 1") as caught:
+        work_over_ssh(fleet).ask(answers.COMPARE, "--with", "-", stdin=b"{}")
+    assert caught.value.hint == "make one: gdsdeploy-host.pyz rollout snapshot --json"
+
+
+def test_one_that_does_not_answer_is_asked_thrice(fleet: LoopbackFleet) -> None:
+    waited: list[float] = []
+    host = work_over_ssh(fleet, "gpu2")
+    object.__setattr__(host, "wait", waited.append)
+    with pytest.raises(HostUnreachable, match="gpu2"):
+        host.ask(answers.STATUS)
+    assert waited == [0.05, 0.05]
+
+
+def test_a_wish_to_stop_ends_the_pause_between(fleet: LoopbackFleet) -> None:
+    stop = Stop()
+    threading.Timer(0.5, stop.request).start()
+    with pytest.raises(Interrupted), stop.scope():
+        work_over_ssh(fleet, "gpu2", poll=60).ask(answers.STATUS)
+
+
+def test_a_fleet_of_one_has_that_one(fleet: LoopbackFleet) -> None:
+    intent = load_fleet(fleet.path)
+    assert list(alone(intent, "gpu2").everyone()) == ["gpu2"]
+    assert alone(intent, "build1").builders.keys() == {"build1"}
+
+
+# -- A key that a person enrols at the console: what each answer of a host leads to.
+
+
+FINGERPRINT = ":".join(["ab"] * 20)
+ORDERED = ("rollout", "reboot", "--boot-id", BOOT, "--rollout", "20261121T1054-7f3a")
+
+
+def answer(state: str, boot: str = BOOT, password: str = "") -> dict[str, Any]:
+    return {"state": state, "fingerprint": FINGERPRINT, "boot_id": boot, "password": password}
+
+
+def scripted_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *answers: Any, boot: str = BOOT
+) -> tuple[ScriptedWork, list[str]]:
+    """The step on a host that answers in this order, and what it says."""
+    monkeypatch.setattr(enrol, "_certificate", lambda _work: ("-", b"certificate"))
+    lines: list[str] = []
+    replies: dict[str, Any] = {"rollout enrol": lambda number: answers[number], "rollout reboot": {"did": "ordered"}}
+    host = work(Step.ENROL, replies, {"boot_id": boot}, console={"timeout": 60})
+    scripted = replace(host, logs=tmp_path, announce=lines.append)
+    for name in ("replies", "questions", "inputs", "waited"):
+        object.__setattr__(scripted, name, getattr(host, name))
+    return scripted, lines
+
+
+def test_the_request_the_reboot_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = HostUnreachable("gpu1: no answer")
+    answers = (
+        answer("absent"), answer("pending", password="blindly2type"), answer("pending"), silent,
+        answer("enrolled", NEXT),
+    )  # fmt: skip
+    host, lines = scripted_work(tmp_path, monkeypatch, *answers)
+    password = tmp_path / "gpu1.mok-password"
+    passwords: list[tuple[str, int]] = []
+
+    def look(seconds: float) -> None:
+        passwords.append((password.read_text(), password.stat().st_mode & 0o777))
+        host.waited.append(seconds)
+
+    object.__setattr__(host, "wait", look)
+    assert enrol.enrol(host) == {"boot_id": NEXT}
+    assert host.calls("rollout", "reboot") == [ORDERED]
+    assert passwords[0] == ("blindly2type\n", 0o600), "while the person may need it"
+    assert not password.exists()
+    (words,) = lines
+    assert FINGERPRINT in words
+    assert str(password) in words
+    assert "blindly2type" not in words
+    assert set(host.inputs[:2]) == {b"certificate"}
+
+
+def test_where_the_firmware_has_the_key_nothing_is_rebooted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for state in ("enrolled", "firmware", "not-needed", "no-efi"):
+        host, _ = scripted_work(tmp_path, monkeypatch, answer(state))
+        assert enrol.enrol(host) == {"boot_id": BOOT}
+        assert host.calls("rollout", "reboot") == []
+
+
+def test_a_request_that_nobody_confirmed_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = (answer("absent"), answer("pending", password="x2"), answer("absent", NEXT), answer("absent", NEXT))
+    host, _ = scripted_work(tmp_path, monkeypatch, *answers)
+    with pytest.raises(HostUnfit, match="the key was not confirmed"):
+        enrol.enrol(host)
+    assert host.questions[-1][-1] == "--withdraw"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_has_rebooted_already_is_not_rebooted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed after the order."""
+    host, _ = scripted_work(tmp_path, monkeypatch, answer("enrolled", NEXT))
+    assert enrol.enrol(host) == {"boot_id": NEXT}
+    host, _ = scripted_work(tmp_path, monkeypatch, answer("absent", NEXT), answer("absent", NEXT))
+    with pytest.raises(HostUnfit):
+        enrol.enrol(host)
+    assert host.calls("rollout", "reboot") == []
+
+
+def test_a_menu_that_was_left_open_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = (answer("absent"), answer("pending", password="x2"), *[HostUnreachable("gpu1: no answer")] * 40)
+    host, _ = scripted_work(tmp_path, monkeypatch, *answers)
+    with pytest.raises(HostUnreachable, match="no new boot within 60 s: gpu1: no answer"):
+        enrol.enrol(host)
+
+
+def test_a_host_without_the_key_is_refused_before_it_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, _ = scripted_work(tmp_path, monkeypatch)
+    change = Change("enrol", "/etc/gdsdeploy/modules.der", "absent", "enrolled", "secure-boot", REBOOT)
+    supply = Supply("receive", "cache", "w")
+    with pytest.raises(RolloutRefused, match="doesn't have the key") as caught:
+        enrol.refuse(host, Look(HostPlan("gpu1", (change,)), supply, {}))
+    assert "--enrol-keys" in (caught.value.hint or "")
+    enrol.refuse(host, Look(HostPlan("gpu1", ()), supply, {}))
+
+
+# -- Hosts that lie: whatever they answer is refused by name, or stays a text that decides and runs nothing.
+
 
 ROLLOUT = Path(answers.__file__).parent
 QUESTIONS: dict[tuple[str, ...], Question[Any]] = {
