@@ -34,3 +34,15 @@ def locate(folder: Path, name: str) -> Path:
     If the user in ``~user`` doesn't exist, ``~user`` is taken as it is written.
     """
     return folder / os.path.expanduser(name)  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user
+
+
+def is_outside(folder: Path, path: Path | str) -> bool:
+    """Whether ``path``, every link on its way followed, is not in ``folder``."""
+    real = os.path.realpath(folder)
+    return os.path.commonpath([real, os.path.realpath(path)]) != real
+
+
+def leads_out(folder: Path, path: Path | str) -> bool:
+    """Whether ``path`` has its name in ``folder``, and a link leads out of it: the name hides which file is read."""
+    named = os.path.abspath(folder)  # noqa: PTH100 - Path.absolute leaves .. in a name
+    return os.path.commonpath([named, os.path.abspath(path)]) == named and is_outside(folder, path)  # noqa: PTH100

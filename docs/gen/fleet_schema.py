@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from docs.gen import table_row
 from gdsdeploy.model import fleet
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.text import SECRET
 
 Schema = dict[str, Any]
 
@@ -173,6 +174,8 @@ def _clean(entry: Any) -> None:
     if isinstance(entry, dict):
         if isinstance(entry.get("title"), str):
             del entry["title"]
+        for mark in SECRET:
+            entry.pop(mark, None)
         if "ge" in entry:
             entry["minimum"] = entry.pop("ge")
         if "le" in entry:

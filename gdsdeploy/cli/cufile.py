@@ -135,9 +135,17 @@ def _text(file: str, report: Report) -> str:
 )
 @click.option("--diff", is_flag=True, help=f"Print a diff from {PATH} on HOST instead of the whole file.")
 @options.output("Write the file there.")
+@options.run_inventory
 @options.as_json("Print one JSON object: the text, its values and their sources.")
 def render(
-    fleet: Path, host: str, evidence: Path | None, variant: str, diff: bool, output: Path | None, as_json: bool
+    fleet: Path,
+    host: str,
+    evidence: Path | None,
+    variant: str,
+    diff: bool,
+    output: Path | None,
+    run_inventory: bool,
+    as_json: bool,
 ) -> None:
     """Make HOST's cufile.json from FLEET and its lock, as provision does. HOST stays unchanged.
 
@@ -152,10 +160,11 @@ def render(
     """
     # What asks a host is imported where a host is asked, or its lock is read: check does neither.
     from gdsdeploy.converge import cufile_facts
+    from gdsdeploy.fleetfile.load import confined
     from gdsdeploy.fleetfile.selection import require_host
     from gdsdeploy.lock import lockfile
 
-    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
+    intent, lock = lockfile.fleet_and_lock(fleet, confined(run_inventory=run_inventory), signed=False)
     require_host(host, intent.hosts, fleet)
     profile = intent.profiles[intent.hosts[host].profile]
     facts: FitTarget | None = None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @click.option("--evidence", type=options.PATH, metavar="FILE", help="Explain saved evidence; no host is asked.")
 @click.option("--error", metavar="CODE", help="Explain a cuFile error instead: 5027, a name, cuda:100, -22.")
 @options.timeout(TIMEOUT, "Seconds for the host.")
+@options.run_inventory
 @options.as_json()
 def explain(
     host: str | None,
@@ -54,6 +55,7 @@ def explain(
     evidence: Path | None,
     error: str | None,
     timeout: float,
+    run_inventory: bool,
     as_json: bool,
 ) -> None:
     """Explain why I/O on a mount doesn't take the direct path.
@@ -98,14 +100,17 @@ def explain(
         host, mount = None, host
     if host is not None and host.isdecimal() and mount is None:
         host, mount = None, host
+
+    def facts(of: str) -> HostFacts:
+        return _facts(host, of, fleet, evidence, timeout, run_inventory=run_inventory)
+
     pid = int(mount[:10]) if mount and mount.isdecimal() else None
     if pid is not None:
-        _print(as_json, *_process(_facts(host, "", fleet, evidence, timeout), host or "this host", pid))
+        _print(as_json, *_process(facts(""), host or "this host", pid))
         return
     options.require(mount is None or mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} isn't")
     path = os.path.normpath(mount) if mount else ""
-    facts = _facts(host, path, fleet, evidence, timeout)
-    _print(as_json, *_answer(facts, host or "this host", path))
+    _print(as_json, *_answer(facts(path), host or "this host", path))
 
 
 def _answer(facts: HostFacts, host: str, path: str) -> tuple[Any, str]:
@@ -141,8 +146,11 @@ def _print(as_json: bool, document: Any, text: str) -> None:
         console.data(text)
 
 
-def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, timeout: float) -> HostFacts:
+def _facts(
+    host: str | None, mount: str, fleet: Path, evidence: Path | None, timeout: float, *, run_inventory: bool
+) -> HostFacts:
     """The facts of saved evidence, of a host, or of this machine; ``host`` is their name where it's known."""
+    from gdsdeploy.fleetfile.load import confined
     from gdsdeploy.host.facts.evidence_file import is_bundle
     from gdsdeploy.ssh import evidence_file
     from gdsdeploy.validate.facts import facts_of_host, facts_of_this_machine
@@ -153,7 +161,8 @@ def _facts(host: str | None, mount: str, fleet: Path, evidence: Path | None, tim
         facts = evidence_file.of_host(evidence, host or "")
     elif host is not None:
         with console.step(f"Asking {host}"):
-            facts = facts_of_host(fleet, host, mount, timeout)
+            mode = confined(run_inventory=run_inventory)
+            facts = facts_of_host(fleet, host, mount, timeout, mode=mode)
     else:
         with console.step("Examining this machine"):
             facts = facts_of_this_machine(mount)

@@ -40,6 +40,7 @@ _KEYS = "keys"
     "--inventory", type=options.PATH, metavar="FILE", help="Ask the hosts of this Ansible inventory: INI, YAML, plugin."
 )
 @click.option("--keep-inventory", is_flag=True, help="Have the fleet file read FILE at each run, not copy its hosts.")
+@options.run_inventory
 @click.option("--ssh-config", type=options.FILE, metavar="FILE", help="Use this ssh_config in place of your own.")
 @options.limit
 @click.option(
@@ -58,6 +59,7 @@ def command(
     hosts: tuple[str, ...],
     inventory: Path | None,
     keep_inventory: bool,
+    run_inventory: bool,
     ssh_config: Path | None,
     limit: str | None,
     output: Path,
@@ -88,11 +90,14 @@ def command(
       gdsdeploy init gpu1 -o - --json | jq .fleet.profiles
     """
     options.require(bool(hosts) != (inventory is not None), "name hosts, or an inventory with --inventory FILE")
-    options.require(inventory is not None or not (keep_inventory or limit), "this option goes with --inventory only")
+    options.require(
+        inventory is not None or not (keep_inventory or run_inventory or limit),
+        "this option goes with --inventory only",
+    )
     if output != _STDOUT and os.path.lexists(output):
         hint = "Name another file with --output FILE, or print it: --output -"
         raise GdsError(f"{output}: this file exists, and init overwrites none", hint=hint)
-    source, errors = _source(hosts, inventory, limit, output)
+    source, errors = _source(hosts, inventory, limit, output, run_inventory=run_inventory)
     if ssh_config is not None:
         options.require(ssh_config.is_file(), f"--ssh-config: {ssh_config} doesn't exist")
         source = replace(source, ssh_config=_relative(ssh_config, output))
@@ -114,7 +119,7 @@ def command(
 
 
 def _source(
-    hosts: Sequence[str], inventory: Path | None, limit: str | None, output: Path
+    hosts: Sequence[str], inventory: Path | None, limit: str | None, output: Path, *, run_inventory: bool
 ) -> tuple[Source, dict[str, GdsError]]:
     """The hosts to ask, and the errors of those of an inventory that can't be reached as it says."""
     if inventory is None:
@@ -124,7 +129,9 @@ def _source(
             words = "HOST is a name of letters, digits, dots, hyphens and underscores; give others one in ~/.ssh/config"
             raise click.UsageError(words) from None
         return Source({name: {} for name in hosts}), {}
-    content = ansible_inventory.read(inventory)
+    if not run_inventory:
+        ansible_inventory.require_list(inventory)
+    content = ansible_inventory.read(inventory, programs=run_inventory)
     settings: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, GdsError] = {}
     for name in selection.select(limit, list(content.hosts), inventory):

@@ -168,8 +168,9 @@ def _megabytes(size: int) -> str:
 @click.command()
 @options.fleet
 @click.option("--accept", metavar="NAME", help="Record the key that this machine presented, and that was refused.")
+@options.run_inventory
 @options.as_json()
-def builders(fleet: Path, accept: str | None, as_json: bool) -> None:
+def builders(fleet: Path, accept: str | None, run_inventory: bool, as_json: bool) -> None:
     """Show the keys with which machines of FLEET sign the modules that they build for others.
 
     A key is recorded when its machine first delivers modules; from then on, other keys are refused. Compare a refused
@@ -182,9 +183,9 @@ def builders(fleet: Path, accept: str | None, as_json: bool) -> None:
       gdsdeploy kmod builders fleet.yml --accept build1
     """
     from gdsdeploy.builds.builder_keys import BuilderKeys
-    from gdsdeploy.fleetfile.load import load_fleet
+    from gdsdeploy.fleetfile.load import confined, load_fleet
 
-    machines = load_fleet(fleet).everyone()
+    machines = load_fleet(fleet, confined(run_inventory=run_inventory)).everyone()
     keys = BuilderKeys.of(fleet)
     if accept is not None:
         if accept not in machines:

@@ -12,11 +12,12 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli import options
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.io.wording import aligned, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight import Answer, Cell, PreflightRecord, StackChoices, preflight
+from gdsdeploy.repo import credentials
 from gdsdeploy.repo.fetch import Fetcher
 
 
@@ -61,14 +62,14 @@ def command(
       gdsdeploy kmod preflight fleet.yml --kernel 6.12.107,6.12.117 --driver 550,535
       gdsdeploy kmod preflight fleet.yml --kernel newest --json | jq '.cells[].loads'
     """
-    intent = load_fleet(fleet)
+    intent = load_fleet(fleet, TRUSTED)
     chosen = _profiles(intent, profiles, fleet)
     path = lockfile.beside(fleet)
     lock = lockfile.read(path) if path.exists() else None
     if lock is None:
         console.say(f"There is no {path} yet: using the newest versions that the pins of {fleet} admit")
     choices = StackChoices(_words(kernels), _words(drivers), _words(nvidia_fs))
-    with Fetcher() as fetcher:
+    with Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
         cells = preflight(intent, lock, chosen, choices, again=again, fetcher=fetcher)
     if as_json:
         console.json(document(cells))

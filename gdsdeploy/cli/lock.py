@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gdsdeploy import console
+from gdsdeploy import console, paths
 from gdsdeploy.cli import options
-from gdsdeploy.errors import ChecksUnknown, LockStale, RepositoryUntrusted
+from gdsdeploy.errors import ChecksUnknown, LockInvalid, LockStale, RepositoryUntrusted
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import CONFINED, Reading, confined, is_folder_elsewhere, load_fleet
 from gdsdeploy.host.io.wording import aligned, first_few, joined
 from gdsdeploy.lock import compat, lockfile, resolve_fleet, signatures
 from gdsdeploy.lock.compat import Rule
@@ -27,6 +28,8 @@ from gdsdeploy.mirror.fill import KEYRING, mirror, work
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.hostnames import words
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.repo import credentials
+from gdsdeploy.repo.credentials import Logins
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.ssh.endpoint import TIMEOUT
 
@@ -62,6 +65,8 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 @click.option(
     "--sign", type=options.PATH, metavar="KEY", help="Also sign the lock with this OpenSSH key: gdsdeploy.lock.sig."
 )
+@options.run_inventory
+@options.allow_file_repositories
 @options.as_json()
 def lock_fleet(
     fleet: Path,
@@ -74,6 +79,8 @@ def lock_fleet(
     tries: int,
     explain: str | None,
     sign: Path | None,
+    run_inventory: bool,
+    allow_file_repositories: bool,
     as_json: bool,
 ) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
@@ -92,6 +99,9 @@ def lock_fleet(
     --prove builds and audits every module of the stack before it writes the lock, as `gdsdeploy kmod preflight`
     does. A stack that fails becomes a rule beside FLEET (fleet.compat.yml), and the next one is tried. The lock
     names the proof, which a rollout accepts. What was proven before isn't built again.
+
+    Without --adopt and --prove, FLEET may be a file that you haven't reviewed: no program of it runs, and neither a
+    link nor a repository (file://) leads out of its folder.
 
     \b
     Examples:
@@ -118,23 +128,23 @@ def lock_fleet(
     )
     if sign is not None:
         signatures.require_key(sign)
+    mode = confined(run_inventory=run_inventory, file_repositories=allow_file_repositories)
     if check:
-        _check(fleet, as_json)
+        _check(fleet, mode, as_json)
     elif explain is not None:
-        _explain(fleet, explain, as_json)
+        _explain(fleet, mode, explain, as_json)
     else:
         hosts = (adopt, timeout) if adopt is not None else None
-        _lock(
-            fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), hosts, tries if prove else 0, as_json
-        )
+        moved = Upgrade(everything=upgrade and not what, what=frozenset(what))
+        _lock(fleet, mode, moved, hosts, tries if prove else 0, as_json)
     if sign is not None:
-        _sign(fleet, sign)
+        _sign(fleet, mode, sign)
 
 
-def _sign(fleet: Path, key: Path) -> None:
+def _sign(fleet: Path, mode: Reading, key: Path) -> None:
     """Sign the lock beside ``fleet``; raises SignatureRefused where the fleet file doesn't list the signer."""
-    path, intent = lockfile.beside(fleet), load_fleet(fleet)
-    data = lockfile.content(path)
+    path, intent = lockfile.beside(fleet), load_fleet(fleet, mode)
+    data = lockfile.content(path, links=False)
     signature = signatures.sign(data, key)
     if intent.signers is None:
         console.warn(
@@ -145,9 +155,11 @@ def _sign(fleet: Path, key: Path) -> None:
     console.say(f"Wrote {signatures.write(path, signature)}: commit it with the lock")
 
 
-def _lock(fleet: Path, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool) -> None:
+def _lock(
+    fleet: Path, mode: Reading, upgrade: Upgrade, hosts: tuple[str, float] | None, tries: int, as_json: bool
+) -> None:
     """hosts: those to adopt from, and the seconds for each.  tries: stacks that may fail; 0: none is built."""
-    intent = load_fleet(fleet)
+    intent = load_fleet(fleet, mode)
     path = lockfile.beside(fleet)
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
@@ -196,7 +208,7 @@ def _of_fleet(intent: Fleet, lock: Lock) -> bool:
 def _resolve(
     intent: Fleet, fleet: Path, old: Lock | None, upgrade: Upgrade, pieces: Pieces, tries: int
 ) -> tuple[Resolved, Proven | None]:
-    with Fetcher() as fetcher:
+    with Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
 
         def resolve(rules: Sequence[Rule]) -> Resolved:
             with console.step(f"Resolving the pins of {fleet}"):
@@ -292,11 +304,10 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
         raise click.UsageError(f"{name} is neither driver, kernel, nvidia-fs, libcufile, doca nor a package of {path}")
 
 
-def _check(fleet: Path, as_json: bool) -> None:
-    intent = load_fleet(fleet)
+def _check(fleet: Path, mode: Reading, as_json: bool) -> None:
+    intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False)
     path = lockfile.beside(fleet)
-    lock = lockfile.read_signed(path, intent, fleet)
-    with console.step(f"Checking {path}"), Fetcher() as fetcher:
+    with console.step(f"Checking {path}"), Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
         reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         value = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
@@ -310,9 +321,9 @@ def _check(fleet: Path, as_json: bool) -> None:
     raise LockStale(text, hint=f"Run `gdsdeploy lock {fleet}` and review the change list")
 
 
-def _explain(fleet: Path, what: str, as_json: bool) -> None:
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=False, signed=False)
-    with Fetcher() as fetcher:
+def _explain(fleet: Path, mode: Reading, what: str, as_json: bool) -> None:
+    intent, lock = lockfile.fleet_and_lock(fleet, mode, fresh=False, signed=False)
+    with Fetcher(logins=credentials.of_fleet(intent, fleet)) as fetcher:
         own = [block.rule() for block in compat.read_own(fleet)]
         explanations = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step, rules=own)
     if as_json:
@@ -389,6 +400,13 @@ def _table(lock: Lock) -> str:
     metavar="FILE",
     help="Keys of the original indices.",
 )
+@click.option(
+    "--fleet",
+    type=options.FILE,
+    metavar="FILE",
+    help="LOCK's fleet file, which may name signers and credentials.  [default: fleet.yml beside LOCK, if it is there]",
+)
+@options.allow_file_repositories
 @click.option("--no-dependencies", is_flag=True, help="Only the locked files, without the packages that they need.")
 @click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Downloads at a time.")
 @options.as_json()
@@ -397,6 +415,8 @@ def mirror_lock(
     directory: Path,
     key: str | None,
     keyrings: tuple[Path, ...],
+    fleet: Path | None,
+    allow_file_repositories: bool,
     no_dependencies: bool,
     jobs: int,
     as_json: bool,
@@ -408,6 +428,8 @@ def mirror_lock(
     key for this mirror only. A second run fetches only missing or damaged files. For locks of rpm systems,
     createrepo_c must be installed on this machine.
 
+    If the fleet file names signers, LOCK must be signed, as for provision.
+
     \b
     Then serve DIRECTORY with any web server, or mount it on the hosts, and add to the fleet file:
       mirror: {uri: 'http://mirror.example/gds', keyring: DIRECTORY/gdsdeploy-mirror.gpg}
@@ -417,10 +439,10 @@ def mirror_lock(
       gdsdeploy mirror gdsdeploy.lock /srv/gds                      # lists your signing keys
       gdsdeploy mirror gdsdeploy.lock /srv/gds --key 0123…CDEF
     """
-    content = lockfile.read(lock)
+    content, logins = _read(lock, fleet, allow_file_repositories=allow_file_repositories)
     fingerprint = writing.signing_key(key)
     unfinished = work(directory)
-    with Fetcher() as indices, Fetcher(cache=unfinished) as files:
+    with Fetcher(logins=logins) as indices, Fetcher(cache=unfinished, logins=logins) as files:
         result = mirror(
             content,
             directory,
@@ -441,6 +463,25 @@ def mirror_lock(
         console.data(f"{suite.os} {suite.architecture}: {suite.stack} locked packages, {suite.system} that they need")
     console.data(f"{result.downloaded} files downloaded ({result.bytes / 1e6:.0f} MB), {result.present} present")
     console.say(f"Next, in the fleet file: mirror: {{uri: …, keyring: {result.directory / KEYRING}}}")
+
+
+def _read(path: Path, fleet: Path | None, *, allow_file_repositories: bool) -> tuple[Lock, Logins | None]:
+    """The lock, and the logins of its fleet file; raises LockInvalid, SignatureRefused, FleetInvalid."""
+    beside = path.with_name(paths.DEFAULT_FLEET.name)
+    if fleet is None and os.path.lexists(beside):
+        fleet = beside
+    if fleet is None:
+        lock, logins = lockfile.read(path, links=False), None
+    else:
+        intent = load_fleet(fleet, replace(CONFINED, inventory="leave"))
+        lock, logins = lockfile.read_signed(path, intent, fleet, links=False), credentials.of_fleet(intent, fleet)
+    for index in (index for target in lock.targets.values() for index in target.indices):
+        if not allow_file_repositories and is_folder_elsewhere(index.uri, path.parent):
+            raise LockInvalid(
+                f"{path}: the repository {index.repository} is a folder of this machine outside the lock's",
+                hint="If you trust the lock, allow it for this run: --allow-file-repositories",
+            )
+    return lock, logins
 
 
 commands = {"lock": lock_fleet, "mirror": mirror_lock}

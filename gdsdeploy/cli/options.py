@@ -115,12 +115,12 @@ def complete_checks(
 
 
 def _names(context: click.Context) -> list[str]:
-    from gdsdeploy.fleetfile.load import load_fleet
+    from gdsdeploy.fleetfile.load import names_in
 
     # Behind an option that lacks its value, click leaves arguments unparsed.
     unparsed = next((Path(word) for word in context.args if word.endswith((".yml", ".yaml"))), None)
     with contextlib.suppress(GdsError):
-        return list(load_fleet(context.params.get("fleet") or unparsed or paths.default_fleet()).everyone())
+        return names_in(context.params.get("fleet") or unparsed or paths.default_fleet())
     return []
 
 
@@ -135,6 +135,14 @@ limit_with_builders = click.option(
     metavar="HOST[,HOST…]",
     shell_complete=complete_hosts,
     help="Only these hosts or builders; shell patterns and node[1-3,7] work.",
+)
+run_inventory = click.option(
+    "--run-inventory", is_flag=True, help="Run an inventory that is a program or a plugin; the others are read anyway."
+)
+allow_file_repositories = click.option(
+    "--allow-file-repositories",
+    is_flag=True,
+    help="Use repositories (file://) outside the fleet file's folder on this machine.",
 )
 allow_older_lock = click.option(
     "--allow-older-lock", is_flag=True, help="Accept a lock that is older than the one that a host has."

@@ -22,6 +22,7 @@ from gdsdeploy.converge.plan_report import supply_words
 from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
 from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.io.wording import count, joined
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
@@ -45,7 +46,7 @@ def selected_machines(
     changes: whether the verb may change them.  fresh, any_serial: of fleet_and_lock.
     Ends with a usage error unless an image has one machine.
     """
-    intent, lock = lockfile.fleet_and_lock(fleet, fresh=fresh, signed=changes, any_serial=any_serial)
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, fresh=fresh, signed=changes, any_serial=any_serial)
     options.require(
         folder is None or limit is not None, "--root needs --limit HOST: the host whose state the image gets"
     )
@@ -283,7 +284,7 @@ def write_inventory(fleet: Path, folder: Path, as_json: bool) -> None:
       gdsdeploy inventory fleet.yml -o inventory/
       ansible-playbook -i inventory/hosts.yml inventory/provision.yml --check
     """
-    intent, lock = lockfile.fleet_and_lock(fleet)
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED)
     answers = cufile_facts.facts_of(intent, lock, fleet, cufile_facts.names_to_fit(intent, list(intent.everyone())))
     options.raise_last({name: error for name, error in answers.items() if isinstance(error, GdsError)}, fleet)
     fit_targets = {name: fit for name, fit in answers.items() if not isinstance(fit, GdsError)}

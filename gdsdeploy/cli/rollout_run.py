@@ -16,6 +16,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.provision import say_plans
 from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, Interrupted, RolloutFailed, RolloutRefused
+from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.io.wording import count
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Payload, RollbackBegun, RolloutAborted
@@ -89,11 +90,11 @@ def start(
     terminal = "standard input isn't a terminal: pass --yes, or preview with --dry-run"
     options.require(yes or dry_run or sys.stdin.isatty(), terminal)
     require_folder(html)
-    intent, lock = lockfile.fleet_and_lock(fleet, any_serial=allow_older_lock)
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, any_serial=allow_older_lock)
     if not dry_run:
         _require_no_unfinished(fleet)
     chosen = choose_participants(intent, fleet, limit, exclude)
-    before = lockfile.read(since) if since else None
+    before = lockfile.read_signed(since, intent, fleet) if since else None
     with console.step(f"Asking {len(chosen.names)} machines"):
         outlook = preconditions.prepare(
             intent,

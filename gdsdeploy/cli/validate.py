@@ -180,10 +180,11 @@ def _validate_hosts(
     since_boot: bool,
 ) -> Report:
     from gdsdeploy.fleetfile import selection
+    from gdsdeploy.fleetfile.load import TRUSTED
     from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.fleet_validation import validate
 
-    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Validating {words(names)}"):
         return validate(
@@ -205,10 +206,10 @@ def _judge_bundle(source: Path, request: ValidateOptions) -> Report:
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
     from gdsdeploy.fleetfile import selection
-    from gdsdeploy.fleetfile.load import load_fleet
+    from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
     from gdsdeploy.validate import pytest_suite
 
-    intent = load_fleet(fleet)
+    intent = load_fleet(fleet, TRUSTED)
     names = selection.select(limit, list(intent.hosts), fleet)
     pytest_suite.run_suite(intent, fleet, names, argv, line=console.data)
 
@@ -308,11 +309,12 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
       gdsdeploy validate --evidence case-4711.tar.gz
     """
     from gdsdeploy.fleetfile import selection
+    from gdsdeploy.fleetfile.load import TRUSTED
     from gdsdeploy.lock import lockfile
     from gdsdeploy.validate.output import require_folder, write
     from gdsdeploy.validate.support_bundle import pack_fleet
 
-    intent, lock = lockfile.fleet_and_lock(fleet, signed=False)
+    intent, lock = lockfile.fleet_and_lock(fleet, TRUSTED, signed=False)
     names = selection.select(limit, list(intent.hosts), fleet)
     require_folder(output)
     with console.step(f"Asking {words(names)}"):

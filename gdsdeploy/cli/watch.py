@@ -15,7 +15,7 @@ from gdsdeploy.cli import options
 from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import ChecksFailed, GdsError, Interrupted
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.pci import Topology
 from gdsdeploy.host.io.wording import joined, line
@@ -98,14 +98,14 @@ def watch_hosts(
 def _selected(targets: Sequence[str], fleet: Path, limit: str | None) -> tuple[Path, list[str], Any]:
     """The fleet file, the hosts, and the fleet; a single argument that is a file is the fleet file."""
     if not targets:
-        intent = load_fleet(fleet)
+        intent = load_fleet(fleet, TRUSTED)
         return fleet, selection.select(limit, list(intent.hosts), fleet), intent
     if len(targets) == 1 and (Path(targets[0]).is_file() or targets[0].endswith((".yml", ".yaml"))):
         fleet = Path(targets[0])
-        intent = load_fleet(fleet)
+        intent = load_fleet(fleet, TRUSTED)
         return fleet, selection.select(limit, list(intent.hosts), fleet), intent
     options.require(limit is None, "--limit goes with FLEET; HOST... already names the hosts")
-    intent = load_fleet(fleet)
+    intent = load_fleet(fleet, TRUSTED)
     return fleet, selection.select(",".join(targets), list(intent.hosts), fleet, option="HOST"), intent
 
 
@@ -201,7 +201,7 @@ def topology(
             raise error
         return
     assert fleet is not None, "without saved evidence, it has a default"
-    intent = load_fleet(fleet)
+    intent = load_fleet(fleet, TRUSTED)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {hostnames.words(names)}"):
         facts = ask_facts(intent, fleet, names, timeout=timeout, progress=console.say_each(len(names)))

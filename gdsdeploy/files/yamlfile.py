@@ -16,6 +16,7 @@ import yaml
 from yaml.composer import Composer
 from yaml.reader import Reader
 
+from gdsdeploy import paths
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.io import reading
 
@@ -29,6 +30,10 @@ VALUES: Final = 400_000
 _NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 _TEXT: Final = "tag:yaml.org,2002:str"
 _KEYS: Final = {_TEXT, "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value"}
+#: A key as fleet files and locks have them; an error quotes no other.
+_PLAIN_KEY: Final = re.compile("[a-z0-9_.-]{1,40}")
+_NUMBER: Final = re.compile("[-+0-9.,:_ TtZzxXeE]*")
+_QUOTED: Final = re.compile("'([^']*)'")
 _ABSENT: Final = ("no such file", "See examples/ for files to start from")
 
 
@@ -77,7 +82,8 @@ class _Bounded(Composer):
         names: set[str] = set()
         for key, _ in node.value:
             if key.tag not in _KEYS or not isinstance(key, yaml.ScalarNode):
-                raise _Refused(f"{_short(key.value)} is not text, as keys are: write it in quotes", key.start_mark)
+                name = quoted(key.value) if isinstance(key.value, str) else "this"
+                raise _Refused(f"{name} is not text, as keys are: write it in quotes", key.start_mark)
             if key.value in names:
                 self.repeated.append((key.start_mark, key.value))
             names.add(key.value)
@@ -101,7 +107,8 @@ class _Loader(_Bounded, _PLAIN):  # type: ignore[misc]
         except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError) as cause:
             kind = node.tag.rpartition(":")[2].replace("timestamp", "date")
             why = f": {cause}" if kind == "date" and isinstance(cause, ValueError) else ""
-            raise _Refused(f"{_short(node.value)} cannot be read as {kind}{why}", node.start_mark) from None
+            value = _short(node.value) if _NUMBER.fullmatch(str(node.value)) else "this"
+            raise _Refused(f"{value} cannot be read as {kind}{why}", node.start_mark) from None
         if isinstance(value, str) and (wrong := _NOT_TEXT.search(value)):
             raise _Refused(f"the character U+{ord(wrong.group()):04X} is not text", node.start_mark)
         if isinstance(value, int) and value.bit_length() > 64:
@@ -128,12 +135,13 @@ class Document:
     repeated: list[tuple[yaml.Mark, str]]
 
 
-def read(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT) -> Document:
+def read(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT, links: bool = True) -> Document:
     """Read a YAML file; raises ``error`` that names the file, line and column, and the next step.
 
     absent: what is wrong, and the next step, where there is no such file.
+    links: whether it may be a link that leads out of its folder.
     """
-    return parse(path, content(path, error=error, absent=absent), error=error, absent=absent)
+    return parse(path, content(path, error=error, absent=absent, links=links), error=error, absent=absent)
 
 
 def parse(path: Path, data: bytes, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT) -> Document:
@@ -147,8 +155,11 @@ def parse(path: Path, data: bytes, *, error: type[GdsError], absent: tuple[str, 
     except yaml.MarkedYAMLError as cause:
         mark = cause.problem_mark or cause.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        invalid = "" if isinstance(cause, _Refused) else "not valid YAML: "
-        raise error(f"{place}: {invalid}{cause.problem or cause.context}") from cause
+        words = str(cause.problem or cause.context)
+        if not isinstance(cause, _Refused):
+            # PyYAML quotes what it found, and the file may be another than the user thinks.
+            words = "not valid YAML: " + _QUOTED.sub(lambda match: f"'{quoted(match[1])}'", words)
+        raise error(f"{place}: {words}") from cause
 
 
 def documents(text: bytes) -> Iterator[Any]:
@@ -163,8 +174,15 @@ def shipped(text: str) -> Any:
     return yaml.load(text, Loader=_PLAIN)  # noqa: S506 # nosec B506 # both loaders are safe ones
 
 
-def content(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT) -> bytes:
+def quoted(key: str) -> str:
+    """A key, or a part of it, as an error quotes it: what looks like no key may be a line of a file with secrets."""
+    return key if len(key) <= 3 or _PLAIN_KEY.fullmatch(key) else "…"
+
+
+def content(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABSENT, links: bool = True) -> bytes:
     """The bytes of a YAML file, at most LIMIT; raises ``error`` as :func:`read` does."""
+    if not links:
+        require_no_way_out(path, error)
     try:
         data = reading.beginning(str(path), LIMIT)
     except FileNotFoundError:
@@ -178,6 +196,13 @@ def content(path: Path, *, error: type[GdsError], absent: tuple[str, str] = _ABS
     if len(data) > LIMIT:
         raise error(f"{path}: larger than {LIMIT >> 20} MiB", hint="Is it the right file? Fleets and locks are smaller")
     return data
+
+
+def require_no_way_out(path: Path, error: type[GdsError]) -> None:
+    """Raise ``error`` where ``path`` is a link that leads out of its folder: its reader trusts that folder alone."""
+    if paths.is_outside(path.parent, path):
+        hint = "Review where the link leads, and name that file, or put the file itself here"
+        raise error(f"{path}: is a link that leads out of its folder, so it isn't read", hint=hint)
 
 
 def _text(path: Path, data: bytes, error: type[GdsError]) -> str:

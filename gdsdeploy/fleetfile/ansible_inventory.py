@@ -1,15 +1,16 @@
 """An Ansible inventory as the source of hosts: ansible-inventory reads it, and what it says is checked here.
 
 It may be INI, YAML, a folder, a plugin's configuration or a program.  Its variables are data: ansible-inventory prints
-them without evaluating templates, and a template isn't accepted as an address.
+them without evaluating templates, and a template isn't accepted as an address.  Confined reading takes lists only.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gdsdeploy import paths, resources, run
 from gdsdeploy.errors import FleetInvalid, did_you_mean
-from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few, line
 from gdsdeploy.model.fleet import FleetHost, InventorySource
 from gdsdeploy.model.text import WORDS, Name
@@ -41,6 +42,14 @@ _VARIABLES = {
 #: Last parts of the names of Ansible's connection plugins that use SSH.
 _SSH = ("ssh", "smart", "paramiko", "paramiko_ssh", "libssh")
 _HOSTS: TypeAdapter[dict[str, FleetHost]] = TypeAdapter(dict[Name, FleetHost])
+#: Ansible's readers of lists; by these names, none of a folder takes their place.
+_LISTS = "ansible.builtin.ini,ansible.builtin.yaml"
+#: Folders beside an inventory, whose variables belong to it.
+_VARIABLE_FOLDERS = ("group_vars", "host_vars")
+#: Bytes of an inventory in which its kind is looked for.
+_BEGINNING = 1 << 20
+_PLUGIN = re.compile(rb"""(?m)^\s*["'{]*plugin["']?\s*:""")
+RUN_INVENTORY = "If you trust it, have it run this once: --run-inventory"
 #: What `timeout` ends with when the time is up.
 _TIME_UP = 124
 
@@ -59,10 +68,49 @@ def configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | Non
     return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
 
 
-def read(file: Path) -> AnsibleInventory:
+def require_list(file: Path, place: str = "", *, within: Path | None = None) -> None:
+    """Raise FleetInvalid, at ``place``, for an inventory that Ansible would run something for.
+
+    within: the folder that neither it nor a link in it may lead out of.
+    """
+    for each in _files(file):
+        if within is not None and paths.is_outside(within, each):
+            why = f"{each} is outside the fleet file's folder, so it isn't read"
+        elif each != file and each.is_symlink() and each.is_dir():
+            why = f"{each} is a link to a folder, so it isn't read"
+        else:
+            why = _program(each)
+        if why:
+            raise FleetInvalid(f"{place}: {why}" if place else why, hint=RUN_INVENTORY)
+
+
+def _files(file: Path) -> Iterator[Path]:
+    """``file``, what is in it if it is a folder, and the files of variables beside it."""
+    yield file
+    for top in (file, *(file.parent / name for name in _VARIABLE_FOLDERS)):
+        if top != file and top.is_symlink():
+            yield top
+        for folder, folders, files in os.walk(top):
+            yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def _program(file: Path) -> str:
+    """What Ansible would run for ``file``; empty where it's none of that, or isn't there."""
+    if file.is_dir() or not file.exists():
+        return ""
+    try:
+        text = reading.beginning(str(file), _BEGINNING)
+    except OSError as error:
+        return f"{file}: cannot be read: {error.strerror}"
+    if os.access(file, os.X_OK) or text.startswith(b"#!"):
+        return f"{file} is a program, which isn't run here"
+    return f"{file} is the configuration of a plugin, which isn't run here" if _PLUGIN.search(text) else ""
+
+
+def read(file: Path, *, programs: bool = True) -> AnsibleInventory:
     """Have ansible-inventory read ``file``; raises FleetInvalid that names it, and MissingProgram.
 
-    A dynamic inventory is a program of the user, and runs here.
+    programs: whether it may be a program of the user, which runs here, or the configuration of a plugin.
     """
     if not file.exists():
         raise FleetInvalid(f"{file}: there is no such inventory", hint="Name an inventory file or folder of Ansible")
@@ -78,6 +126,7 @@ def read(file: Path) -> AnsibleInventory:
             "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
             "ANSIBLE_INVENTORY_UNPARSED_FAILED": "True",
             "LC_ALL": "C.UTF-8",
+            **({} if programs else {"ANSIBLE_INVENTORY_ENABLED": _LISTS}),
         }
         done = run.run(argv, doing=f"read the inventory {file}", ok=range(256), env=environment)
     if done.status == _TIME_UP:
@@ -86,9 +135,8 @@ def read(file: Path) -> AnsibleInventory:
     if done.status != 0:
         lines = [line(text) for text in done.stderr.splitlines() if text.strip()]
         words = "".join(f"\n  | {text[:500]}" for text in lines[-_MOST:])
-        raise FleetInvalid(
-            f"{file}: ansible-inventory cannot read it{words}", hint=f"Try: ansible-inventory --list -i {file}"
-        )
+        hint = f"Try: ansible-inventory --list -i {file}" if programs else f"It has to be a list. {RUN_INVENTORY}"
+        raise FleetInvalid(f"{file}: ansible-inventory cannot read it{words}", hint=hint)
     try:
         return _parse(file, jsontext.loads(done.stdout, items=VALUES))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -140,12 +188,14 @@ def settings(inventory: AnsibleInventory, name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if (key, value) != ("address", name)}
 
 
-def hosts_of(source: InventorySource, folder: Path, own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def hosts_of(
+    source: InventorySource, file: Path, own: Collection[str] = (), *, programs: bool = True
+) -> dict[str, dict[str, Any]]:
     """Name → entry of the fleet file for each host of the mapped groups; raises FleetInvalid with every problem.
 
-    folder: where the name of the inventory starts.  own: hosts that the fleet file has itself, which are left out.
+    file: the inventory; programs: as for :func:`read`.  own: hosts that the fleet file has itself, which are left out.
     """
-    inventory = read(paths.locate(folder, source.file))
+    inventory = read(file, programs=programs)
     hosts: dict[str, dict[str, Any]] = {}
     places: dict[str, str] = {}
     problems: list[str] = []

@@ -1,16 +1,18 @@
-"""YAML → typed model, with every error at once and its place (file:line:column).
+"""YAML → typed model, with every error at once and its place (file:line:column); what reading a fleet file may do.
 
 The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column for pydantic's errors.  Errors about keys
-that fleet files once had say what to use now.
+that fleet files once had say what to use now.  No error quotes a secret, or a line of a file that isn't a fleet file.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,14 +21,14 @@ from pydantic_core import ErrorDetails
 from gdsdeploy import paths
 from gdsdeploy.errors import FleetInvalid, GdsError, did_you_mean
 from gdsdeploy.files import yamlfile
-from gdsdeploy.files.yamlfile import Document
+from gdsdeploy.files.yamlfile import Document, quoted
 from gdsdeploy.fleetfile import ansible_inventory, selection
 from gdsdeploy.host.io import jsontext, reading
 from gdsdeploy.host.io.wording import first_few
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet, InventorySource, references
 from gdsdeploy.model.profile_parts import domain_problems
-from gdsdeploy.model.text import WORDS
+from gdsdeploy.model.text import NAME, SECRET, WORDS
 from gdsdeploy.platform import supported_systems
 from gdsdeploy.ssh import machines
 
@@ -62,42 +64,123 @@ _TYPES = {
 }
 
 
-def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
+@dataclass(frozen=True)
+class Reading:
+    """What reading a fleet file may do on this machine, beside reading files of its folder."""
+
+    #: ``run`` its inventory, also a program or plugins of Ansible; read it if it is a ``list``; or ``leave`` it out
+    inventory: Literal["run", "list", "leave"]
+    #: follow links out of the folder, and take the list of hosts from elsewhere
+    links: bool
+    #: use repositories (``file://``) that are elsewhere on this machine
+    file_repositories: bool
+
+
+#: Of verbs that connect or change something: who runs them has reviewed the file.
+TRUSTED: Final = Reading(inventory="run", links=True, file_repositories=True)
+#: Of verbs that only read, and fetch nothing.
+CONFINED: Final = Reading(inventory="list", links=False, file_repositories=True)
+
+
+def confined(*, run_inventory: bool = False, file_repositories: bool = True) -> Reading:
+    """CONFINED, with what the command line allows for this run."""
+    inventory: Literal["run", "list"] = "run" if run_inventory else "list"
+    return Reading(inventory=inventory, links=False, file_repositories=file_repositories)
+
+
+def load_fleet(path: Path, mode: Reading = CONFINED, *, names_from: Path | None = None) -> Fleet:
     """Read a fleet file; raise FleetInvalid with every problem and its place.
 
     names_from: the folder that its relative names start at, where that is not its own.
     """
-    document = yamlfile.read(path, error=FleetInvalid)
+    document = yamlfile.read(path, error=FleetInvalid, links=mode.links)
     if isinstance(document.value, dict) and "lock_version" in document.value:
         raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
     folder = names_from or path.parent
-    fleet = parse_document(_with_inventory(document, folder), Fleet, error=FleetInvalid, also=_problems)
-    _read_golden(fleet, folder)
+
+    def problems(fleet: Fleet) -> list[Problem]:
+        waivers = [] if mode.inventory == "leave" else selection.problems_of_waivers(fleet)
+        return [*_problems(fleet), *waivers, *_ways_out(fleet, folder, mode)]
+
+    document = _with_inventory(document, folder, mode)
+    fleet = parse_document(document, Fleet, error=FleetInvalid, also=problems)
+    _read_golden(fleet, folder, mode)
     return fleet
 
 
-def _with_inventory(document: Document, folder: Path) -> Document:
+def names_in(path: Path) -> list[str]:
+    """The hosts and builders that a fleet file lists itself, valid or not; its inventory isn't read.
+
+    Raises FleetInvalid where it can't be read at all.
+    """
+    value = yamlfile.read(path, error=FleetInvalid, links=False).value
+    sections = [value.get(key) for key in ("builders", "hosts")] if isinstance(value, dict) else []
+    names = (name for section in sections if isinstance(section, dict) for name in section)
+    return [name for name in names if NAME.fullmatch(name)]
+
+
+def is_folder_elsewhere(uri: str, folder: Path) -> bool:
+    """Whether the repository ``uri`` is a folder of this machine (``file://``) outside ``folder``."""
+    parts = urlsplit(uri)
+    return parts.scheme == "file" and paths.is_outside(folder, unquote(parts.path))
+
+
+def _ways_out(fleet: Fleet, folder: Path, mode: Reading) -> list[Problem]:
+    """Links that lead out of ``folder``, and repositories elsewhere on this machine, unless ``mode`` allows them.
+
+    A keyring or a list of signers may have its name elsewhere: it is read as that alone, and no line of it is printed.
+    """
+    files: list[tuple[tuple[str, ...], str | None]] = [
+        *((("repositories", name, "keyring"), each.keyring) for name, each in fleet.repositories.items()),
+        (("mirror", "keyring"), fleet.mirror.keyring if fleet.mirror else None),
+        (("signers",), fleet.signers),
+        (("revoked_signers",), fleet.revoked_signers),
+    ]
+    problems: list[Problem] = [
+        (keys, "is a link that leads out of the fleet file's folder, so it isn't read: name the file that it leads to")
+        for keys, name in files
+        if name and not mode.links and paths.leads_out(folder, paths.locate(folder, name))
+    ]
+    elsewhere = "is a folder of this machine outside the fleet file's: --allow-file-repositories allows it for one run"
+    problems += [
+        (("repositories", name, "uri"), elsewhere)
+        for name, each in fleet.repositories.items()
+        if each.uri and not mode.file_repositories and is_folder_elsewhere(each.uri, folder)
+    ]
+    return problems
+
+
+def _with_inventory(document: Document, folder: Path, mode: Reading) -> Document:
     """The document with the inventory's hosts under its own; unchanged where its key can't be read, which is reported.
 
     Raises FleetInvalid that names the inventory, group and host.
     """
     value = document.value
     own = value.get("hosts", {}) if isinstance(value, dict) else None
-    if not isinstance(own, dict) or value.get("inventory") is None:
+    if mode.inventory == "leave" or not isinstance(own, dict) or value.get("inventory") is None:
         return document
     try:
         source = InventorySource.model_validate(value["inventory"])
     except ValidationError:
         return document
-    return replace(document, value={**value, "hosts": {**ansible_inventory.hosts_of(source, folder, own), **own}})
+    file = paths.locate(folder, source.file)
+    if mode.inventory == "list":
+        mark = _locate(document.root, ("inventory", "file"))[1]
+        place = f"{document.path}:{mark.line + 1}:{mark.column + 1}: inventory.file"
+        ansible_inventory.require_list(file, place, within=None if mode.links else folder)
+    hosts = ansible_inventory.hosts_of(source, file, own, programs=mode.inventory == "run")
+    return replace(document, value={**value, "hosts": {**hosts, **own}})
 
 
-def _read_golden(fleet: Fleet, folder: Path) -> None:
+def _read_golden(fleet: Fleet, folder: Path, mode: Reading) -> None:
     """Put the golden topologies that profiles name beside their names; one that is not there yet can be made."""
     for settings in (profile.topology for profile in fleet.profiles.values()):
         if settings.golden is None:
             continue
         file = paths.locate(folder, settings.golden)
+        if not mode.links and paths.is_outside(folder, file):
+            settings._document = f"{file}: isn't read: it is outside the fleet file's folder"
+            continue
         try:
             settings._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
@@ -118,7 +201,6 @@ def _problems(fleet: Fleet) -> list[Problem]:
         *unknown,
         *_same_machines(fleet),
         *_imex_domains(fleet),
-        *selection.problems_of_waivers(fleet),
     ]
 
 
@@ -160,7 +242,7 @@ def parse_document(
     also: finds problems that need the whole model; returns (path of keys, message) pairs.
     extra: what becomes of keys that the model does not have, where not what the model says.
     """
-    problems = [(mark, f"the key {key!r} is given twice") for mark, key in document.repeated]
+    problems = [(mark, f"the key '{quoted(key)}' is given twice") for mark, key in document.repeated]
     try:
         parsed = model.model_validate(document.value, extra=extra)
     except ValidationError as cause:
@@ -217,12 +299,21 @@ def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> 
     keys, mark = _locate(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
     if kind == "missing":
         return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
-    where = ".".join(keys) or "the file"
     if kind == "extra_forbidden":
-        return mark, f"{where}: {advice(keys) or _unknown(keys[-1], model)}"
-    value = details["input"]
-    quoted = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
-    return mark, f"{where}: {_words(details, keys[-1:])}{quoted}"
+        *above, last = keys
+        return mark, f"{'.'.join([*above, quoted(last)])}: {advice(keys) or _unknown(last, model)}"
+    where, value = ".".join(keys) or "the file", details["input"]
+    shown = bool(keys) and isinstance(value, (str, int, float, bool)) and not secret_keys(model).intersection(keys)
+    return mark, f"{where}: {_words(details, keys[-1:])}{f' (found {_short(value)})' if shown else ''}"
+
+
+@cache
+def secret_keys(model: type[BaseModel]) -> frozenset[str]:
+    """The keys that the schema marks as secret: no error quotes their values, or what is below them."""
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    marked = (part.get("properties", {}).items() for part in parts)
+    return frozenset(key for properties in marked for key, value in properties if value.keys() & SECRET.keys())
 
 
 def _locate(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
 from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.fleetfile.load import secret_keys
+from gdsdeploy.model.fleet import Fleet
 
-#: Keys whose values, however deep, are masked: they are secrets, lead to one, or hold one in an argument.
-PRIVATE: Final = frozenset(
-    {
-        *("webhook", "token_file", "command", "program", "out", "back", "idle", "power_cycle"),
-        *("key", "signer", "address", "user", "identity_file", "known_hosts", "config"),
-    }
-)
+#: Keys that say where hosts are, and who enters them how.
+_WAYS: Final = frozenset({"address", "user", "identity_file", "known_hosts", "config"})
 #: Sections whose keys aren't the fleet file's own.
 _FOREIGN: Final = frozenset({"cufile", "labels", "options", "arguments", "module_options", "groups"})
+
+
+@cache
+def private_keys() -> frozenset[str]:
+    """Keys whose values, however deep, are masked; of an address (``uri``) only what has no place in one is."""
+    return (secret_keys(Fleet) | _WAYS) - {"uri"}
 
 
 def mask_fleet(text: str, secret: Callable[[str], object]) -> str:
@@ -49,7 +53,7 @@ def _scalars(root: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, bool]]:
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = key.value if isinstance(key, yaml.ScalarNode) else ""
-                hidden = private or (name in PRIVATE and not foreign)
+                hidden = private or (name in private_keys() and not foreign)
                 stack.append((value, hidden, foreign or name in _FOREIGN))
 
 

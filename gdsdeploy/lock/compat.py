@@ -8,6 +8,7 @@ from builds that failed, and people add what they know.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -117,9 +118,11 @@ def own_rules_of(fleet: Path) -> Path:
 def read_own(fleet: Path) -> tuple[Block, ...]:
     """The rules beside a fleet file, none without the file; raises FleetInvalid with every problem and its place."""
     path = own_rules_of(fleet)
-    if not path.exists():
+    if not os.path.lexists(path):
         return ()
-    return parse_document(yamlfile.read(path, error=FleetInvalid), _File, error=FleetInvalid, also=_twice).rules
+    return parse_document(
+        yamlfile.read(path, error=FleetInvalid, links=False), _File, error=FleetInvalid, also=_twice
+    ).rules
 
 
 def _twice(file: _File) -> list[Problem]:

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import yaml
 
 from gdsdeploy import atomic, console
-from gdsdeploy.errors import LockInvalid, LockStale
+from gdsdeploy.errors import LockInvalid, LockStale, SignatureRefused
 from gdsdeploy.files import yamlfile
-from gdsdeploy.fleetfile.load import load_fleet, parse_document
+from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet, parse_document
 from gdsdeploy.host.explain.cause import numbers
 from gdsdeploy.host.explain.config import SILENT
 from gdsdeploy.lock import repo_settings, signatures
@@ -99,24 +99,32 @@ def write(path: Path, lock: Lock) -> None:
         raise LockInvalid(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
 
 
-def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
-    """Read a lock file; raises LockInvalid: missing, malformed (file:line:column), edited, or of another major."""
-    return _parse(yamlfile.read(path, error=LockInvalid, absent=_ABSENT), warn)
+def read(path: Path, *, warn: Callable[[str], None] = console.warn, links: bool = True) -> Lock:
+    """Read a lock file; raises LockInvalid: missing, malformed (file:line:column), edited, or of another major.
+
+    links: whether it may be a link that leads out of its folder.
+    """
+    return _parse(yamlfile.read(path, error=LockInvalid, absent=_ABSENT, links=links), warn)
 
 
-def content(path: Path) -> bytes:
-    """The bytes of a lock file; raises LockInvalid."""
-    return yamlfile.content(path, error=LockInvalid, absent=_ABSENT)
+def content(path: Path, *, links: bool = True) -> bytes:
+    """The bytes of a lock file; raises LockInvalid.  links: as for :func:`read`."""
+    return yamlfile.content(path, error=LockInvalid, absent=_ABSENT, links=links)
 
 
-def read_signed(path: Path, fleet: Fleet, fleet_path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
+def read_signed(
+    path: Path, fleet: Fleet, fleet_path: Path, *, warn: Callable[[str], None] = console.warn, links: bool = True
+) -> Lock:
     """Read a lock that a signer of the fleet file has signed; as :func:`read` where the fleet file names no signers.
 
-    Raises SignatureRefused, FleetInvalid and MissingProgram, too.
+    links: as for :func:`read`, also of the signature.  Raises SignatureRefused, FleetInvalid and MissingProgram, too.
     """
     if fleet.signers is None:
-        return read(path, warn=warn)
-    return verified(path, fleet, fleet_path, content(path), signatures.read(path, fleet_path), warn=warn)
+        return read(path, warn=warn, links=links)
+    data = content(path, links=links)
+    if not links:
+        yamlfile.require_no_way_out(signatures.beside(path), SignatureRefused)
+    return verified(path, fleet, fleet_path, data, signatures.read(path, fleet_path), warn=warn)
 
 
 def verified(
@@ -165,7 +173,11 @@ def _parse(document: yamlfile.Document, warn: Callable[[str], None]) -> Lock:
 
 
 def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock | None:
-    """The lock that a new one will replace, if it is readable; raises LockInvalid only for a newer major."""
+    """The lock that a new one will replace, if it is readable.
+
+    Raises LockInvalid only for a newer major, and for a link that leads out of its folder.
+    """
+    yamlfile.require_no_way_out(path, LockInvalid)
     if not path.exists():
         return None
     try:
@@ -299,17 +311,23 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
 
 
 def fleet_and_lock(
-    fleet_path: Path, *, fresh: bool = True, signed: bool = True, any_serial: bool = False
+    fleet_path: Path,
+    mode: Reading = CONFINED,
+    *,
+    fresh: bool = True,
+    signed: bool = True,
+    any_serial: bool = False,
 ) -> tuple[Fleet, Lock]:
     """The fleet file and the lock beside it; raises FleetInvalid, LockInvalid and, where ``fresh``, LockStale.
 
+    mode: what it may do on this machine.
     signed: whether the lock has to have a signature where the fleet file names signers; raises SignatureRefused.  Only
     what changes no host goes without.  any_serial: whether hosts take a lock that is older than theirs.
     """
-    fleet, path = load_fleet(fleet_path), beside(fleet_path)
+    fleet, path = load_fleet(fleet_path, mode), beside(fleet_path)
     if any_serial:
         fleet = fleet.with_any_serial()
-    lock = read_signed(path, fleet, fleet_path) if signed else read(path)
+    lock = read_signed(path, fleet, fleet_path, links=mode.links) if signed else read(path, links=mode.links)
     if fresh:
         require_fresh(fleet, lock, fleet_file=fleet_path)
     return fleet, lock

@@ -23,7 +23,7 @@ from typing import Any
 
 from gdsdeploy import atomic, paths
 from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused, SignatureRefused
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.lock import lockfile
 from gdsdeploy.lock.signatures import beside
 from gdsdeploy.model.fleet import Fleet, FleetHost
@@ -140,7 +140,7 @@ def of_plan(fleet_path: Path, lock_digest: str, fleet_digest: str) -> Release:
 
 def require_signed(fleet_path: Path, lock_digest: str, fleet_digest: str) -> None:
     """Raise SignatureRefused unless the lock of a rollout's plan is still signed by a signer of the fleet file."""
-    fleet = load_fleet(fleet_path)
+    fleet = load_fleet(fleet_path, TRUSTED)
     if fleet.signers is not None:
         release = of_plan(fleet_path, lock_digest, fleet_digest)
         try:
@@ -173,9 +173,9 @@ def last(fleet_path: Path, host: str) -> Release | None:
 def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
     """Keep the lock that hosts got from another machine, with the fleet file as it is now.
 
-    Raises LockInvalid, and RolloutRefused if it doesn't have a profile of the fleet.
+    Raises what lockfile.read_signed raises, and RolloutRefused if it doesn't have a profile of the fleet.
     """
-    lock = lockfile.read(lock_path)
+    lock = lockfile.read_signed(lock_path, fleet, fleet_path)
     missing = sorted(fleet.profiles.keys() - lock.targets.keys())
     if missing:
         raise RolloutRefused(
@@ -208,7 +208,7 @@ def _about(folder: Path) -> dict[str, Any]:
 def _read(folder: Path, path: Path) -> Release:
     about, hint = _about(folder), f"Remove {folder}, and name the lock with --from"
     try:
-        fleet = load_fleet(folder / _FLEET, names_from=path.parent)
+        fleet = load_fleet(folder / _FLEET, TRUSTED, names_from=path.parent)
         lock = lockfile.read(folder / lockfile.NAME)
     except LockInvalid as error:
         raise RolloutRefused(error.message, hint=hint) from None

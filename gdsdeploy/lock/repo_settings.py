@@ -11,6 +11,7 @@ from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.repository import Repository as RepositoryEntry
+from gdsdeploy.model.text import has_login
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo.repository import Repository, controller_sources
 
@@ -193,6 +194,10 @@ def _repository(wish: Setting, sources: Sequence[Source] | None) -> Repository:
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
             hint=f"Set `uri` of repositories.{name} in the fleet file to a mirror of it",
         )
+    if has_login(uri):
+        # Not of the fleet file, which can't have one: the lock would carry the login.
+        words = f"repository {name}: this machine's apt sources have its address with a login or parameters"
+        raise RepositoryUnusable(words, hint="Move the login to /etc/apt/auth.conf.d, and to `credentials`")
     return replace(repository, uri=uri)
 
 

@@ -24,6 +24,7 @@ from gdsdeploy.model.profile_parts import (
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
 from gdsdeploy.model.text import (
+    SECRET,
     AbsolutePath,
     FleetId,
     Model,
@@ -339,6 +340,8 @@ class Fleet(Model):
     version: Literal[1]
     repositories: dict[Name, Repository] = Field(default_factory=dict)
     mirror: Mirror | None = None
+    #: File of this machine with logins for its fetches, relative to the fleet file; its form is that of apt_auth.conf.
+    credentials: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, json_schema_extra=SECRET)
     #: OpenSSH's allowed_signers file: who may sign the lock; relative to the fleet file.  None: it needs no signature.
     signers: SshFile | None = None
     #: keys that no longer count, as a list or a KRL of ssh-keygen
@@ -429,7 +432,11 @@ class Fleet(Model):
 def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
     problems: list[tuple[tuple[str, ...], str]] = [
-        *([] if fleet.hosts else [(("hosts",), "this key is required, with a host or more; or an inventory")]),
+        *(
+            []
+            if fleet.hosts or fleet.inventory
+            else [(("hosts",), "this key is required, with a host or more; or an inventory")]
+        ),
     ]
     problems += [
         ((section, name, "profile"), f"there is no profile {host.profile!r}")

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, Strict, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    Strict,
+    model_serializer,
+    model_validator,
+)
 
-from gdsdeploy.model.text import AbsolutePath, Fingerprint, FleetId, MaybePath, MaybeWord, Model, Name, Word, matching
+from gdsdeploy.model.text import (
+    SECRET,
+    AbsolutePath,
+    Fingerprint,
+    FleetId,
+    MaybePath,
+    MaybeWord,
+    Model,
+    Name,
+    Word,
+    matching,
+    without_login,
+)
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
 LOCK_VERSION = "1.6"
@@ -55,7 +75,7 @@ class Index(Model):
 
     repository: Name
     kind: Literal["apt", "rpm"] = "apt"
-    uri: Word
+    uri: Annotated[Word, AfterValidator(without_login)] = Field(json_schema_extra=SECRET)
     #: empty for rpm, which has neither suites nor components
     suite: MaybeWord
     components: Annotated[tuple[Word, ...], Strict(False)]

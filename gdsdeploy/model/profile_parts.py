@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
-from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, matching
+from gdsdeploy.model.text import SECRET, AbsolutePath, MaybePath, Model, Name, matching
 
 #: As in ``gdsdeploy/host/boot/arguments.py``, which hosts judge by; a test compares both.
 FORBIDDEN_ARGUMENTS = frozenset(
@@ -273,10 +273,12 @@ class Signing(Model):
     #: Readable by root only, and never copied from there; or pkcs11:… for OpenSSL.
     key: (
         Annotated[str, matching(r"^(/|pkcs11:)[^\x00\n]*$", "write an absolute path, or an address pkcs11:…")] | None
-    ) = None
+    ) = Field(default=None, json_schema_extra=SECRET)
     certificate: AbsolutePath = "/etc/gdsdeploy-keys/modules.der"
     #: Program and arguments that sign in the key's place: module on standard input, PKCS#7 on standard output.
-    signer: Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], Strict(False)] = ()
+    signer: Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], Strict(False)] = Field(
+        default=(), json_schema_extra=SECRET
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:

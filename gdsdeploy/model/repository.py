@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Strict, StringConstraints, model_validator
 
 from gdsdeploy.model.rollout_settings import Seconds
-from gdsdeploy.model.text import AbsolutePath, Address, Fingerprint, Model, Word, matching
+from gdsdeploy.model.text import SECRET, AbsolutePath, Address, Fingerprint, Model, Word, matching
 
 
 class Repository(Model):
@@ -15,7 +15,7 @@ class Repository(Model):
 
     kind: Literal["apt", "rpm"] | None = None
     #: Base address; without it, the controller's own apt configuration says where this archive is.
-    uri: Address | None = None
+    uri: Address | None = Field(default=None, json_schema_extra=SECRET)
     suites: Annotated[tuple[Word, ...], Strict(False)] | None = None
     components: Annotated[tuple[Word, ...], Strict(False)] | None = None
     #: OpenPGP keyring file on the controller that holds the signing keys.
@@ -51,6 +51,6 @@ class Mirror(Model):
     """A mirror that `gdsdeploy mirror` wrote, which the hosts use instead of the original repositories."""
 
     #: As the hosts reach it.
-    uri: Address
+    uri: Address = Field(json_schema_extra=SECRET)
     #: File on the controller that has its key, relative to the fleet file; the mirror's folder has it.
     keyring: Annotated[str, StringConstraints(min_length=1)]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.events import Kind
-from gdsdeploy.model.text import Model, matching
+from gdsdeploy.model.text import SECRET, Model, matching
 
 #: Keys and values by which hosts are grouped and ordered.
 LabelName = Annotated[
@@ -115,13 +115,13 @@ class Drain(Model):
     #: seconds that running work has to end in
     timeout: Annotated[Seconds, Field(ge=1, le=30 * 86400)] = 4 * 3600
     #: what runs scontrol or kubectl, if that isn't a program in PATH: ``[ssh, head, scontrol]``
-    program: Command | None = None
+    program: Command | None = Field(default=None, json_schema_extra=SECRET)
     #: the node's name with its scheduler, where it is not the host's: ``{host}.cluster.example``
     node: Argument = "{host}"
     #: ``command``: takes a host out, returns it, and says with status 0 that no work is left on it
-    out: Command | None = None
-    back: Command | None = None
-    idle: Command | None = None
+    out: Command | None = Field(default=None, json_schema_extra=SECRET)
+    back: Command | None = Field(default=None, json_schema_extra=SECRET)
+    idle: Command | None = Field(default=None, json_schema_extra=SECRET)
 
     @model_validator(mode="after")
     def _commands(self) -> Self:
@@ -141,11 +141,11 @@ class Notify(Model):
     """Receivers of a rollout's events; a failure to reach them never stops a rollout."""
 
     #: JSON is posted there, one event each
-    webhook: WebAddress | None = None
+    webhook: WebAddress | None = Field(default=None, json_schema_extra=SECRET)
     #: File with a bearer token for it, relative to the fleet file.
-    token_file: Argument | None = None
+    token_file: Argument | None = Field(default=None, json_schema_extra=SECRET)
     #: program that gets the event as JSON on standard input
-    command: Command | None = None
+    command: Command | None = Field(default=None, json_schema_extra=SECRET)
     #: kinds of events; empty: halted, paused, aborted, rollback, finished, and a host that failed or is lost
     events: Arguments = ()
 
@@ -187,7 +187,7 @@ class Rollout(Model):
     #: seconds that a host has to answer in after its reboot
     reboot_timeout: Annotated[Seconds, Field(ge=30, le=86400)] = 1200
     #: what switches a host off and on that does not come back: ``[ipmi, power, cycle, "{host}"]``
-    power_cycle: Command | None = None
+    power_cycle: Command | None = Field(default=None, json_schema_extra=SECRET)
     #: whether loaded modules may be exchanged without a reboot where nothing uses them and the kernel stays
     reload: bool = True
     #: hosts that are worked on at a time, whatever the budget allows

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic.config import JsonDict
 
+#: Marks a key in the schema (``json_schema_extra``): no error quotes its value, which may be a secret or hold one.
+SECRET: Final[JsonDict] = {"x-secret": True}
 #: Pattern → what a text that matches it is.
 WORDS: dict[str, str] = {}
 
@@ -23,10 +27,11 @@ class Model(BaseModel):
 
 
 #: A name that is safe as a file name, an inventory host and a DNS label.
+NAME: Final = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")
 Name = Annotated[
     str,
     matching(
-        r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+        NAME.pattern,
         "a name is made of letters, digits, dots, hyphens and underscores, and begins and ends with a letter or digit",
     ),
 ]
@@ -47,11 +52,29 @@ PackagePattern = Annotated[
         "write the name of a package or a shell pattern: libnvidia-decode-*",
     ),
 ]
+
+
+def has_login(address: str) -> bool:
+    """Whether an address has a user, a password, or parameters, which may be a token."""
+    return "@" in address.partition("://")[2].partition("/")[0] or "?" in address or "#" in address
+
+
+def without_login(address: str) -> str:
+    """``address``; raises ValueError, which quotes nothing of it, if :func:`has_login`."""
+    if has_login(address):
+        raise ValueError(
+            "leave user, password and parameters out of the address: `credentials` names a file with them for this"
+            " machine, and hosts have them in /etc/apt/auth.conf.d"
+        )
+    return address
+
+
 Address = Annotated[
     str,
     matching(
         r"^(https?|file)://[^\s\x00-\x1f\x7f]+$", "write an address that begins with https://, http:// or file://"
     ),
+    AfterValidator(without_login),
 ]
 #: Or empty.
 MaybePath = Annotated[str, matching(r"^(/[^\x00-\x1f\x7f]+)?$", "write an absolute path, or '' for none")]

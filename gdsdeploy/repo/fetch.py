@@ -28,6 +28,7 @@ import httpx
 from gdsdeploy import atomic
 from gdsdeploy import paths as folders
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.repo.credentials import Logins
 from gdsdeploy.run import run
 
 TRIES: Final = 3
@@ -64,10 +65,14 @@ class Fetcher:
         cache: Path | None = None,
         *,
         apt: dict[str, str] | None = None,
+        logins: Logins | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings()."""
+        """cache: folder for files of known content.  apt: Acquire settings; default: apt_settings().
+
+        logins: of the servers that want one.
+        """
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt
@@ -76,6 +81,7 @@ class Fetcher:
             self._client = httpx.Client(
                 verify=authorities,
                 mounts=_certified(settings, _proxies(settings, authorities)),
+                auth=logins,
                 transport=transport,
                 timeout=TIMEOUT,
                 follow_redirects=True,
@@ -254,6 +260,9 @@ def _check_status(uri: str, status: int) -> None:
         raise MissingFile(f"{uri}: the repository has no such file (status {status})")
     if status >= 500 or status in (408, 429):
         raise _RetryableError(f"the server answered with status {status}")
+    if status in (401, 403):
+        hint = "If it wants a login, write it into the file that `credentials` of the fleet file names"
+        raise RepositoryUnusable(f"{uri}: the server answered with status {status}", hint=hint)
     if status != 200:
         raise RepositoryUnusable(f"{uri}: the server answered with status {status}")
 

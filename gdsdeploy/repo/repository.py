@@ -20,12 +20,17 @@ from typing import Final, Literal
 
 from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import SUFFIXES, Source, SourcesError, parse_sources
+from gdsdeploy.host.io import reading
 from gdsdeploy.model.lock import Index
 from gdsdeploy.run import run, which
 
 #: An index may be dated this far ahead of this machine's clock.
 MAX_FUTURE: Final = timedelta(minutes=10)
 FETCHES_AT_ONCE: Final = 6
+
+
+#: Bytes of a keyring; Debian's has 60 kB.
+_KEYRING: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -179,11 +184,16 @@ def verify(
             f"{keyring}: there is no such keyring to check {name} with",
             hint="Install the archive's keyring package, or set `keyring` of this repository",
         )
+    try:
+        ring = without_armour(reading.whole(str(keyring), _KEYRING))
+    except (OSError, ValueError):
+        # Any file of this machine may be named here: nothing of it is said.
+        raise RepositoryUnusable(f"{keyring}: no keyring of OpenPGP, or larger than one") from None
     gpgv = which("gpgv", hint="Install the package gpgv")
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
         work = Path(folder)
         keys, signed, plain = work / "keys.gpg", work / "signed", work / "plain"
-        keys.write_bytes(without_armour(keyring.read_bytes()))
+        keys.write_bytes(ring)
         signed.write_bytes(document if detached is None else detached)
         argv: list[str | Path] = [gpgv, "--status-fd", "1", "--keyring", keys]
         if detached is None:

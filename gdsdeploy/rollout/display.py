@@ -105,9 +105,9 @@ def journal_of(fleet: Path) -> Path | None:
     if path.exists():
         return path
     # With a journal nothing else reads the fleet file, and what reads it is half of what such a command imports.
-    from gdsdeploy.fleetfile.load import load_fleet
+    from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 
-    load_fleet(fleet)
+    load_fleet(fleet, TRUSTED)
     return None
 
 

@@ -23,6 +23,7 @@ from gdsdeploy.host.apply.packages import dnf, managers
 from gdsdeploy.mirror import writing
 from gdsdeploy.model.lock import Package, Target
 from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo.credentials import Logins
 from gdsdeploy.repo.fetch import Fetcher, MissingFile, address
 from gdsdeploy.run import run, which
 
@@ -52,8 +53,10 @@ def differing_packages(was: Sequence[Package], becomes: Sequence[Package]) -> li
     return [package for package in was if (package.package, package.version) not in names]
 
 
-def fetch_packages(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
-    """Package → cached file, fetched from the lock's repository.
+def fetch_packages(
+    target: Target, packages: Sequence[Package], progress: Callable[[str], None], logins: Logins | None = None
+) -> dict[Package, Path]:
+    """Package → cached file, fetched from the lock's repository with the fleet's ``logins``.
 
     Raises RollbackFailed that lists unavailable packages, MissingProgram, and what the fetcher raises.
     """
@@ -77,7 +80,7 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
         except (MissingFile, RepositoryUnusable, RepositoryUntrusted) as error:
             missing.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
 
-    with _FETCHING, Fetcher(cache()) as fetcher, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with _FETCHING, Fetcher(cache(), logins=logins) as fetcher, ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda package: fetch(fetcher, package), packages))
     if missing:
         raise RollbackFailed(

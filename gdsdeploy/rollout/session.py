@@ -9,7 +9,7 @@ from typing import Any
 
 from gdsdeploy import console
 from gdsdeploy.errors import DrainFailed, GdsError, RolloutRefused
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Task
@@ -103,7 +103,7 @@ def _answering(path: Path, names: list[str]) -> set[str]:
     if not names:
         return set()
     try:
-        fleet = load_fleet(path)
+        fleet = load_fleet(path, TRUSTED)
         names = [name for name in names if name in fleet.hosts]
         return set(names) - preconditions.silent(fleet, path, names).keys()
     except GdsError as error:
@@ -112,7 +112,7 @@ def _answering(path: Path, names: list[str]) -> set[str]:
 
 
 def _removed(plan: Plan, path: Path) -> Collection[str]:
-    fleet = load_fleet(path)
+    fleet = load_fleet(path, TRUSTED)
     return {name for wave in plan.waves for name in wave.hosts if name not in fleet.everyone()}
 
 

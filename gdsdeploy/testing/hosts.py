@@ -12,6 +12,7 @@ import pytest
 from gdsdeploy.converge import expectation
 from gdsdeploy.errors import GdsError, did_you_mean
 from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import TRUSTED
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import FAIL, UNKNOWN, WORDS, Finding, worst
 from gdsdeploy.lock import lockfile
@@ -134,7 +135,7 @@ class Gds:
     @cached_property
     def _intent(self) -> tuple[Fleet, Lock]:
         try:
-            return lockfile.fleet_and_lock(self._path, signed=False)
+            return lockfile.fleet_and_lock(self._path, TRUSTED, signed=False)
         except GdsError as error:
             raise usage_error(error) from None
 

@@ -11,7 +11,7 @@ from typing import Any
 from gdsdeploy import paths
 from gdsdeploy.converge.expectation import golden_document
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import CONFINED, Reading, load_fleet
 from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
@@ -32,13 +32,18 @@ def facts_of_this_machine(mount: str) -> HostFacts:
     return facts_from(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else ())))
 
 
-def facts_of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> HostFacts:
-    """Ask one host of the fleet.  timeout: seconds.  Raises FleetInvalid and what its answer is."""
+def facts_of_host(
+    fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT, *, mode: Reading = CONFINED
+) -> HostFacts:
+    """Ask one host of the fleet.  timeout: seconds.  mode: what the fleet file may do on this machine.
+
+    Raises FleetInvalid and what its answer is.
+    """
     if not fleet_file.exists() and fleet_file == DEFAULT_FLEET:
         words = f"the host {name} needs a fleet file, and this folder has no {DEFAULT_FLEET}"
         hint = "Name the fleet file: --fleet FILE. For this machine, leave HOST out; a MOUNT begins with /"
         raise FleetInvalid(words, hint=hint)
-    fleet = load_fleet(fleet_file)
+    fleet = load_fleet(fleet_file, mode)
     require_host(name, fleet.hosts, fleet_file)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
     judge = partial(reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=facts_from)

@@ -18,7 +18,7 @@ from testinfra.host import Host
 from gdsdeploy.converge import expectation as expect
 from gdsdeploy.errors import GdsError
 from gdsdeploy.fleetfile import selection
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.host.model import finding
 from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.lock import lockfile
@@ -75,7 +75,7 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
 
 def _expectation(fleet_file: Path, name: str) -> str:
     try:
-        fleet, lock = lockfile.fleet_and_lock(fleet_file)
+        fleet, lock = lockfile.fleet_and_lock(fleet_file, TRUSTED)
         if name not in fleet.hosts:
             raise pytest.UsageError(f"{fleet_file} has no host {name!r}; it has {', '.join(fleet.hosts)}")
         return expect.expectation(fleet, lock, name).to_json()

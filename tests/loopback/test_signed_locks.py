@@ -56,6 +56,7 @@ def _refused(fleet: LoopbackFleet, error: type[GdsError], words: str) -> None:
     assert caught.value.hint
     for verb in ("provision", "remove --limit gpu1", "rollout start --yes", "lock --check"):
         assert commandline.run(*verb.split(), fleet.path) == error.exit_code, verb
+    assert commandline.run("mirror", lockfile.beside(fleet.path), fleet.path.parent / "mirror") == error.exit_code
     assert fleet.sessions() == 0
 
 
@@ -162,3 +163,17 @@ def test_each_new_lock_has_the_fleet_and_the_next_serial(fleet: LoopbackFleet) -
     assert lockfile.successor(lock, free, lock).fleet_id == OWN
     first, second = (lockfile.successor(lock, free, None) for _ in range(2))
     assert (first.serial, first.fleet_id == second.fleet_id) == (1, False)
+
+
+def test_the_lock_that_hosts_had_is_signed_too(fleet: LoopbackFleet, tmp_path: Path) -> None:
+    """A rollout may bring hosts back to it."""
+    old = tmp_path / "old" / lockfile.NAME
+    old.parent.mkdir()
+    lockfile.write(old, lockfile.build(lockfile.read(lockfile.beside(fleet.path)).targets, fleet_id=OWN, serial=3))
+    start = ("rollout", "start", fleet.path, "--yes", "--from", old)
+    assert commandline.run(*start) == SignatureRefused.exit_code
+    assert fleet.sessions() == 0
+    with pytest.raises(SignatureRefused, match="is not signed"):
+        releases.add(fleet.path, old, load_fleet(fleet.path))
+    _sign(old, tmp_path / "alice")
+    assert releases.add(fleet.path, old, load_fleet(fleet.path)).lock.serial == 3

@@ -102,19 +102,19 @@ def test_a_lock_is_proven_without_the_stack_that_fails(
 ) -> None:
     """The newest kernel breaks driver 560.1.4, and no rule of gdsdeploy says so."""
     fleet.write_text(fleet.read_text().replace("'560.1.3'", "'560.1.4', kernel: '6.1'"))
-    assert commandline.run("lock", fleet, "--prove", "--json") == 0
+    assert commandline.run("lock", fleet, "--prove", "--allow-file-repositories", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     target = lockfile.read(lockfile.beside(fleet)).targets["gds"]
     assert (document["proofs"]["gds"], compat.is_proven(target)) == (target.proof, True)
     assert [(each["kernel"], each["rule"]) for each in document["tried"]] == [(OLD, None)]
 
     fleet.write_text(fleet.read_text().replace("kernel: '6.1'", f"kernel: '=={newest}'"))
-    assert commandline.run("lock", fleet, "--prove", "--json") == 13
+    assert commandline.run("lock", fleet, "--prove", "--allow-file-repositories", "--json") == 13
     (rule,) = compat.read_own(fleet)
     assert "pci_resize_resource" in rule.source
     assert rule.id in commandline.plain(capsys.readouterr().err)
     begun = time.monotonic()
-    assert commandline.run("lock", fleet, "--prove") == 13
+    assert commandline.run("lock", fleet, "--prove", "--allow-file-repositories") == 13
     assert time.monotonic() - begun < 30
     assert lockfile.read(lockfile.beside(fleet)).targets["gds"] == target
 

@@ -17,6 +17,7 @@ from gdsdeploy.lock.releases import Release
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo import credentials
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
 from gdsdeploy.rollout.steps import answers, apply, enrol
@@ -162,7 +163,8 @@ def snapshot(work: Work) -> dict[str, Any]:
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})
     document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
-    previous_packages.fetch_packages(back.target, previous_packages.differing_packages(was, becomes), work.say)
+    logins = credentials.of_fleet(work.fleet, work.fleet_path)
+    previous_packages.fetch_packages(back.target, previous_packages.differing_packages(was, becomes), work.say, logins)
     return {
         "snapshot": document.model_dump(),
         "boot_id": document.boot_id,

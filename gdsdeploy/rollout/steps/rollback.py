@@ -20,6 +20,7 @@ from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo import credentials
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.steps import answers, apply, boot, prepare, validate
 from gdsdeploy.rollout.steps.work import Work, wait_until_free
@@ -58,8 +59,9 @@ def undo(work: Work) -> dict[str, Any]:
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
         was, becomes = prepare.packages(back, builds=builds), prepare.packages(work, builds=True)
+        logins = credentials.of_fleet(work.fleet, work.fleet_path)
         files = previous_packages.fetch_packages(
-            back.target, previous_packages.differing_packages(was, becomes), work.say
+            back.target, previous_packages.differing_packages(was, becomes), work.say, logins
         )
         with previous_packages.offer_packages(back.target, files) as offer:
             extra = {

@@ -10,7 +10,7 @@ import pytest
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.fleetfile import ansible_inventory
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import TRUSTED, load_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.text import WORDS
 
@@ -41,12 +41,12 @@ def write(folder: Path, groups: str = "{gpu: gds}", *, file: str = "hosts", more
 
 def loaded(folder: Path, inventory: str, groups: str = "{gpu: gds}", *, more: str = "") -> Fleet:
     (folder / "hosts").write_text(inventory)
-    return load_fleet(write(folder, groups, more=more))
+    return load_fleet(write(folder, groups, more=more), TRUSTED)
 
 
 def problems(path: Path) -> list[str]:
     with pytest.raises(FleetInvalid) as error:
-        load_fleet(path)
+        load_fleet(path, TRUSTED)
     return error.value.message.replace(f"{path.parent}/", "").splitlines()
 
 
@@ -81,7 +81,7 @@ def test_a_plugin(tmp_path: Path) -> None:
         "plugin: ansible.builtin.generator\nhosts: {name: 'gpu{{ number }}', parents: [{name: gpu}]}\n"
         "layers: {number: [1, 2]}\n"
     )
-    assert list(load_fleet(write(tmp_path, file="hosts.yml")).hosts) == ["gpu1", "gpu2"]
+    assert list(load_fleet(write(tmp_path, file="hosts.yml"), TRUSTED).hosts) == ["gpu1", "gpu2"]
 
 
 def program(folder: Path, text: str) -> Path:
@@ -94,7 +94,7 @@ def program(folder: Path, text: str) -> Path:
 def test_a_dynamic_inventory(tmp_path: Path) -> None:
     value = {"gpu": {"hosts": ["gpu1"]}, "_meta": {"hostvars": {"gpu1": {"ansible_host": "10.0.0.1"}}}}
     path = program(tmp_path, f"echo '{json.dumps(value)}'")
-    assert load_fleet(path).hosts["gpu1"].address == "10.0.0.1"
+    assert load_fleet(path, TRUSTED).hosts["gpu1"].address == "10.0.0.1"
 
 
 def test_a_dynamic_inventory_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def run(
         target=stack,
         against=(RULE,) if forbidden else (),
     )
-    monkeypatch.setattr(verb, "Fetcher", contextlib.nullcontext)
+    monkeypatch.setattr(verb, "Fetcher", lambda **_: contextlib.nullcontext())
     monkeypatch.setattr(verb, "preflight", lambda *_, **__: [Cell(candidate, record, is_earlier=False)])
     code = commandline.run("kmod", "preflight", fleet, *words)
     captured = capsys.readouterr()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet, secret_keys
 from gdsdeploy.model.fleet import Fleet
 
 SMALL = 'version: 1\nprofiles:\n  gds: {os: debian-13, driver: "550"}\nhosts:\n  gpu1: gds\n'
@@ -242,3 +243,57 @@ def test_the_fabric_manager_of_blackwell_comes_with_nvlsm(tmp_path: Path) -> Non
     (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))
     assert "write nvlink5" in problem
     loaded(tmp_path, SMALL.replace('"550"}', '"550", gpu: blackwell, companions: [nvlink5]}'))
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("https://someone:hunter2@mirror.example/x", "leave user, password and parameters out"),
+        ("https://hunter2@mirror.example/x", "leave user, password and parameters out"),
+        ("https://mirror.example/x?token=hunter2", "leave user, password and parameters out"),
+        ("https://mirror.example/x#hunter2", "leave user, password and parameters out"),
+        ("htps://someone:hunter2@mirror.example/x", "write an address that begins with https://"),
+        ("someone:hunter2@mirror.example", "write an address that begins with https://"),
+        ("5", "write an address"),
+    ],
+)
+@pytest.mark.parametrize("where", ["repositories: {own: {uri: URI}}", "mirror: {uri: URI, keyring: k}"])
+def test_an_address_has_no_login_and_is_never_quoted(uri: str, words: str, where: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(
+        f"version: 1\n{where.replace('URI', json.dumps(uri))}\nprofiles: {{g: {{os: debian-13}}}}\nhosts: {{a: g}}\n"
+    )
+    with pytest.raises(FleetInvalid) as caught:
+        load_fleet(path)
+    assert caught.value.message.startswith(f"{path}:2:")
+    assert words in caught.value.message
+    assert "hunter2" not in caught.value.message
+    if "leave" in words:
+        assert "`credentials`" in caught.value.message
+        assert "/etc/apt/auth.conf.d" in caught.value.message
+
+
+#: A value of another kind than the key has, for each key that the schema marks as secret.
+MISTYPED = """\
+version: 1
+credentials: [hunter2]
+repositories: {own: {uri: hunter2}}
+mirror: {uri: hunter2, keyring: k}
+profiles:
+  gds: {os: debian-13, signing: {key: hunter2, signer: hunter2}}
+hosts: {a: gds}
+rollout:
+  power_cycle: hunter2
+  drain: {program: hunter2, out: hunter2, back: [[hunter2]], idle: hunter2}
+  notify: {webhook: hooks.example/hunter2, token_file: [hunter2], command: hunter2 --token hunter2}
+"""
+
+
+def test_a_mistyped_secret_is_never_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(MISTYPED)
+    with pytest.raises(FleetInvalid) as caught:
+        load_fleet(path)
+    assert "hunter2" not in caught.value.message
+    named = {key for line in caught.value.message.splitlines() for key in line.split(": ")[1].split(".")}
+    assert secret_keys(Fleet) <= named, "each of them is wrong here, and is reported"
