@@ -104,16 +104,3 @@ def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: LabHost) -> N
     assert (once["state"], once["possible"]) == ("none", False)
     refused = rollout(host, "once", "--kernel", "6.1.0-1-amd64", ok=(30,))["error"]
     assert refused["kind"] == "no-one-shot"
-
-
-def test_a_snapshot_is_as_the_host_is_until_something_changes(host: LabHost) -> None:
-    before = rollout(host, "snapshot", "--packages", "bash,slow")
-    assert before["packages"]["slow"] == {"version": "1", "held": False}
-    compare = ["sudo", "python3", PROGRAM, "rollout", "compare", "--with", "-", "--json"]
-    assert json.loads(host.ssh(compare, input=json.dumps(before)).stdout) == {"same": True, "differences": []}
-    changes = "apt-mark hold bash; dpkg --purge slow; echo options nvidia x=1 >/etc/modprobe.d/gdsdeploy.conf"
-    host.ssh(["sudo", "sh", "-c", changes])
-    differences = json.loads(host.ssh(compare, input=json.dumps(before)).stdout)["differences"]
-    assert [(entry["what"], entry["name"]) for entry in differences] == [
-        ("hold", "bash"), ("package", "slow"), ("file", "/etc/modprobe.d/gdsdeploy.conf"),
-    ]  # fmt: skip

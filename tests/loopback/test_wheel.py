@@ -8,10 +8,8 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tomllib
 import venv
 import zipfile
-from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.wheel
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: Most bytes of the wheel, and of an installation with all dependencies and their compiled files.
 WHEEL_BYTES, INSTALLED_BYTES = 3 << 20, 150 << 20
 #: Folders of which the source archive has every file; programs leave others beside these files.
@@ -176,25 +173,6 @@ def test_the_wheel_is_small_and_has_the_licenses_and_no_tests(wheel: Path) -> No
     assert names >= {f"{metadata}/licenses/LICENSE", f"{metadata}/licenses/NOTICE", "gdsdeploy/py.typed"}
     assert {name.partition("/")[0] for name in names} == {"gdsdeploy", metadata}
     assert [name for name in names if "/tests/" in name and "/tests/host/" not in name] == []
-
-
-def test_the_metadata_is_complete(wheel: Path) -> None:
-    metadata = message_from_bytes(zipfile.ZipFile(wheel).read(f"gdsdeploy-{__version__}.dist-info/METADATA"))
-    expected = {
-        "Metadata-Version": "2.4", "Name": "gdsdeploy", "Version": __version__, "Summary": PROJECT["description"],
-        "Author": "The gdsdeploy authors", "License-Expression": "Apache-2.0", "Requires-Python": ">=3.11",
-        "Description-Content-Type": "text/markdown", "Keywords": ",".join(PROJECT["keywords"]),
-        "Provides-Extra": "ansible",
-    }  # fmt: skip
-    assert {name: metadata[name] for name in expected} == expected
-    assert metadata.get_all("Classifier") == PROJECT["classifiers"]
-    assert metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
-    needed = [text.partition(";")[0] for text in metadata.get_all("Requires-Dist") or []]
-    assert sorted(needed) == sorted([*PROJECT["dependencies"], "ansible>=12"])
-    assert "ansible-core>=2.19" in needed, "the community's collections are an extra"
-    text = metadata.get_payload(decode=True)
-    assert isinstance(text, bytes)
-    assert text.strip() == (ROOT / "README.md").read_bytes().strip()
 
 
 def test_the_source_archive_has_what_make_test_needs(sources: set[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,25 +126,29 @@ DOCUMENTS = {
     },
     "mended": packages(wanted=[*resource(2, "stack-broken"), *resource(1, "stack-common")]),
     "driver": packages(wanted=resource(1, "stack-driver")),
+    "built2": packages(wanted=resource(2, "stack-source")),
 }
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(tmp_path_factory.mktemp("program"), DOCUMENTS)
+
+
+def pack(folder: Path, documents: Mapping[str, Any]) -> Path:
     """The host program, with the documents beside it."""
-    folder = tmp_path_factory.mktemp("program")
     hostapp.build(folder / "gdsdeploy-host.pyz")
-    for name, document in DOCUMENTS.items():
+    for name, document in documents.items():
         (folder / name).write_text(json.dumps(document))
     return folder / "gdsdeploy-host.pyz"
 
 
-def run(program: Path, script: str) -> list[str]:
+def run(program: Path, script: str, machine: str = MACHINE) -> list[str]:
     """The lines that a script printed on the machine."""
     names = f"program={program}\ndocuments={program.parent}\n"
-    argv = in_place(names + MACHINE + script, over=("etc", "var", "usr"), processes=True)
+    argv = in_place(names + machine + script, over=("etc", "var", "usr"), processes=True)
     env = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if line]
 
@@ -162,10 +167,10 @@ def reasons(line: str) -> dict[str, tuple[str, str]]:
     return {entry["subject"]: (entry["reason"], entry["by"]) for entry in entries if entry["kind"] == "remove"}
 
 
-def converge(program: Path, *names: str) -> tuple[list[str], list[str]]:
+def converge(program: Path, *names: str, before: str = "", machine: str = MACHINE) -> tuple[list[str], list[str]]:
     """The changes that the last of these documents made, after the others, and the packages then."""
-    script = "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
-    lines = run(program, script)
+    script = before + "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
+    lines = run(program, script, machine)
     for number in range(0, len(lines), 4):
         checked, done, again = map(changes, lines[number : number + 3])
         assert checked == done != []
@@ -201,6 +206,12 @@ def test_the_driver_before_comes_again(program: Path) -> None:
     done, state = converge(program, "first", "second", "back")
     assert {"downgrade stack-driver 2 1", "remove stack-library2 2", "install stack-library1 1"} <= set(done)
     assert state == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1", "hi|stack-library1=1"]
+
+
+def test_what_was_built_for_this_version_may_stay(program: Path) -> None:
+    built, again = run(program, "say second >/dev/null; say built2; say second")
+    assert "install stack-source 2" in changes(built)
+    assert changes(again) == []
 
 
 TAKE_BACK = r"""

@@ -6,16 +6,14 @@ The packages are small, with the names, relations and file conflicts of Ubuntu's
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.zipapp import hostapp
-from tests.pins.inplace import in_place
+from tests.pins import test_apt_apply
+from tests.pins.test_apt_apply import pack
 
 OLD, NEW = "580.142-0ubuntu0.24.04.1", "580.159.03-0ubuntu0.24.04.1"
 A, B = "6.17.0-1026-nvidia", "6.17.0-1032-nvidia"
@@ -110,41 +108,15 @@ DOCUMENTS = {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The host program, with the documents beside it."""
-    folder = tmp_path_factory.mktemp("program")
-    hostapp.build(folder / "gdsdeploy-host.pyz")
-    for name, value in DOCUMENTS.items():
-        (folder / name).write_text(json.dumps(value))
-    return folder / "gdsdeploy-host.pyz"
+    return pack(tmp_path_factory.mktemp("program"), DOCUMENTS)
 
 
 def run(program: Path, script: str) -> list[str]:
-    """The lines that a script printed on the machine."""
-    names = f"program={program}\ndocuments={program.parent}\n"
-    argv = in_place(names + MACHINE + script, over=("etc", "var", "usr"), processes=True)
-    env = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if line]
-
-
-def changes(line: str) -> list[str]:
-    answer = json.loads(line)
-    assert answer["error"] is None, answer
-    assert all(not result.get("unknown") and not result.get("refusals") for result in answer["resources"]), answer
-    entries = [entry for result in answer["resources"] for entry in result["changes"]]
-    return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in entries]
+    return test_apt_apply.run(program, script, MACHINE)
 
 
 def converge(program: Path, *names: str, before: str = "") -> tuple[list[str], list[str]]:
-    """The changes that the last of these documents made, after the others, and the packages then."""
-    script = before + "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
-    lines = run(program, script)
-    for number in range(0, len(lines), 4):
-        checked, done, again = map(changes, lines[number : number + 3])
-        assert checked == done != []
-        assert again == []
-    return sorted(changes(lines[-3])), lines[-1].split()
+    return test_apt_apply.converge(program, *names, before=before, machine=MACHINE)
 
 
 FRESH = [

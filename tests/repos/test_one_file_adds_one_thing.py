@@ -20,7 +20,6 @@ import pytest
 
 from gdsdeploy.host.cli.gate import FAILED
 from tests.unit.host.checks.changes import EXPECTATION, GOOD
-from tests.unit.host.explain.capable_host import MOUNT, capable
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
@@ -35,20 +34,6 @@ from .registry import Answer, check, failed
 @check("kernel.hugepages", "there are huge pages", expects="some on {os}", prevents="slow pinning")
 def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
     return failed("none on " + require(facts.os.name), "Reserve some")
-"""
-CAUSE = """\
-from typing import Iterator, Optional
-
-from ..facts import HostFacts
-from ..facts.storage import Mount
-from .cause import Cause, Condition
-from .rules import DIRECT, rule
-
-
-@rule(DIRECT, 15)
-def quota(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
-    if mount is not None:
-        yield Condition(False, Cause("quota.full", f"the quota of {mount.mount_point} is used up", "raise it"))
 """
 RESOURCE = '''\
 from dataclasses import dataclass
@@ -100,24 +85,6 @@ class Devuan(Debian):
 
 
 register(Devuan(os="devuan-5", family="devuan", release="5", stack_sources=(), driver_sources=(), codename="daedalus"))
-'''
-MANAGER = '''\
-from .apt import Apt
-from .managers import register
-
-
-class Opkg(Apt):
-    """Another package manager."""
-
-    name = "opkg"
-    kind = "opkg"
-    sources = ("/etc/opkg/gdsdeploy.conf",)
-    configured = sources
-    kernel_hooks = ("/etc/opkg/kernel.d/gdsdeploy",)
-    kernel_event = "event=install release=$1\\n"
-
-
-register(Opkg)
 '''
 
 
@@ -208,19 +175,6 @@ def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
     assert "kernel.hugepages: there are huge pages: some on {os}: slow pinning" in host(code=LISTED)
 
 
-def test_a_cause(copy: Copy, host: Host, tmp_path: Path) -> None:
-    evidence = saved(tmp_path, "evidence.json", capable())
-    words = ("explain", "--json", "--evidence", evidence, MOUNT)
-    (before,) = host(*words)["mounts"]
-    assert (before["path"], before["causes"]) == ("nvidia-fs", [])
-    copy.add("host/explain/quota.py", CAUSE)
-    (after,) = host(*words)["mounts"]
-    assert after["path"] == "compat"
-    assert [(cause["id"], cause["what"]) for cause in after["causes"]] == [
-        ("quota.full", f"the quota of {MOUNT} is used up")
-    ]
-
-
 APPLY = """
 import json
 from gdsdeploy.host.apply import engine, removal
@@ -295,25 +249,3 @@ def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
     assert systems[-1] == "devuan-5"
     assert hosts
     assert {tuple(pair) for pair in hosts.values()} == {("devuan-5", "opkg")}
-
-
-MANAGERS = """
-import json
-from gdsdeploy.host.apply import guard, repositories
-from gdsdeploy.host.apply.host import ManagedHost
-from gdsdeploy.host.apply.packages import managers
-hooks = [file.path for file in guard.Guard().desired_files(guard.Desired("opkg"))]
-paths = [change.subject for change in repositories.take_back(ManagedHost(True, root=sys.argv[1]))]
-print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], paths]))
-"""
-
-
-def test_a_package_manager(copy: Copy, host: Host, tmp_path: Path) -> None:
-    copy.add("host/apply/packages/opkg.py", MANAGER)
-    source = tmp_path / "root/etc/opkg/gdsdeploy.conf"
-    source.parent.mkdir(parents=True)
-    source.write_text("# Rendered by gdsdeploy\n")
-    name, every, hook, paths = host(str(tmp_path / "root"), code=MANAGERS)
-    assert (name, every) == ("opkg", ["apt", "dnf", "opkg"])
-    assert hook == "/etc/opkg/kernel.d/gdsdeploy"
-    assert paths == ["/etc/opkg/gdsdeploy.conf"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Resource
 from gdsdeploy.host.model import schema
 from tests.roles.installing import BIN, ROOT, environment
-from tests.roles.readme import ROLES, spec
 
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("*.py"))
 #: The command ``remove`` isn't a resource.
@@ -52,79 +51,6 @@ def documents(installed: Path, kind: str, names: list[str]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def modules(installed: Path) -> dict[str, Any]:
     return documents(installed, "module", MODULES)
-
-
-@pytest.fixture(scope="module")
-def roles(installed: Path) -> dict[str, Any]:
-    return documents(installed, "role", [role.name for role in ROLES])
-
-
-def prose(value: Any) -> list[str]:
-    """A description's paragraphs; none of them may be empty."""
-    paragraphs = value if isinstance(value, list) else [value]
-    assert paragraphs, "no description"
-    assert all(isinstance(text, str) and text.strip().endswith(".") for text in paragraphs), paragraphs
-    return paragraphs
-
-
-def flat(options: Mapping[str, Any], inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, option) of each option, and of those inside of it, which are below the key ``inner``."""
-    for name, option in options.items():
-        yield name, option
-        for part, value in flat(option.get(inner, {}), inner):
-            yield f"{name}.{part}", value
-
-
-def check_options(options: Mapping[str, Any], inner: str) -> None:
-    for name, option in flat(options, inner):
-        assert prose(option.get("description")), name
-        assert option.get("type") in set().union(*TYPES.values()), f"{name} has no type"
-        assert option["type"] != "list" or "elements" in option, f"{name} says nothing of its elements"
-        assert option.get("elements") != "dict" or inner in option, f"{name} says nothing of its elements' keys"
-        assert option.get("required") or "default" in option, f"{name} is neither required nor has a default"
-
-
-def test_ansible_doc_lists_every_module_and_role(installed: Path) -> None:
-    listed = json.loads(ansible_doc(installed, "--list", "--json", "gdsdeploy.gds"))
-    assert listed.keys() == {f"gdsdeploy.gds.{name}" for name in MODULES}
-    listed = json.loads(ansible_doc(installed, "--type", "role", "--list", "--json", "gdsdeploy.gds"))
-    summaries = {name.rpartition(".")[2]: role["entry_points"] for name, role in listed.items()}
-    assert summaries == {role.name: {"main": spec(role)["short_description"]} for role in ROLES}
-
-
-@pytest.mark.parametrize("kind", ["module", "role"])
-def test_pages_for_people_are_shown(installed: Path, kind: str) -> None:
-    names = MODULES if kind == "module" else [role.name for role in ROLES]
-    text = ansible_doc(installed, "--type", kind, *(f"gdsdeploy.gds.{name}" for name in names))
-    assert [name for name in names if f"gdsdeploy.gds.{name}" not in text] == []
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_is_described(modules: Mapping[str, Any], module: str) -> None:
-    doc = modules[module]["doc"]
-    assert doc["short_description"]
-    assert not doc["short_description"].endswith(".")
-    assert prose(doc["description"])
-    assert all(map(prose, doc["notes"]))
-    assert doc["attributes"].keys() == {"check_mode", "diff_mode"}
-    check_options(doc.get("options", {}), "suboptions")
-    version = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
-    assert number(doc["version_added"]) <= number(version), "a version that doesn't exist"
-
-
-def number(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_results_of_a_module_are_described(modules: Mapping[str, Any], module: str) -> None:
-    results = modules[module]["return"]
-    for name, value in flat(results, "contains"):
-        assert prose(value.get("description")), name
-        assert value.keys() >= {"returned", "type"}, name
-        assert value["type"] in {"dict", "list"} or "sample" in value, name
-    reports = module in RESOURCES and type(resource(module)).report is not Resource.report
-    assert results.keys() == ({"changes", "report"} if reports else {"changes"})
 
 
 def resource(module: str) -> Resource[Any]:
@@ -182,30 +108,3 @@ def test_every_action_belongs_to_a_module() -> None:
     actions = {path.stem for path in (ROOT / "plugins/action").glob("*.py")}
     assert {route.rpartition(".")[2] for route in routes.values()} | (actions & set(MODULES)) == actions
     assert sorted([*routes, *(actions & set(MODULES))]) == MODULES
-
-
-def test_every_part_of_a_fragment_is_shown_by_a_module() -> None:
-    text = (ROOT / "plugins/doc_fragments/apply.py").read_text()
-    parts = {line.split()[0].lower() for line in text.splitlines() if line.endswith('= r"""')}
-    uses = {
-        use.removeprefix("gdsdeploy.gds.apply").removeprefix(".") or "documentation"
-        for module in MODULES
-        for use in yaml.safe_load(literal(module))["extends_documentation_fragment"]
-    }
-    assert uses == parts
-
-
-def literal(module: str) -> str:
-    text = (ROOT / "plugins/modules" / f"{module}.py").read_text()
-    return text.partition('DOCUMENTATION = r"""')[2].partition('"""')[0]
-
-
-@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_a_role_is_described(roles: Mapping[str, Any], role: Path) -> None:
-    """Its entry point has all options of the specification, which the README and the defaults are compared with."""
-    entry_points = roles[role.name]["entry_points"]
-    assert entry_points.keys() == {"main"}
-    assert prose(entry_points["main"]["description"])
-    options = entry_points["main"].get("options", {})
-    assert options == spec(role)["options"]
-    check_options(options, "options")

@@ -49,21 +49,6 @@ def test_no_block_escapes_these_tests() -> None:
     assert [place for place, text in others if PART.search(text)] == [], "show a whole playbook"
 
 
-@pytest.mark.parametrize(
-    ("text", "is_playbook"),
-    [
-        ("- hosts: all\n  tasks: []\n", True),
-        ("- name: A play\n  hosts: all\n- import_playbook: x.yml\n", True),
-        ("- import_playbook: gdsdeploy.gds.provision\n", True),
-        ("version: 1\nhosts: {gpu1: gds}\n", False),
-        ("- {check: storage, hosts: 1\n", False),
-        ("gdsdeploy lab up\n", False),
-    ],
-)
-def test_what_a_playbook_is(text: str, is_playbook: bool) -> None:
-    assert shown.is_playbook(text) == is_playbook
-
-
 def prepare(folder: Path) -> None:
     for name in FILES:
         (folder / name).write_text("{}\n")
@@ -98,9 +83,3 @@ def test_commands_of_pages(installed: Path, tmp_path: Path, page: str, words: li
     env = environment(installed / "collections", tmp_path)
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), f"{page}: {words}\n{done.stdout}{done.stderr}"
-
-
-def test_pages_show_how_to_read_the_documentation() -> None:
-    read = {tuple(words[1:]) for page, words in shown.commands() if page == "docs/collection.md"}
-    module, role = "gdsdeploy.gds.gds_packages", "gdsdeploy.gds.gds_cufile"
-    assert read >= {("--list", "gdsdeploy.gds"), (module,), ("--type", "role", role), ("--json", module)}

@@ -134,22 +134,6 @@ def test_a_step_is_written_down_before_it_is_begun(path: Path) -> None:
     assert len(events(path)) == len(watched) + 1, "nothing is left to do"
 
 
-def test_two_drivers_at_once(path: Path) -> None:
-    """As two people have who start the same thing: one works, one is told who does."""
-
-    def one() -> None:
-        try:
-            with begun(path, TWO) as writer:
-                drive(writer, TWO.id, Hosts(path.parent, TWO, seconds=0.03), clock=Hurried())
-        except Busy as busy:
-            os._exit(busy.exit_code)
-
-    children = [begin_fork(one, path.with_name(f"error{number}")) for number in range(3)]
-    statuses = sorted(status_of(pid) for pid in children)
-    assert statuses == [0, Busy.exit_code, Busy.exit_code]
-    assert all_done(resumed(path, TWO))
-
-
 # -- wishes
 
 

@@ -102,12 +102,6 @@ def test_the_plan_as_people_see_it(make_fleet: Callable[..., PlannedFleet]) -> N
     assert value["refused"] == []
 
 
-def test_one_canary_of_each_kind_of_host(make_fleet: Callable[..., PlannedFleet]) -> None:
-    fleet = make_fleet(*"abcdef")
-    fleet.kernels = {"c": "0.9", "e": "0.9"}
-    assert prepare(fleet).plan.waves[0].hosts == ("a", "c")
-
-
 def test_all_reasons_come_at_once(make_fleet: Callable[..., PlannedFleet]) -> None:
     fleet = make_fleet(*"abcde")
     fleet.plans |= {

@@ -233,27 +233,6 @@ def test_rules_and_dashboard_name_only_series_that_hosts_export() -> None:
     assert names - FOREIGN == {*metrics.NAMES, *watch_metrics.NAMES}
 
 
-def test_the_dashboard_is_laid_out() -> None:
-    value = json.loads(DASHBOARD.read_text())
-    assert value["uid"] == "gdsdeploy"
-    assert [variable["name"] for variable in value["templating"]["list"]] == ["datasource", "host"]
-    panels = value["panels"]
-    assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
-    cells: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        own = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert panel["title"]
-        assert panel["targets"]
-        assert place["x"] + place["w"] <= 24
-        assert not own & cells, panel["title"]
-        cells |= own
-
-
 @pytest.mark.parametrize(("verb", "file"), [("alerts", RULES), ("dashboard", DASHBOARD)])
 def test_a_verb_prints_them(run: Run, verb: str, file: Path) -> None:
     assert run("prometheus", verb) == (0, file.read_text(), "")
