@@ -136,7 +136,7 @@ def _case(host: HostReport, finding: Finding) -> ET.Element:
 
 
 def _fit(text: str) -> str:
-    """What XML 1.0 can carry and nobody's view turns round or hides; the writer escapes the rest."""
+    """What XML 1.0 can carry, without hidden characters; the writer escapes the rest."""
     return _NO_CHARACTER.sub("\ufffd", printable(text))
 
 

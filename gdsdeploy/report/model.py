@@ -1,7 +1,7 @@
 """What a validation found, in a shape that every report format reads; and what several hosts share, shown once.
 
-Only as much as people read is shown; docs/output.md describes it.  Work that is under way is shown so too: as lines for
-a live display, and as one line for a log.
+Only as much as people read is shown; docs/command-line.md describes it.  Work that is under way is shown so too: as
+lines for a live display, and as one line for a log.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Places of recorded answers get words that would begin a line, drive a terminal o
 
 from __future__ import annotations
 
+import ast
 import copy
 import io
 import json
@@ -35,6 +36,7 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.processes import Program
 from gdsdeploy.host.io.wording import joined
 from gdsdeploy.host.libcufile import counters
+from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.host.watch.document import document as watch_document
 from gdsdeploy.host.watch.look import Entry, Look
 from gdsdeploy.model.events import Kind
@@ -63,6 +65,7 @@ FORGED = (
     "##vso[task.setvariable variable=x]owned",
     "# owned",
     "| owned | owned |",
+    "```",
     "</failure><img src=x onerror=alert(1)><script>alert(1)</script>]]>",
     'x"} 1\ngdsdeploy_host_passed{host="honest"} 0\n# TYPE owned gauge',
     "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eowned\u2066\u200f\u061c\u200b\ufe0f\u3164",
@@ -81,7 +84,7 @@ CHANGES: tuple[Callable[[str], str], ...] = (
     lambda text: text + " and more words " * 5 + "::error file=x::owned " * 30,
 )
 START = re.compile(
-    r"[ \t]{0,3}(✓ honest|owned|# owned|\| owned|# TYPE owned|gdsdeploy_host_passed\{host=.honest.\} 0|</fail)"
+    r"[ \t]{0,3}(✓ honest|owned|# owned|```|\| owned|# TYPE owned|gdsdeploy_host_passed\{host=.honest.\} 0|</fail)"
 )
 COMMAND = re.compile(r"\s*::[\w-]+( [^\n]*)?::|.*##\w*\[")
 SPLIT = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -304,6 +307,47 @@ def test_what_a_rollouts_journal_has_of_hosts(seed: int, capsys: Captured) -> No
     console.data(rollout_page.to_json(status))
     assert forged("".join(capsys.readouterr())) == []
     without_foreign_tags(rollout_page.render(status, live=False))
+
+
+def test_each_layer_keeps_it_alone(capsys: Captured) -> None:
+    """What holds where another layer fails: what models take, and what each format is given."""
+    said = "x" + LINES
+    finding = Finding(said, "fail", said, said, said, said, [said], {"until": said, "reason": said, "was": "fail"})
+    host = HostReport("liar", said, (finding,), stack=((said, said),), boot_id=said, gaps=(said,))
+    waived = finding.waiver or {}
+    kept = [finding.check, finding.title, finding.expected, finding.found, finding.hint, *finding.evidence]
+    kept += [*waived.values(), host.profile, host.boot_id, *host.gaps, *host.stack[0]]
+    error = Trouble("HostUnfit", said, said, 22)
+    assert [text for text in kept if "\n" in text or forged(text)] == []
+    assert forged(error.message + "\n" + error.hint) == []
+    (result,) = diff.variants({"build": [{**ASKED["build"][0], "unknown": [said]}]})["build"]
+    assert "\n" not in result.unknown[0]
+    gate = reply_schema.judge_reply(
+        Answer("gpu1", {"boot_id": "", "record": {**SHOWN["record"], "reason": said}}, None, 0.5),
+        *("gate", reply_schema.GateShown, dict),
+    )
+    assert "\n" not in gate["record"]["reason"]
+    assert "\n" not in progress.plain(said)
+    # The name of a fleet file is no host's, and no model changes it.
+    report = Report(said, said, "2026-11-22T08:00:00Z", (HONEST, HostReport("honest", "gds", HONEST.findings[:0])))
+    junit = formats.junit_xml(report)
+    ET.fromstring(junit)
+    assert {c for c in junit if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") and c != "\n"} == set()
+    lines = SPLIT.split(formats.metrics(report).removesuffix("\n"))
+    assert [line for line in lines if not line.startswith(("# HELP ", "# TYPE ")) and not SAMPLE.fullmatch(line)] == []
+    validate_verb._show(report, as_json=True, verbose=False)
+    assert forged(capsys.readouterr().out) == []
+
+
+def test_what_is_printed_was_joined_line_by_line() -> None:
+    """A new verb can't forget it: lines that are joined by hand are printed nowhere."""
+    by_hand = []
+    for file in sorted((TESTS.parent / "gdsdeploy").rglob("*.py")):
+        for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
+            prints = ast.unparse(call.func) == "print" or ast.unparse(call.func).startswith("console.")
+            if prints and any("'\\n'.join" in ast.unparse(argument) for argument in call.args):
+                by_hand.append(f"{file.name}:{call.lineno}")
+    assert by_hand == []
 
 
 def errors() -> Iterator[GdsError]:
