@@ -23,6 +23,7 @@ REASONS = (
     (r"gdsdeploy mirror ", "needs your signing key; tests/repos runs this verb"),
     (r"gdsdeploy rollout (start|resume|abort|rollback) ", HOSTS),
     (r"gdsdeploy topology fleet\.yml", HOSTS),
+    (r"gdsdeploy sudoers .*\| ssh ", HOSTS),
     (r"gdsdeploy explain (?:--fleet \S+ )?gpu1(?! --evidence)", HOSTS),
     (r"gdsdeploy cufile render .* --diff", HOSTS),
     (r"gdsdeploy cufile check .* --here", MACHINE),

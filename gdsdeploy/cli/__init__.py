@@ -25,6 +25,7 @@ VERBS = {
     "diff": "Show what changed between two runs of validate",
     "support-bundle": "Pack evidence from the hosts into one file, with addresses, serials and secrets replaced",
     "remove": "Undo what provision changed on a host",
+    "sudoers": "Print the rule of sudo that lets a user read hosts and do nothing else as root",
     "cufile": "Render and check cufile.json for a release of libcufile",
     "explain": "Explain why a mount doesn't take the direct path, and what a cuFile error means",
     "watch": "Show which processes do I/O through cuFile now, and which of it bounces through CPU memory",
@@ -46,6 +47,7 @@ SECTIONS = {
     "Diagnose": ("explain", "watch", "topology", "cufile", "kmod", "gdscheck", "support-bundle"),
     "Offline": ("mirror",),
     "Monitoring": ("prometheus",),
+    "Rights": ("sudoers",),
     "Rehearse and learn": ("lab", "help"),
 }
 

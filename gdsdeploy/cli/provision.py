@@ -243,7 +243,7 @@ def remove_hosts(
     It removes the files and modules that provision put there, restores the boot default, and removes the packages
     that weren't installed before. Packages that left for the lock come back, and those of the lock that were there
     before return, in the version that they had. The host's repositories must still offer it, and nothing that stays
-    may conflict with it. The other packages are named.
+    may conflict with it. The other packages are named. The audit trail in /var/log/gdsdeploy stays.
 
     Loaded modules keep running until the next reboot; a second remove after it deletes the running kernel's package.
     --check and --diff preview it.

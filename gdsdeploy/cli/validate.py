@@ -293,7 +293,7 @@ def support_bundle(fleet: Path, output: Path, limit: str | None, hide_names: boo
     """Pack evidence from the hosts of FLEET into one file that you can give to others.
 
     Each host is asked as by validate, and stays unchanged. The file holds that evidence, the expected state and the
-    verdicts, fleet file and lock, and the end of the last provision's log.
+    verdicts, fleet file and lock, the end of the last provision's log, and the end of each host's audit trail.
 
     The fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins, addresses
     and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs, serial

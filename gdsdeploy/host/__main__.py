@@ -14,8 +14,10 @@ import importlib
 import json
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
+from . import trail
 from .errors import UsageError
 from .io.wording import Printable
 from .paths import EXPECTATION
@@ -43,15 +45,19 @@ COMMANDS = {
     "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),
     "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
     "watch": ("cli.watch", "add_parser", "which processes do I/O through cuFile now, and which way it takes"),
+    "serve": ("cli.serve", "add_parser", "answer one question that only reads, for users with the rule of sudo"),
     "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
 }
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one command and return its exit status; what it prints can't drive a terminal."""
+    """Run one command and return its exit status; what it prints can't drive a terminal.
+
+    argv: None: those of this process, whose run is recorded in the audit trail.
+    """
     _drop_folders_of_others()
     with contextlib.redirect_stdout(Printable(sys.stdout)), contextlib.redirect_stderr(Printable(sys.stderr)):
-        return _run(argv)
+        return trail.record(sys.argv[1:], partial(_run, None)) if argv is None else _run(argv)
 
 
 def _drop_folders_of_others() -> None:
@@ -119,6 +125,8 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument("--mount", metavar="PATH", help="also collect evidence about this mount or file")
             words = "also collect the package repositories of this host and their public keys"
             command.add_argument("--sources", action="store_true", help=words)
+            words = "also collect the end of the audit trail"
+            command.add_argument("--trail", action="store_true", help=words)
         if name in ("facts", "validate"):
             command.add_argument("--evidence", metavar="FILE", help="use saved evidence, of any host")
         if name in ("evidence", "validate"):
@@ -126,7 +134,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument("--load", action="store_true", help=words)
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
-    actions = {"explain": _explain, "topology": _topology}
+    actions = {"explain": _explain, "topology": _topology, "serve": _serve}
     for name, (module, function, text) in COMMANDS.items():
         if verb == name:
             add = getattr(importlib.import_module(f".{module}", __package__), function)
@@ -146,6 +154,12 @@ def _topology(arguments: argparse.Namespace) -> int:
         raise UsageError(f"the PCI functions are not known: {tree.reason}")
     print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
     return OK
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from .cli.serve import serve
+
+    return serve(arguments, _run)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -193,7 +207,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
 
         _print(collect_evidence(arguments.mount, expectation))
     else:
-        _print(_collect(expectation, load=arguments.load, sources=arguments.sources))
+        _print(_collect(expectation, arguments.load, sources=arguments.sources, end=arguments.trail))
     return OK
 
 
@@ -243,12 +257,12 @@ def _read_evidence(path: str) -> Dict[str, Any]:
         raise UsageError(error.message + (f"\n{error.hint}" if error.hint else "")) from None
 
 
-def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False) -> Any:
+def _collect(expectation: Optional[Expectation], load: bool = False, sources: bool = False, end: bool = False) -> Any:
     from dataclasses import replace
 
     from .evidence import NOTHING, collect, request_for
 
-    return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources))
+    return collect(replace(request_for(expectation, load) if expectation else NOTHING, sources=sources, trail=end))
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
@@ -277,9 +291,11 @@ def _read_expectation(path: str) -> Expectation:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return from_json(text)
+        expectation = from_json(text)
     except ValueError as error:
         raise UsageError(f"{path} is not an expectation: {error}") from None
+    trail.note(desired=text.encode(), lock=expectation.lock_digest, serial=expectation.lock_serial)
+    return expectation
 
 
 def _print(value: Any) -> None:

@@ -8,6 +8,10 @@ import re
 OWN_NAME, OWN_PARENTS = "gdsdeploy", ("/etc", "/usr/lib", "/var/lib")
 #: Where provision leaves the expectation on a host.
 EXPECTATION = "/etc/gdsdeploy/expectation.json"
+#: This program, where provision and the packages put it.
+PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+#: The audit trail: a line for each run of the host program as root.
+TRAIL = "/var/log/gdsdeploy/audit.jsonl"
 #: There while the controller works in the root of an image: the kernel that runs isn't the image's.
 IMAGE = "/run/gdsdeploy-image"
 EFI = "/sys/firmware/efi"

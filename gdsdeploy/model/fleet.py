@@ -317,6 +317,8 @@ class Ssh(Model):
     known_hosts: SshFile | None = None
     #: ssh_config(5) instead of the user's and the system's own
     config: SshFile | None = None
+    #: installed: verbs that only read ask the host's installed program, which a rule of sudo can allow alone
+    read_only: Literal["sent", "installed"] | None = None
 
 
 class FleetHost(Ssh):

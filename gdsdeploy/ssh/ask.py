@@ -28,19 +28,22 @@ def ask(
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
     program: bytes | Files | None = None,
+    read_only: bool = False,
 ) -> Iterator[tuple[Answer, T | GdsError]]:
     """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
 
     judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
     stdin: the same for all, or by machine.  program: the zipapp, where it was packed before;
-    or files that are read without it.
+    or files that are read without it.  read_only: of transport.fan_out.
     Raises what transport.fan_out raises, and FleetInvalid where two names are one endpoint, before it connects to the
     second of them.
     """
     distinct = machines.Distinct(names, fleet_path)
     ways = reach.reaches(fleet, fleet_path.resolve().parent, names)
     hosts = [Reach(way.host, partial(_find, way, distinct)) for way in ways]
-    answers = transport.fan_out(hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
+    answers = transport.fan_out(
+        hosts, program or hostapp.build(), argv, timeout=timeout, stdin=stdin, read_only=read_only
+    )
     return ((answer, judged(judge, answer)) for answer in _on_board(names, answers))
 
 

@@ -5,7 +5,8 @@ A host may be hostile: its text is parsed within bounds of time and memory, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ from typing import Any
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.io import jsontext
 from gdsdeploy.host.io.wording import line, quoted
+from gdsdeploy.host.paths import PROGRAM
 
 #: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
 TIMEOUT = 300.0
+#: What the rule of sudo allows: the installed program with this one argument, and most seconds that an answer takes.
+SERVE, SERVE_SECONDS = f"{PROGRAM} serve", 7200
 #: Exit status of the loader for a Python that is too old.
 TOO_OLD = 78
 #: Lines of a host's standard error that an error quotes, and characters of each.
@@ -44,6 +48,8 @@ class Endpoint:
     host_key_alias: str = ""
     #: command whose standard input and output are the connection; empty: TCP
     proxy: tuple[str, ...] = ()
+    #: whether questions that only read go to the program that is installed there
+    reads_installed: bool = False
 
     def where(self) -> str:
         """The host as an error names it."""
@@ -99,6 +105,43 @@ class Files:
         if output.status is None:
             raise _incomplete(host, output)
         return self.document(host, text.decode(errors="replace"))
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A question that only reads, for the program that is installed on the host: ``gdsdeploy sudoers`` allows it."""
+
+    #: SHA-256 of the program that would be sent otherwise
+    program: str
+    #: USER@MACHINE of this controller
+    claimed: str
+
+    def start(self) -> str:
+        """The command of the rule."""
+        return SERVE
+
+    def sent(self, argv: Sequence[str], stdin: bytes, mark: bytes, limit: int) -> bytes:
+        """The request, as host/cli/serve.py reads it."""
+        request = {
+            "version": 1,
+            "program": self.program,
+            "claimed": self.claimed,
+            "mark": mark.decode().strip(),
+            "seconds": min(limit, SERVE_SECONDS),
+            "argv": list(argv),
+            "text": stdin.decode(),
+        }
+        return json.dumps(request).encode()
+
+    def read(self, host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
+        """The document behind ``mark``; raises HostUnreachable or HostUnfit."""
+        if mark not in output.stdout and output.status is not None:
+            raise _not_served(host, output)
+        answer = document(host, mark, output)
+        refused = answer.get("refused")
+        if isinstance(refused, dict):
+            raise refusal(host.where(), refused)
+        return answer
 
 
 def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
@@ -163,6 +206,20 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
     return HostUnfit(words, hint=f"Try: {host.ssh()} python3 --version")
 
 
+def _not_served(host: Endpoint, output: Output) -> HostUnfit:
+    """Why the installed program gave no answer: it isn't there, sudo refuses it, or it is an older one."""
+    install = "gdsdeploy provision, by a user who may become root; or the package gdsdeploy-host: docs/packages.md"
+    stderr = output.stderr
+    if output.status == 127 or "command not found" in stderr:
+        return HostUnfit(f"{host.where()}: gdsdeploy's program isn't installed there", hint=f"Install it: {install}")
+    if "sudo: " in stderr or "sudoers" in stderr:
+        words = f"{host.where()}: sudo doesn't let {host.user} run the installed program{_tail(stderr)}"
+        rule = f"Write the rule there, as root: gdsdeploy sudoers {host.user}"
+        return HostUnfit(words, hint=f"{rule}. If the program isn't there, install it: {install}")
+    words = f"{host.where()}: the program that is installed there doesn't answer this controller{_tail(stderr)}"
+    return HostUnfit(words, hint=f"It may be an older one; install this version: {install}")
+
+
 def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     """What sudo refused, if it was sudo."""
     lines = [each for each in stderr.splitlines() if each.startswith("sudo: ") or "sudoers" in each]
@@ -172,7 +229,8 @@ def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     if lines and "python3: command not found" not in lines[-1]:
         return HostUnfit(
             f"{host.where()}: {host.user} cannot become root without a password\n  | {line(lines[-1])}",
-            hint=f"Write `{host.user} ALL=(ALL) NOPASSWD: ALL` to a file in /etc/sudoers.d/ there, or log in as root",
+            hint=f"Write `{host.user} ALL=(ALL) NOPASSWD: ALL` to a file in /etc/sudoers.d/ there, or log in as root."
+            " Verbs that only read need less: docs/security.md#rights",
         )
     return None
 

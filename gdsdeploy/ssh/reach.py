@@ -37,7 +37,8 @@ def reaches(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Reach]:
         ssh = fleet.connection(name)
         assert ssh.address is not None
         config = in_fleet(ssh.config) if ssh.config else None
-        end = replace(answers.ask(ssh.address, port=ssh.port, user=ssh.user, config=config), host=name)
+        end = answers.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
+        end = replace(end, host=name, reads_installed=ssh.read_only == "installed")
         if ssh.identity_file:
             end = replace(end, identity_files=(in_fleet(ssh.identity_file),))
         return replace(end, known_hosts=(in_fleet(ssh.known_hosts),)) if ssh.known_hosts else end

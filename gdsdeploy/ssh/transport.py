@@ -26,7 +26,7 @@ from gdsdeploy.host.io.atomic import exposure
 from gdsdeploy.host.io.wording import line
 from gdsdeploy.run import Dialled, dial
 from gdsdeploy.ssh import connections
-from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Output, document
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Files, Installed, Output, document
 from gdsdeploy.ssh.known_hosts import is_recorded, known_keys, refusal
 from gdsdeploy.ssh.metering import Meter
 from gdsdeploy.ssh.reach import Reach
@@ -51,12 +51,14 @@ def fan_out(
     timeout: float,
     stdin: bytes | Mapping[str, bytes] = b"",
     workers: int | None = None,
+    read_only: bool = False,
 ) -> Iterator[Answer]:
     """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
 
     program: or files, which are read instead, and neither take ``argv`` nor ``stdin``.
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
+    read_only: the question only reads: a host with ``reads_installed`` has its installed program answer it.
     workers: hosts that are talked to at the same time; None: as ``connections`` has it.
     Ctrl-C and a request to stop (``cancel``) close every connection and raise Interrupted; closing the iterator closes
     the connections, too.
@@ -81,7 +83,7 @@ def fan_out(
                 return
             text = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
             try:
-                answers.put(_reach_and_ask(host, program, argv, text, timeout, opened))
+                answers.put(_reach_and_ask(host, program, argv, text, timeout, opened, read_only))
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
 
@@ -144,10 +146,19 @@ def _reach_and_ask(host: Endpoint | Reach, *question: Any) -> Answer:
 
 
 def _ask(
-    host: Endpoint, program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float, opened: _Connections
+    host: Endpoint,
+    program: bytes | Files | Installed,
+    argv: Sequence[str],
+    stdin: bytes,
+    timeout: float,
+    opened: _Connections,
+    read_only: bool,
 ) -> Answer:
     begin = time.monotonic()
-    files = program if isinstance(program, Files) else None
+    alone = read_only and host.reads_installed
+    if alone and isinstance(program, bytes):
+        program = Installed(hostapp.digest(program), hostapp.claim())
+    other = None if isinstance(program, bytes) else program
     mark, payload = _payload(program, argv, stdin, timeout)
     client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
     opened.add(client)
@@ -161,9 +172,9 @@ def _ask(
     try:
         proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
         _connect(client, host, timeout, proxy, meter)
-        output = _exec(client, command(host.user, files), payload, begin + timeout)
+        output = _exec(client, command(host.user, other, alone=alone), payload, begin + timeout)
         if not meter.full:
-            reply = files.read(host, mark, output) if files else document(host, mark, output)
+            reply = other.read(host, mark, output) if other else document(host, mark, output)
     except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
         error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
@@ -291,19 +302,26 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
             raise refusal(self._host, self._known, key.get_name(), key.asbytes())
 
 
-def _payload(program: bytes | Files, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
+def _payload(
+    program: bytes | Files | Installed, argv: Sequence[str], stdin: bytes, timeout: float
+) -> tuple[bytes, bytes]:
     """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
     if isinstance(program, Files):
         return mark, mark
+    if isinstance(program, Installed):
+        return mark, program.sent(argv, stdin, mark, int(timeout) + 5)
     # The host ends the program itself when its answer is no longer awaited.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 
-def command(user: str, files: Files | None = None) -> str:
-    """What is executed on the host; without a character that any login shell reads in its own way."""
-    start = files.start() if files else hostapp.start()
-    return start if user == "root" else f"sudo -n {start}"
+def command(user: str, other: Files | Installed | None = None, *, alone: bool = False) -> str:
+    """What is executed on the host; without a character that any login shell reads in its own way.
+
+    alone: sudo allows the installed program alone, so files are read without it.
+    """
+    start = other.start() if other else hostapp.start()
+    return start if user == "root" or (alone and isinstance(other, Files)) else f"sudo -n {start}"
 
 
 def _exec(client: paramiko.SSHClient, words: str, payload: bytes, deadline: float) -> Output:

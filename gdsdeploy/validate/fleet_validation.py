@@ -171,7 +171,9 @@ def validate(
     program = GATE_FILES if since_boot else None
     timeout += max(map(_loading, expected.values()), default=0.0) if options.load else 0.0
     reports: dict[str, HostReport] = {}
-    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program):
+    for answer, outcome in ask(
+        fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin, program=program, read_only=True
+    ):
         name = answer.host
         reports[name] = (
             report_without_evidence(expected[name], outcome, answer.seconds)

@@ -258,7 +258,10 @@ def pack_fleet(
     evidence_of = partial(
         reply_schema.judge_reply, question="evidence", shape=reply_schema.Evidence, judge=dict[str, Any]
     )
-    for answer, evidence in ask(fleet, fleet_path, names, EVIDENCE, evidence_of, timeout=timeout, stdin=stdin):
+    argv = (*EVIDENCE, "--trail")
+    for answer, evidence in ask(
+        fleet, fleet_path, names, argv, evidence_of, timeout=timeout, stdin=stdin, read_only=True
+    ):
         name = answer.host
         trouble = trouble_from(evidence) if isinstance(evidence, GdsError) else None
         hosts[name] = BundleHost(

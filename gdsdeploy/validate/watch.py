@@ -109,7 +109,9 @@ def look(
     judge = partial(reply_schema.judge_reply, question="watch", shape=Watched, judge=_with_words)
     results = {
         answer.host: outcome
-        for answer, outcome in ask(fleet, fleet_file, names, question(every, job), judge, timeout=timeout + every)
+        for answer, outcome in ask(
+            fleet, fleet_file, names, question(every, job), judge, timeout=timeout + every, read_only=True
+        )
     }
     return {name: results[name] for name in names}
 

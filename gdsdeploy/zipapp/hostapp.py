@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import pwd
+import socket
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -97,9 +100,25 @@ def sent(program: bytes, argv: Sequence[str], text: bytes, mark: bytes, *, limit
     mark: printed before anything else; without it, Python did not start.  limit: seconds after which the host ends the
     program; it also ends the program when the connection is gone.  0 turns both off.
     """
-    parts = (mark, json.dumps(list(argv)).encode(), _name(program), program, text)
+    parts = (mark, json.dumps(list(argv)).encode(), _name(program), program, text, claim().encode())
     framed = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
     return _bootstrap() + struct.pack(">Q", limit) + framed
+
+
+@lru_cache(maxsize=1)
+def claim() -> str:
+    """``USER@MACHINE`` of this controller, for the audit trails of hosts, which can't verify it."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+@lru_cache(maxsize=2)
+def digest(program: bytes) -> str:
+    """The SHA-256 of a zipapp."""
+    return hashlib.sha256(program).hexdigest()
 
 
 @lru_cache(maxsize=2)

@@ -47,6 +47,7 @@ SKIPPED = {
     "/var/log/apt": "logs",
     "/var/log/dnf": "logs",
     "/var/log/dpkg.log": "logs",
+    "/var/log/gdsdeploy": "the audit trail",
     "/var/log/hawkey.log": "logs",
     "/var/log/journal": "logs",
     "/var/log/lastlog": "logs",

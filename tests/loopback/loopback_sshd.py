@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from gdsdeploy.cli import sudoers
 from gdsdeploy.run import as_root, which
 from gdsdeploy.ssh.endpoint import Endpoint
 
@@ -31,7 +32,11 @@ exec /usr/bin/unshare --mount --propagation private /bin/sh -c '
 
 #: An account without and one with the right to become root; they exist only in the server's view of /etc.
 PLAIN, SUDOER = "gdsplain", "gdssudoer"
+#: An account with the right to have the installed host program read, and with no other.
+READER = "gdsreader"
 
+#: The folder of the audit trail, which is the server's own: what runs behind it as root leaves none on this machine.
+TRAIL = "/var/log/gdsdeploy"
 #: Has what is made in a folder lie in memory.
 _ABOVE = (
     "mount -t tmpfs none /mnt && mkdir /mnt/new /mnt/work && "
@@ -53,18 +58,24 @@ class Sshd:
         files = (known_hosts or self.known_hosts,)
         return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), files)
 
-    def place(self, path: str, text: str) -> None:
+    def place(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
         """Have a file in the server's own view of this machine, whose folder then holds nothing else."""
-        pid, folder = (self.folder / "pid").read_text().strip(), Path(path).parent
+        folder = Path(path).parent
         if not folder.is_dir():
             # Made above the next folder that this machine has, so that it's gone with the server.
             parent = next(parent for parent in folder.parents if parent.is_dir())
             script = _ABOVE.format(parent=parent) + f"mkdir -p '{folder}' && "
         else:
             script = ""
-        script += f"mount -t tmpfs none '{folder}' && cat > '{path}'"
+        script += f"mount -t tmpfs -o mode=755 none '{folder}' && cat > '{path}' && chmod {mode:o} '{path}'"
+        self.run(script, content)
+
+    def run(self, script: str, content: str | bytes = b"") -> str:
+        """What root's shell prints in the server's own view of this machine."""
+        pid = (self.folder / "pid").read_text().strip()
         argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
-        subprocess.run(argv, input=text, text=True, check=True)
+        data = content.encode() if isinstance(content, str) else content
+        return subprocess.run(argv, input=data, check=True, stdout=subprocess.PIPE).stdout.decode()
 
     def cover(self, path: str, text: str) -> None:
         """Have other content in one file, which is there, in the server's own view of this machine."""
@@ -98,10 +109,13 @@ def _accounts(folder: Path) -> list[tuple[Path, Path]]:
     home.mkdir()
     home.chmod(0o755)
     added = {
-        "passwd": "".join(f"{name}:x:{uid}:64000::{home}:/bin/sh\n" for name, uid in ((PLAIN, 64001), (SUDOER, 64002))),
-        "shadow": f"{PLAIN}:*:19000::::::\n{SUDOER}:*:19000::::::\n",
+        "passwd": "".join(
+            f"{name}:x:{uid}:64000::{home}:/bin/sh\n"
+            for name, uid in ((PLAIN, 64001), (SUDOER, 64002), (READER, 64003))
+        ),
+        "shadow": f"{PLAIN}:*:19000::::::\n{SUDOER}:*:19000::::::\n{READER}:*:19000::::::\n",
         "group": "gdstest:x:64000:\n",
-        "sudoers": f"{SUDOER} ALL=(ALL) NOPASSWD: ALL\n",
+        "sudoers": f"{SUDOER} ALL=(ALL) NOPASSWD: ALL\n{sudoers.rules([READER])}\n",
     }
     pairs = []
     for name, lines in added.items():
@@ -151,9 +165,8 @@ def start(folder: Path, *lines: str) -> Sshd:
         )
     )
     binds = " && ".join(f"mount --bind '{copy}' '{real}'" for copy, real in _accounts(folder))
-    script = (
-        f"mkdir -p /run/sshd && chown 0:0 '{folder}/sudoers' && {binds} && exec {which('sshd')} -D -e -f '{config}'"
-    )
+    own = f"mkdir -p /run/sshd {TRAIL} && mount -t tmpfs -o mode=755 none {TRAIL}"
+    script = f"{own} && chown 0:0 '{folder}/sudoers' && {binds} && exec {which('sshd')} -D -e -f '{config}'"
     argv = as_root([which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script])
     log = (folder / "log").open("wb")
     process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)

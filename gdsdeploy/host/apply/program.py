@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Any, List
 
+from .. import trail
 from ..errors import ApplyError
 from ..paths import OWN_NAME, OWN_PARENTS
+from ..paths import PROGRAM as PATH
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import ManagedHost
 from .model import Change, writing
 
-PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 #: How systemd, the kernel's hooks and DKMS start it: no variables, no user's folder, no site-packages.
 COMMAND = f"/usr/bin/python3 -I -S {PATH}"
-#: Where the bootstrap puts the zipapp that it unpacks.
-UNPACKED = os.path.join(os.path.abspath(__file__).partition("/gdsdeploy/host/apply/")[0], "program.pyz")
 FOLDERS = tuple(f"{parent}/{OWN_NAME}" for parent in OWN_PARENTS)
 
 
@@ -50,9 +47,7 @@ class Program(FileResource[Desired]):
 
 def running(loader: Any = None) -> bytes:
     """The bytes of the zipapp that runs: a file, /proc/self/fd/N or what was unpacked; raises ApplyError."""
-    archive = getattr(loader or sys.modules[__name__].__loader__, "archive", "")
-    if not archive and os.path.isfile(UNPACKED):
-        archive = UNPACKED
+    archive = trail.archive(loader)
     if not archive:
         words = "the host program doesn't run from a zipapp, so it can't put one in place"
         raise ApplyError(words, "run gdsdeploy-host.pyz, which gdsdeploy sends; python3 -m gdsdeploy.host won't do")

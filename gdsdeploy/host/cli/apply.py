@@ -10,6 +10,7 @@ import signal
 import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
+from .. import trail
 from ..apply import engine, lock, registry
 from ..apply.host import ManagedHost
 from ..apply.model import Change, with_kind, writing
@@ -66,6 +67,7 @@ def _apply(arguments: argparse.Namespace) -> int:
 def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
     from ..apply import preflight, removal
 
+    trail.note(resources=arguments.resources, serial=arguments.lock_serial)
     host = ManagedHost(arguments.check, say=_say)
     result = engine.Result("remove")
     try:
@@ -94,6 +96,7 @@ def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> No
             answer["variants"] = check_variants(document, arguments.resources)
         return
     resources = engine.read_resources(document, arguments.resources)
+    trail.note(resources=[each.name for each in resources])
     host = ManagedHost(arguments.check, say=_say, run_id=arguments.run_id)
     results: List[engine.Result] = []
     try:
@@ -152,6 +155,7 @@ def read(path: str) -> Any:
                 data = file.read(_LIMIT + 1)
         if len(data) > _LIMIT:
             raise DesiredError(f"{name}: larger than {_LIMIT >> 20} MiB")
+        trail.note(desired=data)
         return json.loads(data.decode("utf-8"))
     except OSError as error:
         raise DesiredError(f"{name}: {error.strerror}") from None
@@ -170,6 +174,8 @@ def _answer(arguments: argparse.Namespace, work: Any) -> int:
     except ApplyError as error:
         answer["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
         status = error.exit_code
+    if trail.trouble():
+        answer["notes"] = [*answer.get("notes", []), trail.trouble()]
     if arguments.json:
         print(json.dumps(answer, sort_keys=True))
     else:

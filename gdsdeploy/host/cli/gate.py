@@ -15,6 +15,7 @@ import syslog
 from dataclasses import asdict
 from typing import Any, List, Optional, Tuple
 
+from .. import trail
 from ..gate import gate, metrics
 from ..io import atomic
 from ..io.prometheus import folders
@@ -55,6 +56,7 @@ def add_parsers(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
     configured = _settings(settings)
+    trail.note(desired=expectation.encode())
     lines: List[Tuple[int, str]] = []
     # The run that the boot has started often isn't at its end when a controller asks for the verdict.
     with gate.turn(arguments.run_folder, _patience(configured) if arguments.once else 0.0):

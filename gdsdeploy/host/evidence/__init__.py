@@ -46,7 +46,9 @@ import importlib
 import os
 from typing import Any, Dict
 
+from .. import trail
 from ..odirect.load_limits import longest
+from ..paths import TRAIL
 from .recorder import NOTHING, VERSION, EvidenceRequest, Recorder, request_for
 
 __all__ = ["NOTHING", "VERSION", "EvidenceRequest", "collect", "longest", "request_for"]
@@ -71,6 +73,10 @@ def collect(request: EvidenceRequest = NOTHING, total: float = TOTAL_SECONDS) ->
     load_seconds = sum(longest(seconds) for _, seconds in request.load)
     recorder = Recorder(total + load_seconds)
     recorder.document["host"]["uid"] = os.geteuid()
+    if trail.trouble():
+        recorder.gap("audit trail", trail.trouble())
+    if request.trail:
+        recorder.value("files", TRAIL, lambda _: trail.tail())
     for name, module in COLLECTORS.items():
         # Imported one by one: other commands need few of them.
         collector = getattr(importlib.import_module(f"{__name__}.{module}"), f"collect_{name}")

@@ -42,6 +42,8 @@ class EvidenceRequest:
     registration: bool = False
     #: whether package repositories and their keys are collected
     sources: bool = False
+    #: whether the end of the audit trail is collected
+    trail: bool = False
     #: what the modules are audited against
     expectation: Optional[Expectation] = None
 

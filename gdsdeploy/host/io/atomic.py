@@ -120,7 +120,9 @@ def open_descriptor(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int
     if os.geteuid() == 0 and not (stat.S_ISREG(status.st_mode) and status.st_uid == 0 and status.st_nlink == 1):
         os.close(fd)
         raise UnsafePathError(path, "is not a file of root's alone")
-    os.fchmod(fd, mode)
+    # The mode of a file that can only be appended to (chattr +a) can't be set, even to what it is.
+    if stat.S_IMODE(status.st_mode) != mode:
+        os.fchmod(fd, mode)
     return fd
 
 

@@ -9,7 +9,7 @@ from docs.gen import cli
 
 ROOT = Path(__file__).parents[3]
 #: Variables that gdsdeploy sets for programs that it starts.
-INTERNAL = {"GDSDEPLOY_EVENTS"}
+INTERNAL = {"GDSDEPLOY_CONTROLLER", "GDSDEPLOY_EVENTS"}
 
 
 def test_every_variable_is_on_the_page() -> None:

@@ -27,7 +27,7 @@ topology nvme nic golden signing certificate builder builder_fallback modules re
 required_by file slurm metrics measured_boot profile labels port check until reason canary per_kind soak batches
 strategy size factor largest max_unavailable apart order skip windows timezone failures later drain by timeout node
 on_failure reboot_timeout console reload parallel notify events gpus nics count model link
-cufile_stats watch every boot preset arguments module_options imex domain
+cufile_stats read_only watch every boot preset arguments module_options imex domain
 """
 PUBLIC = frozenset(_PUBLIC.split())
 
