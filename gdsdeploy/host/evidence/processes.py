@@ -372,7 +372,7 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
         program["container"] = not shared
         root = "/" if shared else folder + "/root"
         program["wheels"] = {library: _wheels(root, library) for library in libraries}
-        program["base"] = CUFILE if shared else record_configuration(recorder, CUFILE, root)
+        program["base"] = CUFILE if shared else _as_its_user(folder, recorder, CUFILE, root)
         pairs = (entry.partition("=") for entry in _read(folder + "/environ", ENVIRONMENT_LIMIT).split("\0"))
         variables = relevant({name: value for name, _, value in pairs})
         program["variables"] = variables
@@ -381,10 +381,31 @@ def _program(recorder: Recorder, process: Identity, maps: Maps) -> Dict[str, Any
             if not path.startswith("/") and shared:
                 path = posixpath.join(os.readlink(folder + "/cwd"), path)
             if path.startswith("/"):
-                program["config"] = record_configuration(recorder, path, root)
+                program["config"] = _as_its_user(folder, recorder, path, root)
     except OSError as error:
         program["error"] = f"{type(error).__name__}: {error.strerror}"
     return program
+
+
+def _as_its_user(folder: str, recorder: Recorder, path: str, root: str) -> str:
+    """Record a configuration that a process names, with the rights of its user: who names it may read the evidence.
+
+    Not those of the owner of /proc/PID: a process that can't be dumped belongs to root there.
+    """
+    ids = dict(re.findall(r"(?m)^(Uid|Gid|Groups):(.*)", _read(folder + "/status", 65536)))
+    uid, gid = (int(ids[name].split()[0]) for name in ("Uid", "Gid"))
+    if os.geteuid() != 0 or uid == 0:
+        return record_configuration(recorder, path, root)
+    own = os.getegid(), os.getgroups()
+    try:
+        os.setgroups([int(number) for number in ids["Groups"].split()])
+        os.setegid(gid)
+        os.seteuid(uid)
+        return record_configuration(recorder, path, root)
+    finally:
+        os.seteuid(0)
+        os.setegid(own[0])
+        os.setgroups(own[1])
 
 
 def _dead() -> Optional[int]:

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from gdsdeploy.host.apply.host import ManagedHost
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.kbuild import place as place_modules
 from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
-from gdsdeploy.host.evidence import NOTHING, environment
+from gdsdeploy.host.evidence import NOTHING, environment, processes
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.gate import gate
 from gdsdeploy.host.io import atomic
@@ -433,3 +435,37 @@ def test_temporary_files_are_made_in_no_folder_of_others(
 def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{hostile.victim.parent}:/usr/bin")
     assert process.search_path().startswith(f"{hostile.victim.parent}:/usr/bin:")
+
+
+#: As ``nobody``: maps a file by the name of the library, and waits.
+_USES_CUFILE = """
+import mmap, os, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+kept = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_configuration_that_others_name_is_read_with_their_rights(hostile: Hostile) -> None:
+    """Its known sections are evidence, which somebody other than root may ask for."""
+    library = hostile.folder / "libcufile.so.0"
+    library.write_bytes(b"x" * 8192)
+    library.chmod(0o644)
+    texts = {"secret.json": 0o600, "open.json": 0o644}
+    for name, mode in texts.items():
+        (hostile.folder.parent / name).write_text('{"fs": {"generic": {"posix_unaligned_writes": true}}}')
+        (hostile.folder.parent / name).chmod(mode)
+    for name, mode in texts.items():
+        path = str(hostile.folder.parent / name)
+        argv = [sys.executable, "-c", _USES_CUFILE, str(library)]
+        environment = {"CUFILE_ENV_PATH_JSON": path}
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"ready\n"
+            recorder = Recorder()
+            processes.collect_processes(recorder, NOTHING)
+            program.kill()
+        assert (os.geteuid(), os.getegid()) == (0, 0)
+        record = recorder.document["configs"][path]
+        assert ("config" in record) == (mode == 0o644), record

@@ -174,6 +174,9 @@ def test_nothing_of_the_callers_surroundings_counts(fleet: LoopbackFleet) -> Non
     (line,) = trail(fleet.server)
     assert (line["sudo"], line["claimed"], line["from"]) == (READER, "ann@desk", "")
     assert fleet.server.run(f"stat -c %a {TRAIL}").strip() == "600"
+    # A sudo that resets nothing.
+    text = fleet.server.run(f"CUFILE_ENV_PATH_JSON=/etc/shadow {PROGRAM} serve", json.dumps(request))
+    assert json.loads(text.partition(MARK)[2])["environment"] == {}
 
 
 #: Questions that the installed program refuses, and a word of the reason.
