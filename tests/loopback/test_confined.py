@@ -324,7 +324,7 @@ def test_a_list_of_hosts_is_read_with_its_variables(tmp_path: Path) -> None:
 
 def test_a_programs_configuration_in_disguise_is_not_run(tmp_path: Path) -> None:
     """What the look beforehand doesn't see, Ansible's readers of lists refuse: no plugin is enabled beside them."""
-    (tmp_path / "list.yml").write_text('{"all": {}, ? "plugin" : ansible.builtin.generator}\n')
+    (tmp_path / "list.yml").write_text("{hosts: {name: gpu9}, layers: {a: [b]}, plugin: ansible.builtin.generator}\n")
     path = fleet_file(tmp_path, inventory={"file": "list.yml", "groups": {"all": "gds"}})
     with pytest.raises(FleetInvalid, match="ansible-inventory cannot read it") as caught:
         load_fleet(path)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 #: A stanza: field → value, in the order in which it is written.
 Stanza = Mapping[str, str]
@@ -175,9 +176,16 @@ class Archive:
 class _Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, *args: object, log: list[str], **kwargs: object) -> None:
-        self._log = log
+    def __init__(self, *args: object, log: list[str], logins: list[str], **kwargs: object) -> None:
+        self._log, self._logins = log, logins
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def send_head(self) -> Any:
+        """As the folder has it, or 401 where a login is wanted and another came."""
+        if self._logins and self.headers["Authorization"] not in self._logins:
+            self.send_error(401)
+            return None
+        return super().send_head()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         self._log.append(format % args)
@@ -190,18 +198,20 @@ class Server:
     uri: str
     #: a line for each request that it answered
     log: list[str]
+    #: the words of logins, one of which each request has to have; empty: none has to
+    logins: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def serve(root: Path) -> Iterator[Server]:
     """Serve a folder on loopback."""
-    log: list[str] = []
-    handler = functools.partial(_Handler, directory=os.fspath(root), log=log)
+    log, logins = list[str](), list[str]()
+    handler = functools.partial(_Handler, directory=os.fspath(root), log=log, logins=logins)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
-            yield Server(f"http://127.0.0.1:{server.server_address[1]}", log)
+            yield Server(f"http://127.0.0.1:{server.server_address[1]}", log, logins)
         finally:
             server.shutdown()
             thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.cli import main
-from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted
+from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import fill as mirror
 from gdsdeploy.mirror import host_vars
@@ -21,6 +22,7 @@ from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import DEB, Candidate, Origin, PackageList, Universe
 from gdsdeploy.repo.repository import verify
+from tests import commandline
 from tests.repos.archive import Key
 from tests.repos.conftest import Debian, Ubuntu
 from tests.repos.stack import TRIXIE, package, suites, text, without
@@ -288,3 +290,24 @@ def test_a_flat_repository_and_an_archive_become_one_suite(
         package.repository for package in target.packages
     }
     assert all((folder / name).is_file() for name in names)
+
+
+def test_a_server_that_wants_a_login(
+    debian: Debian, tmp_path: Path, other_key: Key, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """lock and mirror have it from the file that the fleet file names; nothing that they write or say has."""
+    monkeypatch.setenv("GNUPGHOME", str(other_key.home))
+    debian.server.logins.append("Basic " + base64.b64encode(b"someone:hunter2").decode())
+    assert commandline.run("lock", debian.fleet) == RepositoryUnusable.exit_code
+    assert "`credentials`" in capsys.readouterr().err
+    login = tmp_path / "login.conf"
+    login.write_text(f"machine {debian.server.uri} login someone password hunter2\n")
+    login.chmod(0o600)
+    debian.fleet.write_text(f"credentials: login.conf\n{debian.fleet.read_text()}")
+    assert commandline.run("lock", debian.fleet) == 0
+    assert commandline.run("lock", "--check", debian.fleet) == 0
+    lock = lockfile.beside(debian.fleet)
+    words = ("--key", other_key.fingerprint, "--keyring", debian.key.keyring)
+    assert commandline.run("mirror", lock, tmp_path / "mirror", *words) == 0
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err + lock.read_text()
