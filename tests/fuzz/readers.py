@@ -54,6 +54,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Plan, Wave
+from gdsdeploy.repo import credentials
 from gdsdeploy.report import formats, html, text
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import journal, status
@@ -86,6 +87,11 @@ def of_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], obje
         return read(path)
 
     return from_file
+
+
+def read_logins(path: Path) -> object:
+    path.chmod(0o600)
+    return credentials.read(path)
 
 
 def seeds(*files: Path | bytes) -> Callable[[], list[bytes]]:
@@ -465,8 +471,11 @@ EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
 PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
 LINES = b"\n".join(ansible.MARK.encode() + json.dumps(event).encode() for event in EVENTS)
 
+LOGINS = b"# ours\nmachine a.example login x password y\nmachine http://[::1]:81/b\n  login x password z\n"
+
 READERS = (
     Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
+    Reader("logins", seeds(LOGINS), of_file("logins.conf", read_logins), (FleetInvalid,)),
     Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", read_lock), (LockInvalid,), damaged_lock),
     Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
     Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),

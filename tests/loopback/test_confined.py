@@ -57,7 +57,7 @@ WITHOUT_INVENTORY = {"mirror"}
 NONE = {
     "cufile check", "diff", "gdscheck parse", "help", "kmod audit", "kmod build", "kmod sign", "kmod keygen",
     "kmod enrol", "kmod unenrol", "kmod trees", "kmod cache list", "kmod cache prune", "kmod cache verify",
-    "prometheus alerts", "prometheus dashboard",
+    "prometheus alerts", "prometheus dashboard", "sudoers",
     *(f"lab {name}" for name in ("demo", "down", "list", "mokmanager", "plug", "setup", "ssh", "up")),
 }  # fmt: skip
 
